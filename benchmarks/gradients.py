@@ -22,8 +22,9 @@ from common import RESULTS, Build, cross_entropy, markdown, measured, training_s
 from nets.images import preact_resnet
 from nets.libraries import torchvision_net
 from wellposed.gradients import gradcosine
+from wellposed.gradients.batches import Batch, sub_batches
 from wellposed.gradients.cotangents import ENGINES, Objective, Weighing
-from wellposed.gradients.problem import Batch, Problem, sub_batches
+from wellposed.gradients.problem import Problem
 from wellposed.gradients.scales import Scales
 
 COLUMNS = {

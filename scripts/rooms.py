@@ -62,7 +62,7 @@ def main(folders: list[str]) -> None:
         longest = max(functions)
         print(f"longest function: {longest[0]} lines, {longest[2]}")
         print(f"above complexity {MANY}: {len(many)} of {len(functions)} functions")
-        for lines, branches, name in many[:30]:
+        for lines, branches, name in many:
             print(f"  {branches:3} {name} ({lines} lines)")
         print()
 

@@ -1,4 +1,4 @@
-"""One thread at a time where a model, or the process, is for a while not what it was.
+"""One thread at a time while a model, or the process, is in a temporary state.
 
 While a model is traced it holds stand-ins in the places of its parameters; while it is scored, other values; random
 generators are seeded, modes are set. Another thread of this library that wants to do the same, or to read or write a
@@ -34,6 +34,7 @@ class alone(ContextDecorator):
         return alone()
 
     def __enter__(self) -> None:
+        """Wait for the other threads' turn to end; Ctrl-C while waiting raises at once."""
         self._held = _lock
         watch = watched(sys._getframe(1))
         try:
@@ -51,6 +52,7 @@ class alone(ContextDecorator):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Let the next thread in, and raise a Ctrl-C that was put off."""
         self._held.release()
         pressed = self._watch is not None and self._watch.close()
         if pressed and not isinstance(error, KeyboardInterrupt):

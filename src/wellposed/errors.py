@@ -112,6 +112,11 @@ def near_matches(received: str, known: Iterable[str]) -> str:
 
 def listed(names: Iterable[str], limit: int = 5) -> str:
     """Return up to ``limit`` names for a message, and how many more there are."""
-    shown = list(names)
-    more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
-    return ", ".join(repr(name) for name in shown[:limit]) + more
+    return joined(map(repr, names), limit)
+
+
+def joined(texts: Iterable[str], limit: int = 8, separator: str = ", ") -> str:
+    """Return up to ``limit`` texts for a message, between them ``", "`` or ``"; "``, and how many more there are."""
+    shown = list(texts)
+    more = f"{separator.strip(', ')} and {len(shown) - limit} more" if len(shown) > limit else ""
+    return separator.join(shown[:limit]) + more

@@ -122,6 +122,7 @@ def view(*ops: Overload, source: str = "definition") -> Callable[[Describe], Des
     """
 
     def register(describe: Describe) -> Describe:
+        """Give the overloads the forward and backward rule of views, by their description."""
         rule(*ops, source=source, family="shape", tensors=True)(forward.viewed)
         adjoint(*ops, source=source, family="shape")(backward.viewed)
         for op in ops:

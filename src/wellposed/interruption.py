@@ -17,9 +17,9 @@ from types import FrameType
 from typing import cast
 
 _BETWEEN = ("__enter__", "__exit__", "enter_context")
-"""Functions in which something is set, or put back."""
+"""Functions that set or restore state."""
 _WAITING = "concurrent.futures"
-"""The library whose threads are waited for where a ``with`` is left: nothing is put back meanwhile."""
+"""The library whose threads an ``__exit__`` waits for: it restores nothing meanwhile."""
 _OWN = ("contextlib", "wellposed")
 _PAUSE = 0.01
 """Seconds after which it is asked again whether a postponed Ctrl-C may be obeyed."""
@@ -64,7 +64,7 @@ class Watch:
         self._seen.clear()
 
     def _is_between(self, frame: FrameType | None) -> bool:
-        """Whether something is being set, or put back, in the frames inside the caller's."""
+        """Whether one of the frames inside the caller's sets or restores state."""
         while frame is not None and frame is not self._caller:
             module, name = str(frame.f_globals.get("__name__")), frame.f_code.co_name
             if module.startswith(_WAITING):
@@ -76,6 +76,7 @@ class Watch:
         return False
 
     def _ask_again(self) -> None:
+        """Interrupt the main thread again and again, as long as an earlier Ctrl-C has not been raised."""
         while True:
             time.sleep(_PAUSE)
             with self._lock:
@@ -90,7 +91,7 @@ class Watch:
         """Put the default handler back; say whether a Ctrl-C has not been obeyed."""
         with self._lock:
             pressed, self.pressed, self._closed = self.pressed, False, True
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # what still waits is heard before, by this one
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a pending signal reaches it first
         pressed = pressed or self.pressed
         self.obeyed()
         self._caller = None
@@ -123,8 +124,8 @@ def _outside(frame: FrameType | None) -> FrameType | None:
 
 @contextmanager
 def postponed_interruption() -> Iterator[Callable[[], bool]]:
-    """Run a block of what is `watched` that Ctrl-C does not interrupt; it is given a function that says whether that
-    was pressed.
+    """Run a block of what is `watched` without interruption by Ctrl-C, given a function that tells whether it was
+    pressed.
 
     The block raises KeyboardInterrupt itself when it can; where it ends without, that is raised then. A second Ctrl-C
     is obeyed at once.

@@ -221,7 +221,7 @@ def report(
 
 
 def _run(model: Any, function: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-    """Return what a function says of a model's front end, after it took out what is for a worker."""
+    """Return the result of a function on a model's front end, here or in a worker, whose own settings are taken out."""
     for_worker = {name: settings.pop(name) for name in ("time_limit", "custom_objects") if name in settings}
     if sending.on_torch():
         return function(KerasModule(model), *args, **sending.with_models(settings, keras.Model, KerasModule))
@@ -258,6 +258,7 @@ def _report(
     seed: int,
     **settings: Any,
 ) -> reports.Report:
+    """Return the report on a module; without a plan it is made by ``method``."""
     given = module.given(args)
     if plan is None:
         choices = {"only": None, "skip": None, **(options or {})}

@@ -42,7 +42,10 @@ class Centered(nn.Module):
 
 
 def _gaussian_mean(f: Callable[[Tensor], Tensor]) -> float:
+    """Return E f(x) for x ~ N(0, 1); raises `OptionError` where f has no finite mean and variance."""
+
     def values(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return f at points, an array of their shape in double precision."""
         with torch.no_grad():
             x = torch.from_numpy(points.copy())  # a copy: f may work in place
             y: object = f(x)

@@ -64,6 +64,7 @@ def exchanging() -> Iterator[Callable[[T], list[T]]]:
     heard = False
 
     def gather(value: T) -> list[T]:
+        """Return the values of all ranks in their order; raises `RankError` where one of them has failed."""
         nonlocal heard
         messages = gathered((index(), "", "", value))
         for rank, kind, words, _ in messages:

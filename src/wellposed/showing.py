@@ -38,7 +38,7 @@ def by_size(shape: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What an object shows of itself.
+    """The few lines that an object shows of itself.
 
     Attributes:
         line: what it is.

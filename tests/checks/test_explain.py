@@ -294,7 +294,7 @@ def test_infinities_are_told_and_the_rule_is_not_run() -> None:
 
 
 def test_signals_too_large_to_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("wellposed.checks.explain")
+    module = importlib.import_module("wellposed.checks.observed")
     monkeypatch.setattr(module, "LARGEST", 3 * 64 * 128)
     found = wp.explain(mlp(), "1", torch.zeros(64, 128), draws=5)
     assert (found.draws, found.kept) == (5, 3)

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from wellposed.errors import GradientError, InputError, OptionError
 from wellposed.gradients import gradcosine
+from wellposed.gradients.batches import Batch, sub_batches
 from wellposed.gradients.cosine import Engine
-from wellposed.gradients.problem import Batch, sub_batches
 
 
 def brute(model: nn.Module, batches: list[Any], names: list[str] | None = None) -> dict[str, float]:

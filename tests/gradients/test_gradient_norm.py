@@ -82,7 +82,7 @@ def test_auto_bounds_the_norm_and_leaves_what_is_below() -> None:
     plan = gradient_norm(model, cross_entropy, [batch], rate=0.2)
     assert plan.figures["factor"] < 0.5
     plan.apply_(model)
-    from wellposed.gradients.problem import Batch, sub_batches
+    from wellposed.gradients.batches import Batch, sub_batches
 
     parts = sub_batches(Batch.of(batch), 2, 0.2)
     loss = sum(float(cross_entropy(model, part).detach()) for part in parts) / 2

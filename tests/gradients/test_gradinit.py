@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import wellposed as wp
 from wellposed.errors import GradientError, OptionError
 from wellposed.gradients import GradInitSettings, gradinit
-from wellposed.gradients.problem import Batch, sub_batches
+from wellposed.gradients.batches import Batch, sub_batches
 
 ETA = 0.1
 

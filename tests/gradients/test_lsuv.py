@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 import wellposed as wp
 from wellposed.errors import GradientError, InputError, OptionError
 from wellposed.gradients import gradcosine, lsuv
+from wellposed.gradients.scaling_pass import Rule
 from wellposed.plans import draw
 
 TOLERANCE = inspect.signature(lsuv).parameters["tolerance"].default
@@ -281,8 +281,7 @@ def test_half_precision_autocast_and_interruption(monkeypatch: pytest.MonkeyPatc
     plan.apply_(half)
 
     before, calls = state(model), []
-    rule = sys.modules["wellposed.gradients.lsuv"]._Rule
-    original = rule.of
+    original = Rule.of
 
     def interrupted(self: Any, output: Tensor) -> float:
         calls.append(None)
@@ -290,7 +289,7 @@ def test_half_precision_autocast_and_interruption(monkeypatch: pytest.MonkeyPatc
             raise KeyboardInterrupt
         return original(self, output)
 
-    monkeypatch.setattr(rule, "of", interrupted)
+    monkeypatch.setattr(Rule, "of", interrupted)
     with pytest.warns(UserWarning, match="interrupted after 2 weights"):
         plan = lsuv(model, cross_entropy, [batch])
     assert plan.figures["finished"] is False

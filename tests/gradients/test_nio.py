@@ -15,8 +15,9 @@ from torch.utils.checkpoint import checkpoint
 import wellposed as wp
 from wellposed.errors import GradientError, OptionError, PlanError
 from wellposed.gradients import NioSettings, gradcosine, nio
+from wellposed.gradients.batches import Batch, sub_batches
 from wellposed.gradients.cotangents import ENGINES, Objective, Weighing
-from wellposed.gradients.problem import Batch, Problem, sub_batches
+from wellposed.gradients.problem import Problem
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.second_derivatives import _INNERMOST_HOOKS
 

@@ -15,9 +15,10 @@ import wellposed as wp
 from wellposed.errors import GradientError, RankError, RunError
 from wellposed.gradients import gradcosine, gradient_norm, gradinit, lsuv, metainit, nio
 from wellposed.gradients.agreement import Stack, Sums
+from wellposed.gradients.batches import Batch, sub_batches
 from wellposed.gradients.cotangents import Objective, Weighing
 from wellposed.gradients.metainit import gradient_quotient
-from wellposed.gradients.problem import Batch, Problem, sub_batches
+from wellposed.gradients.problem import Problem
 from wellposed.gradients.scales import Scales
 
 STEP = 0.05

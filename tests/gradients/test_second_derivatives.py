@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from wellposed.errors import GradientError
 from wellposed.gradients import norm_derivatives, second_derivatives
+from wellposed.gradients.batches import Batch, sub_batches
 from wellposed.gradients.cotangents import Objective, Weighing
-from wellposed.gradients.problem import Batch, Problem, sub_batches
+from wellposed.gradients.problem import Problem
 from wellposed.gradients.recomputed import Later, Recomputed
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.second_derivatives import cheap_second_derivatives

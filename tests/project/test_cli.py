@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from wellposed import checks, plans, zoo
 from wellposed.checks import compare
-from wellposed.cli import demo, show
+from wellposed.cli import demo, streams
 from wellposed.signals import Signal, Signals, registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -240,7 +240,7 @@ def test_demo_shows_a_real_resnet_and_a_llama(tmp_path):
 
 def test_demo_says_what_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torchvision" else object())
-    names = [name for name, _ in demo._cases(show.out(), small=False)]
+    names = [name for name, _ in demo._cases(streams.out(), small=False)]
     assert all("plain PyTorch" in name for name in names)
     assert "torchvision not installed" in capsys.readouterr().out
 

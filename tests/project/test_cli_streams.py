@@ -2,7 +2,7 @@
 
 import pytest
 
-from wellposed.cli.show import _plain, prepare_streams
+from wellposed.cli.streams import _plain, prepare_streams
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,10 @@ from wellposed.plans import draw
 from wellposed.random_states import seed_all
 from wellposed.rates.answer import Exploration, answer
 from wellposed.rates.feed import feeds_of
-from wellposed.rates.find import SearchSettings, find_max_lr
+from wellposed.rates.find import find_max_lr
 from wellposed.rates.grid import continued, default_grid, lowest, refined
 from wellposed.rates.rate import Conditions, Definition, Point, Rate
+from wellposed.rates.search import SearchSettings
 from wellposed.rates.transfer import transfer
 
 
@@ -479,7 +480,7 @@ def test_noise_is_told() -> None:
 
 
 def test_a_stack_that_is_slower_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wellposed.rates.find.stacking_cost", lambda *args: 1.9)
+    monkeypatch.setattr("wellposed.rates.search.stacking_cost", lambda *args: 1.9)
     found = search()
     assert "one by one (a stack takes 1.9 times as long here)" in found.reason
     assert not found.warnings
@@ -528,7 +529,8 @@ import torch.distributed as dist
 sys.path[:0] = {path!r}
 from tests.ranks import leave
 from tests.rates.small import GRID, data, loss_fn, model_fn
-from wellposed.rates.find import SearchSettings, find_max_lr
+from wellposed.rates.find import find_max_lr
+from wellposed.rates.search import SearchSettings
 
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2)

@@ -47,7 +47,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Member]:
         members.extend(part)
         return train(runs, part, *args, **kwargs)
 
-    monkeypatch.setattr("wellposed.rates.find.train", counting)
+    monkeypatch.setattr("wellposed.rates.search.train", counting)
     return members
 
 

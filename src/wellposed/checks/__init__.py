@@ -6,10 +6,11 @@ from wellposed.checks.comparison import ILL_CONDITIONED, TOLERANCE, Comparison, 
 from wellposed.checks.explain import explain
 from wellposed.checks.explanation import Explanation
 from wellposed.checks.family import check_transfer, planned_coordinates
+from wellposed.checks.matching import compare
 from wellposed.checks.measure import measure
 from wellposed.checks.spectrum import JacobianSpectrum, jacobian_spectrum
 from wellposed.checks.tuned import Transfer, transfer
-from wellposed.checks.verdict import Verdict, compare
+from wellposed.checks.verdict import Verdict
 
 __all__ = [
     "ILL_CONDITIONED",

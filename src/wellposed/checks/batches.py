@@ -51,6 +51,7 @@ class Batches:
     """
 
     def __init__(self, graph: Graph, inputs: Inputs, seed: int) -> None:
+        """Sort the inputs into a descriptor, a function of the pass's number, or batches that are read one by one."""
         self._graph, self._inputs, self._seed = graph, inputs, seed
         self._descriptors: Mapping[int, Input] | None = None
         self._function: Callable[[int], Any] | None = None
@@ -89,7 +90,9 @@ class Batches:
                 yield self._given(draw)
 
     def _asked(self, function: Callable[[int], Any], draw: int) -> dict[int, Tensor]:
-        """Return a batch of a function, which is repeated where it has no more, as those have that pick from a list."""
+        """Return a function's batch of a draw; after an IndexError, as of a list, draws count from the first batch
+        again.
+        """
         try:
             return bind(self._graph, function(draw % self._count if self._count else draw))
         except IndexError:

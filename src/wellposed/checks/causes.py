@@ -42,9 +42,12 @@ def find_causes(comparisons: Sequence[Comparison], graph: Graph | None) -> tuple
 
 
 class _Trail:
-    """Values that are off, or pass on what is, each with the number of its cause."""
+    """The values that an error has reached, each with the number of the error's cause."""
 
     def __init__(self, graph: Graph) -> None:
+        """Begin without causes; ``_signals`` and ``_ends`` hold the cause that a value id carries, by its place in
+        ``_firsts``.
+        """
         self._graph = graph
         self._signals: dict[int, int] = {}
         self._firsts: list[Comparison] = []

@@ -71,7 +71,7 @@ def shares(graph: Graph, predicted: Mapping[str, Signal], draws: int) -> dict[st
 
 
 def _drawn(graph: Graph, node: Node, random: Mapping[int, int]) -> int:
-    """Return from how many random numbers a node's result was made, and from nothing else; 0 of other nodes."""
+    """Return how many random numbers a node's result is made of; 0 of a result that depends on anything else."""
     kind = traits(node.op)
     given = [i for i in node.inputs if i not in graph.known]
     if kind.random and (kind.fills or kind.factory or not given):
@@ -102,19 +102,19 @@ def _binomial(expected: float, elements: int) -> Share:
 def without_rounding(
     graph: Graph, predicted: Mapping[str, Signal], measured: Mapping[str, Signal]
 ) -> dict[str, Signal]:
-    """Return measurements in which what is rounding alone, where 0 is predicted, is 0."""
+    """Return measurements in which second moments as small as rounding are 0 where 0 is predicted."""
     result = dict(measured)
     rounded: dict[int, float] = {}
     for node in graph.nodes:
         named = ((i, measured.get(graph.values[i].name)) for i in node.inputs)
         level = max((rounded.get(i, signal.second_moment) for i, signal in named if signal is not None), default=0.0)
-        if node.op in NORMS:  # of equal numbers is left what rounding made of their differences, over the root of ε
+        if node.op in NORMS:  # of equal numbers it returns the rounding of their differences over √ε
             level /= max(float(named_arguments(node).get("eps") or 1.0), ROUNDING)
         for out in node.outputs:
             name = graph.values[out].name
             if name not in predicted or name not in measured or predicted[name].second_moment:
                 if parts := [rounded[i] for i in node.inputs if i in rounded]:
-                    rounded[out] = max(parts)  # put beside others, it may be taken apart again
+                    rounded[out] = max(parts)  # a concatenation may be split again
                 continue
             if 0.0 < measured[name].second_moment <= ROUNDING * level:
                 rounded[out] = level

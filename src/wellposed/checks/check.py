@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from wellposed.checks.batches import Batches, Inputs
+from wellposed.checks.matching import compare
 from wellposed.checks.measure import drawing, one_set_of, passes, shuffling
-from wellposed.checks.verdict import Verdict, compare
+from wellposed.checks.verdict import Verdict
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
 from wellposed.plans import Plan
@@ -81,7 +82,7 @@ def trial(
     backward: bool = False,
     cotangents: Cotangents = 1.0,
 ) -> Trial:
-    """Return what `check` makes its passes of."""
+    """Return the trial that `check` runs: prediction, batches, plan, seed and tolerance for a graph."""
     weights = "current" if plan is None else plan
 
     def predict(told: Described) -> Signals:
@@ -147,6 +148,7 @@ class Trial:
         given: Sequence[Mapping[int, Tensor]],
         before: Verdict | None = None,
     ) -> Verdict:
+        """Return the verdict on one set of passes, with this trial's graph, plan, seed and tolerance."""
         return verdict_on(
             self.graph, predicted, measured, given, self.plan, self.seed, self.tolerance, self.cotangents, before
         )

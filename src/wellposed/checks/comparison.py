@@ -119,6 +119,7 @@ class Comparison(Shown):
         return Summary(str(self))
 
     def __str__(self) -> str:
+        """Return prediction, measurement, error and allowance in one sentence."""
         what = "E[x²]" if self.direction == "forward" else "E[g²]"
         return (
             f"{self.name} ({self.op}): predicted {what} = {self.predicted:.3g}, measured {self.measured:.3g}, "

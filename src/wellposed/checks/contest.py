@@ -19,8 +19,8 @@ from wellposed.graphs.tree import example_of
 from wellposed.plans import Plan
 from wellposed.random_states import restored_random_state
 from wellposed.rates import find_max_lr
-from wellposed.rates.find import builder_of, untouched
 from wellposed.rates.grid import lowest
+from wellposed.rates.starts import builder_of, untouched
 from wellposed.showing import ROWS, Shown, Summary
 
 OWN = "own"

@@ -107,6 +107,7 @@ class Fan:
     summed: Mapping[str, tuple[int, ...]]
 
     def __str__(self) -> str:
+        """Return kind, fans, groups, the weight's output axis and the summed axes in one sentence."""
         axes = " with ".join(f"{_axes(axes)} of {name}" for name, axes in self.summed.items())
         groups = f", {self.groups} groups" if self.groups > 1 else ""
         return (
@@ -319,6 +320,6 @@ def _excess(item: Leaving) -> float:
 
 
 def _correlated(facts: Facts) -> str:
-    """Return the correlations that are there, by axis."""
+    """Return in words the correlations that are not 0, by axis."""
     shown = [f"{rho:.2f} along axis {axis}" for axis, rho in enumerate(facts.correlations) if abs(rho) >= 0.005]
     return ", correlated " + ", ".join(shown) if shown else ""

@@ -204,6 +204,9 @@ class _Maker:
     """Makes an optimizer of parameters or of groups of them."""
 
     def __init__(self, kind: type[Optimizer], options: Mapping[str, Any]) -> None:
+        """Take the weight decay out of the options, as groups are given it; raises `OptionError` if ``kind`` takes
+        none.
+        """
         self.kind, self.options = kind, dict(options)
         self.weight_decay: float = self.options.pop("weight_decay", 0.0)
         check_not_negative(weight_decay=self.weight_decay)
@@ -280,6 +283,9 @@ class _Planned:
     """The way of a method: weights drawn by its plan, and an optimizer of its groups. Models alike have one plan."""
 
     def __init__(self, name: str, method: str, options: Mapping[str, Any], made: _Maker, loss_fn: LossFunction) -> None:
+        """Divide the options into those of the method and those of ``param_groups``; raises `OptionError` for any
+        other.
+        """
         known = methods.options_of(method)  # raises for an unknown one
         for option in options:
             if option not in known and option not in _GROUPS:
@@ -293,6 +299,9 @@ class _Planned:
         self._plans: dict[tuple[object, ...], Plan] = {}
 
     def __call__(self, model: nn.Module, size: int, lr: float, batch: Any) -> Optimizer:
+        """Plan the model once for its parameters' shapes, draw its weights anew, and return its optimizer at the rate
+        ``lr``.
+        """
         alike = (size, *((name, tuple(parameter.shape)) for name, parameter in model.named_parameters()))
         if alike not in self._plans:
             args, kwargs = arguments_of(model, self._loss_fn, batch)

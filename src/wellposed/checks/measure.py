@@ -141,6 +141,7 @@ def shuffling(graph: Graph, plan: Plan | None, seed: int) -> Drawing:
     shuffled = signed | unvaried_arrays(graph, plan)
 
     def weights(draw: int) -> dict[str, Tensor]:
+        """Return the weights of a draw, the chosen ones permuted, some with random signs, each in its own shape."""
         generator = torch.Generator().manual_seed(stream(seed, draw, "shuffle"))
         own = dict(drawn(draw))
         for name in sorted(shuffled):
@@ -203,6 +204,7 @@ def _as_far_as_it_goes(
     at, differs, varying = 0, False, _varying_shapes(graph)
 
     def observe(node: Node, outputs: Sequence[Tensor]) -> None:
+        """Record a node's outputs, and whether their shapes differ from those that were traced."""
         nonlocal at, differs
         at = node.index + 1
         if node.index in varying:

@@ -62,6 +62,7 @@ class JacobianSpectrum(Shown):
     exact: bool
 
     def _summary(self) -> Summary:
+        """Return the range of singular values and their mean square, in a sentence."""
         bound = "" if self.exact else "at most "
         return Summary(
             f"Spectrum of {self.count} Jacobians of {self.outputs:,} outputs and {self.inputs:,} inputs: singular "
@@ -176,6 +177,9 @@ class _Jacobian:
     """J and Jᵀ of one pass, for all samples at once: vectors are (samples, elements) in float64."""
 
     def __init__(self, graph: Graph, parameters: dict[str, Tensor], batch: dict[int, Tensor], seed: int) -> None:
+        """Run the graph in double precision and keep Jᵀv as a function of v; samples that affect one another stay
+        together.
+        """
         self.graph = graph
         with seeded(seed, parameters.values()), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             self.leaves, self.ends = _run_in_double(graph, parameters, batch)
@@ -227,6 +231,9 @@ class _Jacobian:
     def _differentiated(
         self, of: list[Tensor], by: list[Tensor], along: list[Tensor], create: bool = False
     ) -> list[Tensor]:
+        """Return the gradients of ``of`` by ``by`` along ``along``, zeros where nothing depends; raises
+        `UnsupportedError`.
+        """
         try:
             with torch.enable_grad():
                 return list(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,9 @@ from wellposed.tables import Table
 
 _COMPLETE_P = "Dey et al. 2025, arXiv 2505.01618, table 1"
 _SGD = "the same, with steps in proportion to the gradient (Yang & Hu 2021, arXiv 2011.14522)"
+
+Term = tuple[str, float]
+"""A factor: what it is called in a formula, and its value."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -182,7 +185,7 @@ def _betas(optimizer: AnyOptimizer) -> tuple[float, float]:
 
 
 def _lines(groups: list[Group], plan: Plan, family: Family, given: Hyperparameters, alpha: float) -> Iterator[Line]:
-    """Yield what becomes of rate, decay and ε where they change, by where parameters stand."""
+    """Yield one line for each factor on rate, decay or ε, with the place of the parameters that it is for."""
     seen: set[tuple[object, ...]] = set()
     for group, name in ((each, name) for each in groups for name in each["param_names"]):
         first = plan.prescriptions[name]
@@ -224,36 +227,50 @@ def _is_end(prescription: Prescription) -> bool:
 
 
 def _formula(quantity: str, prescription: Prescription, family: Family, alpha: float) -> str:
-    """Return the factor in terms of what the parameter has over the base.
+    """Return the factor on a quantity as a formula of the parameter's ratios to the base.
 
     These are its widths n, the branches m with the factor c = m^-α, the uses s one after the other, and the constant a
     that it carries beside: of a tied readout, of queries, or of rows that the model multiplies.
     """
     p = prescription
-    n_in = p.width_in / p.base_in if p.width_in and p.base_in else 1.0
-    n_out = p.width_out / p.base_out if p.width_out and p.base_out else 1.0
-    end = _is_end(p)
-    carried, constant = p.branch if end else 1.0, 1.0 if end else p.absorbed
+    n_in, n_out = _ratio(p.width_in, p.base_in), _ratio(p.width_out, p.base_out)
+    if family.name == "muon":
+        how = {"lr": "for its steps", "weight_decay": "over that of its rate", "eps": "for the norm of the gradient"}
+        return f"Muon's own, {how[quantity]}; n_in = {n_in:.4g}, n_out = {n_out:.4g}"
+    carried, constant = (p.branch, 1.0) if _is_end(p) else (1.0, p.absorbed)
     sgd = family.name == "sgd"
     square = "²" if sgd else ""
     over_depth = (2 if sgd else 1) * alpha - 1
     factors = [(f"c{square}", carried), (f"a{square}", constant)]
+    width_out, width_in = ("n_out", n_out if sgd else 1.0), ("n_in", n_in)
     above, below = {
-        "lr": ([(f"m^{over_depth:g}", p.depth**over_depth), *factors], [("s", p.repeats if sgd else 1.0)]),
-        "weight_decay": ([], factors),
+        "lr": (
+            [(f"m^{over_depth:g}", p.depth**over_depth), *factors, width_out],
+            [width_in, ("s", p.repeats if sgd else 1.0)],
+        ),
+        "weight_decay": ([width_in], [width_out, *factors]),
         "eps": ([("c", p.branch / carried), ("s", p.repeats)], [("n_out", n_out), ("a", constant)]),
     }[quantity]
-    if family.name == "muon":
-        how = {"lr": "for its steps", "weight_decay": "over that of its rate", "eps": "for the norm of the gradient"}
-        return f"Muon's own, {how[quantity]}; n_in = {n_in:.4g}, n_out = {n_out:.4g}"
-    if quantity != "eps":
-        widths = ([("n_out", n_out if sgd else 1.0)], [("n_in", n_in)])
-        above += widths[quantity == "weight_decay"]
-        below = widths[quantity == "lr"] + below
-    top, bottom = ([name for name, value in part if value != 1.0] for part in (above, below))
     values = {
         "m^": f"m = {p.depth:.4g}", "n_in": f"n_in = {n_in:.4g}", "n_out": f"n_out = {n_out:.4g}",
         "s": f"s = {p.repeats:.4g}", "c": f"c = m^-{alpha:g} = {p.branch:.4g}", "a": f"a = {constant:.4g}",
     }  # fmt: skip
+    return _fraction(above, below, values)
+
+
+def _ratio(width: int | None, base: float | None) -> float:
+    """Return a width over the base's; 1 where a parameter has none."""
+    return width / base if width and base else 1.0
+
+
+def _fraction(above: Sequence[Term], below: Sequence[Term], values: Mapping[str, str]) -> str:
+    """Return a fraction in words: the terms that are not 1, then the values of what they are made of.
+
+    Args:
+        above: the terms of the numerator, each with its value.
+        below: those of the denominator.
+        values: by how a term's name begins, the value in words of what it is made of.
+    """
+    top, bottom = ([name for name, value in part if value != 1.0] for part in (above, below))
     used = [text for start, text in values.items() if any(term.startswith(start) for term in (*top, *bottom))]
     return " · ".join(top or ["1"]) + "".join(f" / {term}" for term in bottom) + f"; {', '.join(used)}"

@@ -1,24 +1,18 @@
-"""The verdict on a model: predicted signals held against measured ones, node by node, and how that is shown."""
+"""The verdict on a model: its comparisons, what is off among them, and how that is shown."""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from wellposed.checks.causes import Cause, find_causes
-from wellposed.checks.chance import STEADY, Share, shares, without_rounding
-from wellposed.checks.comparison import DOUBT, ILL_CONDITIONED, Comparison, Direction, compare_one
-from wellposed.checks.intervals import ERROR_RATE
+from wellposed.checks.causes import Cause
+from wellposed.checks.comparison import DOUBT, ILL_CONDITIONED, Comparison
 from wellposed.checks.strict_json import to_json
-from wellposed.errors import InputError, OptionError
-from wellposed.graphs import Graph
-from wellposed.graphs.operators import uninitialised
 from wellposed.showing import ROWS, Shown, Summary, cell, visible
-from wellposed.signals.signal import Signal, Signals
 from wellposed.tables import Group, Table
 
 SHOWN = 3
@@ -134,55 +128,64 @@ class Verdict(Shown):
 
     def summary(self) -> str:
         """Return the outcome in words: what was compared, percentiles, what is off and from where, the conditioning."""
-        zeros = sum(c.zero for c in self.comparisons)
+        lines = (*self._compared(), *self._wrong(), *self._scattered(), *self._left_out())
+        return visible("\n".join(lines))
+
+    def _compared(self) -> Iterator[str]:
+        """Yield lines on how many signals were compared in how many passes, their errors, and the fresh passes."""
         gradients = sum(c.direction == "backward" for c in self.comparisons)
         counted = f"{len(self.comparisons) - gradients} nodes" + (f" and {gradients} gradients" if gradients else "")
-        lines = [
-            f"{self.model}: {counted}, {self.draws} passes, {self.weights}: {self._outcome()}",
-        ]
+        yield f"{self.model}: {counted}, {self.draws} passes, {self.weights}: {self._outcome()}"
         if self.comparisons:
             percentiles = (f"{p}th percentile {self.percentile(p):.2f}" for p in (50, 95, 100))
-            lines.append(f"error in octaves: {', '.join(percentiles)}")
+            yield f"error in octaves: {', '.join(percentiles)}"
         if self.again:
             doubted = len(self.confirmed) + len(self.dismissed)
-            lines.append(
+            yield (
                 f"in doubt after {self.draws - self.again} passes, and decided by {self.again} fresh ones: {doubted}, "
                 f"of which {len(self.confirmed) or 'none'} confirmed"
             )
+
+    def _wrong(self) -> Iterator[str]:
+        """Yield lines on the first causes of errors and on spreads that are off, then on zeros that were predicted."""
         for place, cause in enumerate(self.causes[:SHOWN]):
-            lines += _told(cause, "also off, by itself" if place else "first off", own=self.weight_draws == 1)
+            yield from _told(cause, "also off, by itself" if place else "first off", own=self.weight_draws == 1)
         if wrong := self.spread_off:
-            lines.append(_wrong_spread(wrong))
-        if zeros:
-            why = "zero-initialised gates or readouts" + (", biases before norms" if gradients else "")
-            lines.append(f"zero, as predicted ({why}): {zeros}")
+            yield _wrong_spread(wrong)
+        if zeros := sum(c.zero for c in self.comparisons):
+            backward = any(c.direction == "backward" for c in self.comparisons)
+            why = "zero-initialised gates or readouts" + (", biases before norms" if backward else "")
+            yield f"zero, as predicted ({why}): {zeros}"
+
+    def _scattered(self) -> Iterator[str]:
+        """Yield lines on signals whose second moment scatters between draws, too much to judge some of them."""
         if ill := self.ill_conditioned:
             widest = max(ill, key=_spread)
             how = "varies" if widest.spread_off else "is predicted to vary"
-            lines.append(
+            yield (
                 f"ill-conditioned: {len(ill)}; their second moment {how} by up to {_spread(widest):.1f} octaves "
                 f"between weight draws ({widest.name})"
             )
         if undecided := self.undecided:
-            lines.append(
+            yield (
                 f"undecided: {len(undecided)} miss by more than {DOUBT:g} octave, as the passes do among themselves, "
                 f"the first {undecided[0].name}; more draws tell"
             )
         if one_set := self.one_set:
-            lines.append(
+            yield (
                 f"of one set of weights: {len(one_set)} miss by more than {DOUBT:g} octave, as others of such sizes "
                 f"do among themselves, the first {one_set[0].name}; no draws of these tell"
             )
+
+    def _left_out(self) -> Iterator[str]:
+        """Yield lines on what was not compared, not repeated, not seen whole or is on one side alone."""
         if self.heavy:
-            lines.append(
-                f"not compared, as no expectation means anything there: {len(self.heavy)}, the first {self.heavy[0]}"
-            )
+            yield f"not compared, as no expectation means anything there: {len(self.heavy)}, the first {self.heavy[0]}"
         if self.ended:
-            lines.append(f"not repeated from {self.ended} on: it depends on values how many elements meet there")
-        lines += [f"not seen whole: {remark}" for remark in self.remarks]
+            yield f"not repeated from {self.ended} on: it depends on values how many elements meet there"
+        yield from (f"not seen whole: {remark}" for remark in self.remarks)
         if self.unmatched:
-            lines.append(f"without a counterpart: {len(self.unmatched)}, the first {self.unmatched[0]}")
-        return visible("\n".join(lines))
+            yield f"without a counterpart: {len(self.unmatched)}, the first {self.unmatched[0]}"
 
     @property
     def weights(self) -> str:
@@ -244,121 +247,6 @@ class Verdict(Shown):
         return to_json(document)
 
 
-def compare(
-    predicted: Signals,
-    measured: Signals,
-    *,
-    model: str = "",
-    draws: int,
-    weight_draws: int,
-    tolerance: float | None = None,
-    graph: Graph | None = None,
-    scatter: Signals | None = None,
-    before: Verdict | None = None,
-) -> Verdict:
-    """Hold predicted signals against measured ones of the same names, and their gradients where both have them.
-
-    A node is off where the prediction lies further than ``tolerance`` outside the confidence interval of the measured
-    mean (`intervals.log_normal_mean`). What the interval rests on is the scatter that the passes show; the predicted
-    one, ``log2_std``, allows nothing, and is compared as well. Uninitialised memory is no signal, and left out.
-
-    Args:
-        predicted: the one side.
-        measured: the other.
-        model: class name of the model.
-        draws: passes that were measured.
-        weight_draws: different weights among them.
-        tolerance: octaves; by default `TOLERANCE` of the prediction's tag.
-        graph: tells which nodes that are off share a cause; without it each has its own.
-        scatter: of what one set of weights was measured of, what as many passes show with others of its moments.
-        before: the verdict of a first look, if these are fresh passes: they alone decide on what it left in doubt, and
-            all else stands. Their error rate is the square of `ERROR_RATE`: of twice as many passes, an interval as
-            wide as the first.
-
-    Raises:
-        OptionError: a tolerance that is not a number >= 0.
-        InputError: no signal is in both.
-    """
-    if tolerance is not None and not tolerance >= 0:
-        raise OptionError(f"tolerance must be a number of octaves >= 0, got {tolerance!r}")
-    earlier = {} if before is None else {_key(c): c for c in before.comparisons}
-    doubted = set() if before is None else {_key(c) for c in before.doubted}
-    rate = ERROR_RATE if before is None else ERROR_RATE**2
-    comparisons: list[Comparison] = []
-    unmatched: list[str] = []
-    heavy: list[str] = []
-    for direction, foreseen, seen, scattered in _sides(predicted, measured, scatter):
-        masks: dict[str, Share] = {}
-        if graph is not None and direction == "forward":
-            expected = {signal.name: signal for signal in foreseen}
-            masks, seen = shares(graph, expected, draws), without_rounding(graph, expected, seen)
-        for signal in foreseen:
-            name = signal.name
-            known = earlier.get((direction, signal.op, name))
-            if known is not None and not (name in seen and _key(known) in doubted):
-                comparisons.append(known)
-            elif name in seen and signal.tag == "heavy":
-                heavy.append(name)
-            elif name in seen:
-                scattering = scattered.get(name, seen[name] if weight_draws > 1 else None)
-                chance = scattering, masks.get(name, STEADY), rate
-                comparisons.append(compare_one(signal, seen[name], direction, draws, tolerance, *chance))
-            else:
-                unmatched.append(name)
-        predicted_names = {signal.name for signal in foreseen}
-        unmatched += [name for name in seen if name not in predicted_names]
-    if not comparisons and not heavy and (len(predicted) or len(measured)):
-        raise InputError("no signal is both predicted and measured; were both made from the same graph?")
-    causes = find_causes(comparisons, graph)
-    verdict = Verdict(
-        tuple(comparisons), tuple(unmatched), model, draws, weight_draws, causes, tuple(heavy), measured.ended,
-        remarks=() if graph is None else graph.remarks,
-    )  # fmt: skip
-    return verdict if before is None else _after(before, verdict)
-
-
-def _after(before: Verdict, verdict: Verdict) -> Verdict:
-    """Return a verdict on fresh passes as that on all passes."""
-    doubted = {_key(c) for c in before.doubted}
-    decided = [c for c in verdict.comparisons if _key(c) in doubted]
-    return replace(
-        before,
-        comparisons=verdict.comparisons,
-        causes=verdict.causes,
-        draws=before.draws + verdict.draws,
-        weight_draws=before.weight_draws + verdict.weight_draws if before.weight_draws > 1 else 1,
-        again=verdict.draws,
-        confirmed=tuple(c.name for c in decided if c.off or c.spread_off),
-        dismissed=tuple(c.name for c in decided if not (c.off or c.spread_off)),
-    )
-
-
-def _key(item: Comparison) -> tuple[Direction, str, str]:
-    """Return what a comparison is told from all others by."""
-    return item.direction, item.op, item.name
-
-
-Named = dict[str, Signal]
-
-
-def _sides(
-    predicted: Signals, measured: Signals, scatter: Signals | None
-) -> Iterator[tuple[Direction, list[Signal], Named, Named]]:
-    """Yield what is to be compared: the signals, then, where both sides have them, the gradients."""
-    for field in ("", "gradients", "input_gradients", "parameter_gradients"):
-        mine, theirs, others = (
-            side if side is None or not field else getattr(side, field) for side in (predicted, measured, scatter)
-        )
-        if mine is not None and theirs is not None:
-            foreseen = [signal for signal in mine if not uninitialised(signal.op)]
-            seen, scattered = (
-                {signal.name: signal for signal in side or () if not uninitialised(signal.op)}
-                for side in (theirs, others)
-            )
-            order = list(reversed(foreseen)) if field == "gradients" else foreseen
-            yield "backward" if field else "forward", order, seen, scattered
-
-
 def _named(item: Comparison) -> str:
     return item.name if item.direction == "forward" else f"∂/∂ {item.name}"
 
@@ -373,7 +261,7 @@ def _causes(count: int) -> str:
 
 
 def _told(cause: Cause, what: str, own: bool) -> list[str]:
-    """Return in words what is off together."""
+    """Return in words one cause of errors, and how to have its first node explained."""
     gradient = cause.first.direction == "backward"
     lines = [f"{what}: {'the gradient with respect to ' if gradient else ''}{cause.first}"]
     if cause.undone:
@@ -387,7 +275,7 @@ def _told(cause: Cause, what: str, own: bool) -> list[str]:
 
 
 def _wrong_spread(wrong: Sequence[Comparison]) -> str:
-    """Return in words what is wrong about predicted spreads."""
+    """Return in words how far predicted spreads are off, at the first node and at the worst."""
     worst = max(wrong, key=lambda c: max(c.spread - c.spread_most, c.spread_least - c.spread))
     return (
         f"spread between weight draws off: {len(wrong)}, the first {wrong[0].name}; at {worst.name} {worst.spread:.2f} "

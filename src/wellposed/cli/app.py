@@ -15,19 +15,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wellposed.cli import reporting, show, training
+from wellposed.cli import reporting, show, streams, training
 from wellposed.cli.arguments import (
     CheckedMethod,
     Distribution,
+    Draws,
     Json,
     Method,
     Model,
     Only,
     Option,
     PlanFile,
+    PlanOutput,
     Seed,
     Skip,
     TargetVariance,
+    Tolerance,
     method_options,
 )
 from wellposed.cli.failing import CheckFailedError
@@ -52,7 +55,7 @@ def _version(asked: bool) -> None:
     if asked:
         from wellposed import __version__
 
-        show.out().print(f"wellposed {__version__}", highlight=False)
+        streams.out().print(f"wellposed {__version__}", highlight=False)
         raise typer.Exit
 
 
@@ -66,7 +69,7 @@ def _root(
 
 
 @app.command()
-@show.apart
+@streams.apart
 def plan(
     model: Model,
     method: Method = "autoinit",
@@ -76,7 +79,7 @@ def plan(
     only: Only = None,
     skip: Skip = None,
     option: Option = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this JSON file.")] = None,
+    output: PlanOutput = None,
     as_json: Json = False,
 ) -> None:
     """Work out how to draw every parameter of MODEL, and show it."""
@@ -97,18 +100,11 @@ def plan(
         graph = graphs.trace(module, *args, **kwargs)
         stages.next()
         planned = plan_of(module, graph, method=method, seed=seed, **with_base(options, seed, device))
-    if output is not None:
-        planned.save(output)
-    if as_json:
-        show.json_text(planned.model_dump_json(indent=2))
-        return
-    show.plan(planned, graph)
-    if output is not None:
-        show.written(output)
+    show.plan_result(planned, output, as_json, lambda: show.plan(planned, graph))
 
 
 @app.command()
-@show.apart
+@streams.apart
 def check(
     model: Model,
     plan_file: PlanFile = None,
@@ -119,10 +115,8 @@ def check(
     only: Only = None,
     skip: Skip = None,
     option: Option = None,
-    draws: Annotated[int, typer.Option("--draws", min=2, help="Draws of the weights and of the input.")] = 8,
-    tolerance: Annotated[
-        float | None, typer.Option("--tolerance", help="Octaves that a prediction may miss by; by default, by its tag.")
-    ] = None,
+    draws: Draws = 8,
+    tolerance: Tolerance = None,
     backward: Annotated[
         bool, typer.Option("--backward", help="Also compare gradients with respect to every tensor (experimental).")
     ] = False,
@@ -139,16 +133,13 @@ def check(
 
         graph, planned = _graph_and_plan(stages, model, plan_file, method, seed, options)
         verdict = checks.check(graph, plan=planned, draws=draws, tolerance=tolerance, seed=seed, backward=backward)
-    if as_json:
-        show.json_text(verdict.to_json())
-    else:
-        show.verdict(verdict)
+    show.result(as_json, verdict.to_json, lambda: show.verdict(verdict))
     if not verdict.ok:
         raise CheckFailedError
 
 
 @app.command()
-@show.apart
+@streams.apart
 def explain(
     model: Model,
     node: Annotated[
@@ -163,10 +154,8 @@ def explain(
     only: Only = None,
     skip: Skip = None,
     option: Option = None,
-    draws: Annotated[int, typer.Option("--draws", min=2, help="Draws of the weights and of the input.")] = 8,
-    tolerance: Annotated[
-        float | None, typer.Option("--tolerance", help="Octaves that a prediction may miss by; by default, by its tag.")
-    ] = None,
+    draws: Draws = 8,
+    tolerance: Tolerance = None,
     as_json: Json = False,
 ) -> None:
     """Explain why NODE of MODEL is off: what entered, what its rule makes of that alone, and where the error was made.
@@ -179,10 +168,7 @@ def explain(
 
         graph, planned = _graph_and_plan(stages, model, plan_file, method, seed, options)
         explanation = checks.explain(graph, node, plan=planned, draws=draws, tolerance=tolerance, seed=seed)
-    if as_json:
-        show.json_text(explanation.to_json())
-    else:
-        show.explanation(explanation)
+    show.result(as_json, explanation.to_json, lambda: show.explanation(explanation))
 
 
 def _graph_and_plan(
@@ -207,7 +193,7 @@ def _graph_and_plan(
 
 
 @app.command()
-@show.apart
+@streams.apart
 def ops(
     pattern: Annotated[str, typer.Argument(help="Show the operators whose name contains this.")] = "",
     tag: Annotated[str | None, typer.Option("--tag", help="Show one tag: exact, approximate or sampled.")] = None,
@@ -226,10 +212,7 @@ def ops(
     rows = [row for row in named if tag in (None, row.tag)]
     if not rows:
         raise OptionError(f"no operator named {pattern!r} is tagged {tag!r}: {', '.join({row.tag for row in named})}")
-    if as_json:
-        show.json_text(json.dumps([row._asdict() for row in rows], indent=2))
-    else:
-        show.operators(rows)
+    show.result(as_json, lambda: json.dumps([row._asdict() for row in rows], indent=2), lambda: show.operators(rows))
 
 
 def _near_operators(pattern: str, rows: Sequence[show.OperatorRow]) -> str:
@@ -243,7 +226,7 @@ def _near_operators(pattern: str, rows: Sequence[show.OperatorRow]) -> str:
 
 
 @app.command()
-@show.apart
+@streams.apart
 def demo(
     small: Annotated[
         bool, typer.Option("--small", help="Two small networks in plain PyTorch; a few seconds, no model library.")
@@ -258,12 +241,12 @@ def demo(
 
 
 for command in (reporting.report, training.lr, training.transfer, training.compare, training.score, training.refine):
-    app.command()(show.apart(command))
+    app.command()(streams.apart(command))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line on ``argv`` (default: the process's own arguments) and exit."""
-    show.prepare_streams()
+    streams.prepare_streams()
     path = list(sys.path)
     try:
         app(args=argv, prog_name="wellposed")

@@ -58,6 +58,11 @@ Family = Annotated[
 ]
 Sizes = Annotated[str, typer.Option("--sizes", help="At least two sizes, as in 64,128,256.", show_default=False)]
 Axis = Annotated[str, typer.Option("--axis", help="What the sizes are: width, depth, or another word.")]
+Draws = Annotated[int, typer.Option("--draws", min=2, help="Draws of the weights and of the input.")]
+Tolerance = Annotated[
+    float | None, typer.Option("--tolerance", help="Octaves that a prediction may miss by; by default, by its tag.")
+]
+PlanOutput = Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this JSON file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from wellposed.cli import show
+from wellposed.cli import show, streams
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +28,7 @@ _DRAWS = 4
 
 def run(*, small: bool, seed: int) -> bool:
     """Show every case; return whether all checks passed."""
-    console = show.out()
+    console = streams.out()
     console.print("[bold]wellposed[/]: everything a network needs before its first training step\n")
     verdicts = []
     for name, load in _cases(console, small=small):
@@ -91,6 +91,7 @@ def _show_case(
 def _print_summary(
     console: Console, graph: Graph, plan: Plan, before: Signals, verdict: Verdict, seconds: dict[str, float]
 ) -> None:
+    """Print the model, its plan, signals before and under it over depth, the check, and the time of each stage."""
     from wellposed.reports.sparkline import depth_lines
 
     numbers = sum(math.prod(parameter.shape) for parameter in graph.parameters.values())

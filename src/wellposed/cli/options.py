@@ -48,8 +48,7 @@ def further_options(
     """
     options: dict[str, Any] = {}
     own = {name: p for name, p in inspect.signature(command).parameters.items() if name not in either}
-    known = {name: (function, kind) for function in functions for name, kind in _options_of(function).items()}
-    known = {name: found for name, found in known.items() if name not in {*own, *without}}
+    known = _known(functions, {*own, *without})
     for text in given or ():
         name, separator, value = text.partition("=")
         if not (name and separator):
@@ -64,6 +63,18 @@ def further_options(
             raise OptionError(f"{name!r} is no option of {_names(functions)}{near_matches(name, givable)}")
         options[name] = _read(name, value, *known[name])
     return options
+
+
+def _known(
+    functions: Sequence[Callable[..., Any]], without: Collection[str]
+) -> dict[str, tuple[Callable[..., Any], Any]]:
+    """Return the options of functions by name, each with the function that takes it and its type."""
+    return {
+        name: (function, kind)
+        for function in functions
+        for name, kind in _options_of(function).items()
+        if name not in without
+    }
 
 
 def _options_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -103,7 +114,7 @@ def _read(name: str, text: str, function: Callable[..., Any], kind: Any) -> Any:
 
 
 def _members(kind: Any) -> list[Any]:
-    """Return the types of a union, those first that say most of what their texts look like."""
+    """Return the types of a union, the most specific first."""
     members = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     order = (type(None), bool, int, float)
     return sorted(members, key=lambda m: order.index(m) if m in order else 5 if m in (str, os.PathLike[str]) else 4)
@@ -163,13 +174,18 @@ def _as_member(text: str, member: Any) -> Any:
         return text
     if origin is Mapping and isinstance(found := json.loads(text), dict):
         return found
-    if origin in (Sequence, list, tuple) and items[0] is not str:
-        return [_value(part, items[0]) for part in text.strip().removeprefix("[").removesuffix("]").split(",")]
     if origin in (Sequence, list, tuple):
-        return [part.strip() for part in text.split(",")]
+        return _several(text, items[0])
     if member is str or origin is os.PathLike:
         return text
     raise _RefusedError
+
+
+def _several(text: str, kind: Any) -> list[Any]:
+    """Return the values of a type between commas, also in brackets where they are no texts."""
+    if kind is str:
+        return [part.strip() for part in text.split(",")]
+    return [_value(part, kind) for part in text.strip().removeprefix("[").removesuffix("]").split(",")]
 
 
 def _names(functions: Sequence[Callable[..., Any]]) -> str:

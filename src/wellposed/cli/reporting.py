@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from wellposed.cli import show
+from wellposed.cli import show, streams
 from wellposed.cli.arguments import (
     Distribution,
     Method,
@@ -72,7 +72,7 @@ def report(
         raise OptionError(
             "--training takes gradients of real weights, which --meta does not build; leave one of them out"
         )
-    with show.err().status("loading") as status:
+    with streams.err().status("loading") as status:
         from wellposed import graphs, plans, reports
         from wellposed.frontends.base import Frontend, plan_of
         from wellposed.graphs.tree import example_of
@@ -84,6 +84,7 @@ def report(
             require_writable(output, "a report")
         planned = None if plan_file is None else plans.Plan.load(plan_file)
         transfer = None if transfer_file is None else _transfer_of(transfer_file)
+        device = "meta" if meta else "cpu"
         loss_fn, batches = None, None
         if training:
             setup = load_training(model, seed)
@@ -91,8 +92,8 @@ def report(
             module = setup.make()
             args, kwargs = example_of(batches[0])
         else:
-            module, args, kwargs = load(model, seed, "meta" if meta else "cpu")
-        options = with_base(options, seed, "meta" if meta else "cpu")
+            module, args, kwargs = load(model, seed, device)
+        options = with_base(options, seed, device)
         if planned is None and isinstance(module, Frontend):
             planned = plan_of(module, graphs.trace(module, *args, **kwargs), method=method, seed=seed, **options)
             options = {}
@@ -116,9 +117,9 @@ def report(
             status.update("writing")
             made.to_html(output)
     if output is None:
-        show.out().print(made.table())
+        streams.out().print(made.table())
     else:
-        show.out().print(escape(made.judgement.sentence), soft_wrap=True)
+        streams.out().print(escape(made.judgement.sentence), soft_wrap=True)
         show.written(output)
     if made.failure is not None:
         raise typer.Exit(2)

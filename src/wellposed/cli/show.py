@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import codecs
-import functools
-import io
-import re
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.segment import Segment
 from rich.table import Table
 
+from wellposed.cli import streams
 from wellposed.errors import WellposedError
-from wellposed.showing import visible
 
 if TYPE_CHECKING:
     from torch._ops import OpOverload
@@ -47,80 +40,31 @@ TAG_STYLES = {
 _WIDE = 100
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-_results: list[TextIO] = []
-"""Standard output, while it is kept for results: see `apart`."""
-_PLAIN = str.maketrans(
-    {"×": "x", "±": "+-", "·": ".", "–": "-", "−": "-", "…": "...", "‖": "|", "∂": "d", "∞": "inf", "✓": "+", "✗": "x"}
-    | {"√": "sqrt ", "Σ": "sum ", "Θ": "Theta", "γ": "gamma", "ν": "nu"}
-    | dict(zip("▁▂▃▄▅▆▇█", "12345678", strict=True))
-)
-_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
-_LOWERED = str.maketrans(_RAISED, "0123456789-")
+def result(as_json: bool, text: Callable[[], str], shown: Callable[[], object]) -> None:
+    """Print a result: as JSON, unwrapped and unstyled, or for people."""
+    if as_json:
+        plain(text())
+    else:
+        shown()
 
 
-def prepare_streams() -> None:
-    """Let standard output and error take every character: where an encoding lacks one, what comes nearest."""
-    codecs.register_error("wellposed.plain", _plain)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or "utf" not in stream.encoding):
-            stream.reconfigure(errors="wellposed.plain")
+def plain(text: str) -> None:
+    """Print a text as it is: unwrapped and unstyled."""
+    streams.out().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Return what stands for characters that an encoding lacks, and where to go on: ``^-8`` for ``⁻⁸``."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    parts = re.split(f"([{_RAISED}]+)", error.object[error.start : error.end])
-    parts[1::2] = ["^" + raised.translate(_LOWERED) for raised in parts[1::2]]
-    return "".join(parts).translate(_PLAIN).encode("ascii", "replace").decode(), error.end
-
-
-def apart(command: Callable[P, T]) -> Callable[P, T]:
-    """Return a command during which what a user's file prints goes to standard error: results alone are on standard
-    output.
-    """
-
-    @functools.wraps(command)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        _results.append(sys.stdout)
-        try:
-            with redirect_stdout(sys.stderr):
-                return command(*args, **kwargs)
-        finally:
-            _results.pop()
-
-    return run
-
-
-class _Console(Console):
-    """A console that prints what is in names and files, and does not obey it."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of a renderable, with characters that a terminal would obey written out."""
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(visible(segment.text), segment.style)
-
-
-def out() -> Console:
-    """Return the console for results (standard output)."""
-    return _Console(file=_results[-1] if _results else None, highlight=False)
-
-
-def err() -> Console:
-    """Return the console for progress and errors (standard error)."""
-    return _Console(stderr=True, highlight=False)
-
-
-def json_text(text: str) -> None:
-    """Print JSON as it is: unwrapped and unstyled."""
-    out().print(text, markup=False, soft_wrap=True)
+def plan_result(planned: Plan, output: Path | None, as_json: bool, shown: Callable[[], object]) -> None:
+    """Write a plan to ``output``, if a file is given, and print it."""
+    if output is not None:
+        planned.save(output)
+    result(as_json, lambda: planned.model_dump_json(indent=2), shown)
+    if output is not None and not as_json:
+        written(output)
 
 
 def written(path: Path) -> None:
     """Print where a result was written to."""
-    out().print(f"[dim]written to[/dim] {escape(str(path))}", soft_wrap=True)
+    streams.out().print(f"[dim]written to[/dim] {escape(str(path))}", soft_wrap=True)
 
 
 def problem(raised: BaseException) -> int:
@@ -134,12 +78,12 @@ def problem(raised: BaseException) -> int:
         told = f"{raised.strerror}: {raised.filename!r}" if raised.filename else str(raised)
     known = bool(lines) or isinstance(raised, WellposedError | OSError)
     if not known:
-        err().print("".join(traceback.format_exception(raised)), markup=False, soft_wrap=True)
+        streams.err().print("".join(traceback.format_exception(raised)), markup=False, soft_wrap=True)
         told += "; this is a fault of wellposed: please report it with what is above"
-    err().print(f"[bold red]error:[/] {escape(told)}")
+    streams.err().print(f"[bold red]error:[/] {escape(told)}")
     if not isinstance(raised, WellposedError):
         for line in lines:
-            err().print(f"  {escape(line)}", soft_wrap=True)
+            streams.err().print(f"  {escape(line)}", soft_wrap=True)
     return 2 if known else 3
 
 
@@ -156,7 +100,7 @@ class Stages:
     """
 
     def __init__(self, *names: str) -> None:
-        console = err()
+        console = streams.err()
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -208,7 +152,7 @@ def tags(counts: Mapping[str, int]) -> str:
 
 def plan(planned: Plan, graph: Graph) -> None:
     """Print a plan: one line about the model, the table (with reasons where there is room), and the plan's warnings."""
-    console = out()
+    console = streams.out()
     console.print(
         f"[bold]{escape(graph.model)}[/]: {plural(len(graph), 'operation')}, "
         f"{plural(len(graph.parameters), 'parameter')}; {planned.actions}"
@@ -222,18 +166,18 @@ def plan(planned: Plan, graph: Graph) -> None:
 
 def verdict(result: Verdict) -> None:
     """Print the verdict of a check: the nodes nearest to or beyond their allowance, and the summary."""
-    out().print(result.table())
+    streams.out().print(result.table())
 
 
 def verdict_lines(result: Verdict) -> None:
     """Print the verdict of a check without its table."""
     mark = "[green]✓[/]" if result.ok else "[bold red]✗[/]"
-    out().print(f"{mark} {escape(result.summary())}")
+    streams.out().print(f"{mark} {escape(result.summary())}")
 
 
 def explanation(why: Explanation) -> None:
     """Print why a node is off: the finding, its rule, what enters, and what leaves as predicted, and as measured."""
-    console = out()
+    console = streams.out()
     place = " · ".join(part for part in (why.module, why.source) if part)
     console.print(f"[bold]{escape(why.model)}: {escape(why.node)}[/] ({escape(why.op)}) [dim]{escape(place)}[/]")
     console.print(escape(why.sentence), style="green" if why.finding == "as predicted" else "bold red")
@@ -270,7 +214,7 @@ def explanation(why: Explanation) -> None:
 
 
 def _by_axis(correlations: Sequence[float]) -> str:
-    """Return correlations by axis, with a point where there is none to speak of."""
+    """Return correlations by axis, with a point for those below 0.005."""
     return " ".join("·" if not abs(rho) >= 0.005 else f"{rho:.2f}" for rho in correlations)
 
 
@@ -298,7 +242,7 @@ def operator_counts(rows: Sequence[OperatorRow]) -> str:
 
 def operators(rows: Sequence[OperatorRow]) -> None:
     """Print the table of operators, narrowed to the name and the tag on narrow terminals."""
-    console = out()
+    console = streams.out()
     shown = len(OperatorRow._fields) if console.width >= _WIDE else 2
     table = Table(box=None, pad_edge=False, header_style="bold")
     for field in OperatorRow._fields[:shown]:
@@ -312,7 +256,7 @@ def operators(rows: Sequence[OperatorRow]) -> None:
 
 def rates(model: str, base: str | None, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the learning rates that rules give, for which optimizers, side by side, and what they warn of."""
-    console = out()
+    console = streams.out()
     console.print(f"[bold]{escape(model)}[/]" + (f", base {escape(base)}" if base else ""))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rule")
@@ -335,7 +279,7 @@ def rates(model: str, base: str | None, rows: Sequence[Mapping[str, Any]]) -> No
 
 def rate(result: Rate) -> None:
     """Print the rate that a search found, with its curve."""
-    console = out()
+    console = streams.out()
     over = "one draw of the weights"
     if result.interval is not None:
         over = f"over seeds {result.interval[0]:.4g} to {result.interval[1]:.4g}"
@@ -359,7 +303,7 @@ def rate(result: Rate) -> None:
 
 def transfer(result: TransferCheck) -> None:
     """Print how far best rates move, their table, and what they cost."""
-    console, table = out(), result.table()
+    console, table = streams.out(), result.table()
     table.title = None  # the lines below say the same
     console.print(table)
     for line in result.summary().splitlines()[1:]:
@@ -378,7 +322,7 @@ _SCORES = {
 
 def agreement(scores: Agreement) -> None:
     """Print how well gradients agree, and the parts that were asked for."""
-    console = out()
+    console = streams.out()
     kinds = plural(scores.count, scores.kind).replace("sub-batchs", "sub-batches")
     console.print(f"[bold]{kinds}[/]" + (f", {len(scores.excluded)} without a gradient" if scores.excluded else ""))
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -397,7 +341,7 @@ def agreement(scores: Agreement) -> None:
 
 def refinement(planned: Plan) -> None:
     """Print a refined plan: what it did to the gradients, and its scales."""
-    console = out()
+    console = streams.out()
     console.print(f"[bold]{escape(planned.model)}[/]: {escape(planned.method)}; {planned.actions}")
     before, after = planned.figures.get("before"), planned.figures.get("after")
     if isinstance(before, dict) and isinstance(after, dict):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from wellposed.cli import show
-from wellposed.cli.arguments import Axis, Family, Json, Model, Option, Seed, Sizes, Training, sizes_of
+from wellposed.cli import show, streams
+from wellposed.cli.arguments import Axis, Family, Json, Model, Option, PlanOutput, Seed, Sizes, Training, sizes_of
 from wellposed.cli.failing import CheckFailedError
 from wellposed.cli.loading import load, load_family, load_training
 from wellposed.cli.options import further_options
@@ -19,6 +20,7 @@ from wellposed.options import check_choice, check_positive
 
 if TYPE_CHECKING:
     from wellposed.gradients.agreement import By
+    from wellposed.rates.rate import RelativeRate
 
 Start = Annotated[
     str | None,
@@ -59,13 +61,14 @@ def lr(
     With --coordinates, the options are way (own, or a method of planning), axis, optimizer, lr, steps, seeds and
     tolerance: -O way=mup -O axis=depth.
     """
+    by_rules = bool(rule) or base is not None or base_rate is not None
     if coordinates is not None:
-        if find or rule or base is not None or base_rate is not None:
+        if find or by_rules:
             raise OptionError("--coordinates checks rates over sizes: leave out --find, --rule, --base and --base-rate")
         _coordinates(model, coordinates, seed, option, as_json)
         return
     if find:
-        if rule or base is not None or base_rate is not None:
+        if by_rules:
             raise OptionError("--find searches the rate itself: leave out --rule, --base and --base-rate")
         _find(model, seed, option, as_json)
         return
@@ -74,37 +77,30 @@ def lr(
         if base is None:
             raise OptionError("--base-rate is the rate of --base; name that model too")
     rows = _relative(model, base, base_rate, rule, seed, option)
-    if as_json:
-        show.json_text(json.dumps(rows, indent=2))
-    else:
-        show.rates(model, base, rows)
+    show.result(as_json, lambda: json.dumps(rows, indent=2), lambda: show.rates(model, base, rows))
     if all("error" in row for row in rows):
         raise typer.Exit(2)
 
 
 def _find(model: str, seed: int, option: list[str] | None, as_json: bool) -> None:
+    """Search the rate of a training, and print it."""
     from wellposed import rates
 
     options = {"seed": seed} | further_options(lr, option, rates.find_max_lr, either={"seed": seed})
     training = load_training(model, options["seed"])
     rate = rates.find_max_lr(training.make, training.loss_fn, training.batches, **options)
-    if as_json:
-        show.json_text(rate.model_dump_json(indent=2))
-    else:
-        show.rate(rate)
+    show.result(as_json, lambda: rate.model_dump_json(indent=2), lambda: show.rate(rate))
 
 
 def _coordinates(model: str, sizes: str, seed: int, option: list[str] | None, as_json: bool) -> None:
+    """Run the coordinate check over sizes, and print it; raises `CheckFailedError` where it fails."""
     wanted = sizes_of(sizes, "--coordinates")
     from wellposed.checks.family import planned_coordinates
 
     options = further_options(lr, option, planned_coordinates)
     family = load_family(model, seed)
     found = planned_coordinates(family.make, wanted, family.loss_fn, family.first(), **options)
-    if as_json:
-        show.json_text(found.to_json())
-    else:
-        show.out().print(found.table())
+    show.result(as_json, found.to_json, lambda: streams.out().print(found.table()))
     if not found.ok:
         raise CheckFailedError
 
@@ -140,11 +136,8 @@ def transfer(
     found = check_transfer(setup.make, wanted, setup.loss_fn, setup.batches, ways, axis=axis, seed=seed, **options)
     if output is not None:
         found.save(output)
-    if as_json:
-        show.json_text(found.to_json())
-        return
-    show.transfer(found)
-    if output is not None:
+    show.result(as_json, found.to_json, lambda: show.transfer(found))
+    if output is not None and not as_json:
         show.written(output)
 
 
@@ -187,31 +180,38 @@ def _relative(
         loaded = {name: load(name, options["seed"]) for name in (model, base) if name is not None}
         for name in names:
             stages.next()
-            row: dict[str, Any] = {"rule": name, "optimizer": optimizer_of(name)}
-            rows.append(row)
             known = {*inspect.signature(rules[name]).parameters, *inspect.signature(rates.relative).parameters}
             own_options = {option: value for option, value in options.items() if option in known}
+            row: dict[str, Any] = {"rule": name, "optimizer": optimizer_of(name)}
             try:
-                relative = {
+                found = {
                     key: rates.relative(module, *args, rule=name, **kwargs, **own_options)
                     for key, (module, args, kwargs) in loaded.items()
                 }
             except WellposedError as error:
                 if len(names) == 1:
                     raise
-                row["error"] = str(error)
-                continue
-            own = relative[model]
-            row |= {
-                "relative": own.value,
-                "reason": own.reason,
-                "warnings": [w for r in relative.values() for w in r.warnings],
-            }
-            if base is not None:
-                row["ratio"] = own.value / relative[base].value
-            if base_rate is not None:
-                row["rate"] = base_rate * row["ratio"]
+                rows.append(row | {"error": str(error)})
+            else:
+                rows.append(row | _compared(found, model, base, base_rate))
     return rows
+
+
+def _compared(
+    found: Mapping[str, RelativeRate], model: str, base: str | None, base_rate: float | None
+) -> dict[str, Any]:
+    """Return a model's relative rate; with a base its ratio to that one's, and with the base's rate the model's."""
+    own = found[model]
+    row: dict[str, Any] = {
+        "relative": own.value,
+        "reason": own.reason,
+        "warnings": [warning for one in found.values() for warning in one.warnings],
+    }
+    if base is not None:
+        row["ratio"] = own.value / found[base].value
+    if base_rate is not None:
+        row["rate"] = base_rate * row["ratio"]
+    return row
 
 
 def compare(
@@ -233,10 +233,7 @@ def compare(
     setup = load_training(training, seed)
     starts = start or (OWN, "autoinit")
     comparison = compare_starts(setup.make, setup.loss_fn, setup.batches, starts, seeds=seeds, seed=seed, **options)
-    if as_json:
-        show.json_text(comparison.to_json())
-    else:
-        show.out().print(comparison.summary(), highlight=False, markup=False, soft_wrap=True)
+    show.result(as_json, comparison.to_json, lambda: show.plain(comparison.summary()))
 
 
 def score(
@@ -269,10 +266,7 @@ def score(
             by=cast("By | None", by),  # it refuses other values itself
             seed=seed,
         )
-    if as_json:
-        show.json_text(scores.model_dump_json(indent=2))
-    else:
-        show.agreement(scores)
+    show.result(as_json, lambda: scores.model_dump_json(indent=2), lambda: show.agreement(scores))
 
 
 def refine(
@@ -283,7 +277,7 @@ def refine(
     start: Start = None,
     seed: Seed = 0,
     option: Option = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this JSON file.")] = None,
+    output: PlanOutput = None,
     as_json: Json = False,
 ) -> None:
     """Improve an initialisation by gradients of a loss on a few batches, and show what changed."""
@@ -298,14 +292,7 @@ def refine(
     model = setup.make()
     base = None if start is None else _planned(model, setup.first(), start, seed)
     planned = refinement(model, setup.loss_fn, setup.batches, plan=base, seed=seed, **options)
-    if output is not None:
-        planned.save(output)
-    if as_json:
-        show.json_text(planned.model_dump_json(indent=2))
-        return
-    show.refinement(planned)
-    if output is not None:
-        show.written(output)
+    show.plan_result(planned, output, as_json, lambda: show.refinement(planned))
 
 
 def _planned(model: Any, batch: Any, method: str, seed: int) -> Any:

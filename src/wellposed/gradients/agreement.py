@@ -228,6 +228,7 @@ class Sums:
 
 
 def _alignment(units: Mapping[str, Tensor], norms: list[float]) -> Alignment:
+    """Return the agreement of unit gradients, the mean of their norms, and the largest norm over the smallest."""
     present = [norm for norm in norms if norm]
     if not present:
         return Alignment(cosine=0.0, norm=0.0, ratio=math.inf)
@@ -245,6 +246,7 @@ def _inverse(norms: Tensor) -> Tensor:
 
 
 def _grouping(by: By | None) -> Callable[[str], str] | None:
+    """Return what maps a parameter's name to its group; None where none are asked for."""
     if by is None:
         return None
     if by == "parameter":

@@ -9,8 +9,9 @@ from typing import TypeVar
 from pydantic import JsonValue
 
 from wellposed.gradients.agreement import Agreement
+from wellposed.gradients.batches import Batch
 from wellposed.gradients.cosine import of_sub_batches
-from wellposed.gradients.problem import Batch, Problem
+from wellposed.gradients.problem import Problem
 from wellposed.gradients.scales import Scales
 
 

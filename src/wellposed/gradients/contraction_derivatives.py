@@ -49,6 +49,7 @@ class _Convolution:
     def backward(
         self, cotangent: Tensor, x: Tensor, weight: Tensor, by_input: bool, by_weight: bool
     ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradients with respect to data and weight, each where it is asked for."""
         mask = [by_input, by_weight, False]
         result = aten.convolution_backward.default(cotangent, x, weight, None, *self._options, mask)
         return result[0], result[1]
@@ -65,6 +66,7 @@ class _Linear:
     def backward(
         self, cotangent: Tensor, x: Tensor, weight: Tensor, by_input: bool, by_weight: bool
     ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradients with respect to data, (..., in), and weight, (out, in), each where it is asked for."""
         rows = cotangent.reshape(-1, cotangent.shape[-1])
         return (
             torch.matmul(cotangent, weight) if by_input else None,
@@ -82,6 +84,7 @@ class _Contraction(Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, factor: Tensor | None, products: _Products
     ) -> Tensor:
+        """Return the contraction, and keep what its gradient takes."""
         ctx.save_for_backward(x, weight, factor)
         ctx.products = products
         ctx.has_bias = bias is not None
@@ -89,6 +92,9 @@ class _Contraction(Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
+        """Return the gradients, differentiable themselves if asked; with a factor, its own in the place of the
+        weight's.
+        """
         x, weight, factor = ctx.saved_tensors
         by_input, by_weight = ctx.needs_input_grad[:2]
         bias = ctx.products.bias(cotangent) if ctx.has_bias and ctx.needs_input_grad[2] else None
@@ -116,6 +122,7 @@ class _ContractionBackward(Function):
         by_input: bool,
         by_weight: bool,
     ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradients with respect to data and weight, and keep what their own derivatives take."""
         ctx.save_for_backward(x, cotangent, weight, factor)  # x first: the rectifier has just recomputed it
         ctx.products = products
         ctx.set_materialize_grads(False)
@@ -123,6 +130,7 @@ class _ContractionBackward(Function):
 
     @staticmethod
     def backward(ctx: Any, to_input: Tensor | None, to_weight: Tensor | None) -> tuple[Any, ...]:
+        """Return the derivatives of both gradients, which the same first-order kernels give."""
         x, cotangent, weight, factor = ctx.saved_tensors
         by_cotangent = by_x = by_weight = by_factor = None
         if to_input is not None:

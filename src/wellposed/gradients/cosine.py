@@ -14,16 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from wellposed import ranks
 from wellposed.errors import GradientError, in_words
 from wellposed.gradients.agreement import Agreement, By, Rows, SampleEngine, Stack, Sums
-from wellposed.gradients.problem import (
-    Batch,
-    LossFunction,
-    Problem,
-    Tensors,
-    leaves_of,
-    of_single,
-    out_of_memory,
-    sub_batches,
-)
+from wellposed.gradients.batches import Batch, of_single, sub_batches
+from wellposed.gradients.problem import LossFunction, Problem, Tensors, leaves_of, out_of_memory
 from wellposed.gradients.single_samples import Unsupported, in_chunks
 from wellposed.options import check_choice
 
@@ -142,6 +134,7 @@ def _attempts(problem: Problem, engine: Engine) -> list[SampleEngine]:
 
 
 def _check_finite(losses: Tensor) -> None:
+    """Raise `GradientError` where a loss of single samples, (samples,), is not finite."""
     if not torch.isfinite(losses).all():
         raise GradientError(
             f"the loss of {int((~torch.isfinite(losses)).sum())} single sample(s) is not finite, though that of the "

@@ -62,7 +62,7 @@ class Weighing:
 
 
 class Objective:
-    """J at a point, and the weighing that the point itself decides."""
+    """The objective J at a point, with weights that may depend on what is measured there."""
 
     def __init__(self, problem: Problem, engine: Engine, *, joined: bool = False, scales: Scales | None = None) -> None:
         """Take the problem, which must be `running` when the objective is asked for.
@@ -254,6 +254,7 @@ def _wide(tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 def _weighted_sum(stack: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+    """Return the weighted sum of gradients by parameter, in float32 at least."""
     names = list(stack[0])
     total = torch._foreach_mul([wide(stack[0][name].detach()) for name in names], weights[0])
     for tensors, weight in zip(stack[1:], weights[1:], strict=True):

@@ -100,7 +100,7 @@ class Outer:
         return (left.reshape(-1, m).T @ self.right.reshape(-1, n)).reshape(self.operand.shape)
 
     def by(self, parameter: Tensor) -> Outer | None:
-        """Return the same with respect to ``parameter``, where the operand is that or its transpose."""
+        """Return these gradients with respect to ``parameter``, where the operand is that or its transpose."""
         if _same_layout(self.operand, parameter):
             return self
         plain = isinstance(self.right, Tensor) and not self.indexed and self.operand.ndim == 2
@@ -128,6 +128,7 @@ class _Patches:
     samples: int
 
     def __call__(self, rows: slice) -> Tensor:
+        """Return the patches of samples ``rows``, (samples, groups, positions, numbers in a patch)."""
         stride, padding, dilation, transposed, _, groups = self.options
         k = len(self.x) // self.samples
         x, places = (self.cotangent, self.x.shape[2:]) if transposed else (self.x, self.cotangent.shape[2:])

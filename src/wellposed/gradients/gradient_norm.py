@@ -15,11 +15,12 @@ from torch import nn
 
 from wellposed import ranks
 from wellposed.errors import GradientError, RankError
+from wellposed.gradients.batches import Batch
+from wellposed.gradients.batches import sub_batches as split
 from wellposed.gradients.bound import Gamma, bound
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import norm_of
-from wellposed.gradients.problem import Batch, LossFunction, Problem
-from wellposed.gradients.problem import sub_batches as split
+from wellposed.gradients.problem import LossFunction, Problem
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Bar, first_of
 from wellposed.options import check_integer, check_positive, check_positive_or_auto
@@ -186,6 +187,7 @@ class _Finder:
         self._set(self.best.octaves)
 
     def _bisect(self, allowed: float) -> None:
+        """Narrow the factor that brings the gradient norm to γ, by false position; warn where it is not reached."""
         low, high = self._bracket(allowed)
         if low == high:
             return

@@ -16,11 +16,12 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from wellposed import ranks
 from wellposed.errors import GradientError, OptionError
+from wellposed.gradients.batches import Batch
+from wellposed.gradients.batches import sub_batches as split
 from wellposed.gradients.bound import Gamma, bound
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import Engine, Objective, norm_of
-from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, wide
-from wellposed.gradients.problem import sub_batches as split
+from wellposed.gradients.problem import LossFunction, Problem, Tensors, wide
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
 from wellposed.options import check_choice, check_integer, check_positive, check_positive_or_auto
@@ -186,6 +187,7 @@ class _GradInit:
                 adam.load(known[phase])
 
     def __call__(self, batch: Any, iteration: int) -> tuple[Figures, tuple[float, ...]]:
+        """Take one step on the scales, and return its figures, and how good the scales before it were."""
         rows, others = split(Batch.of(batch), 2, self._settings.overlap)
         norm, loss, after, gradient = self._slopes(rows, others)
         inside = not math.isnan(after)

@@ -42,7 +42,7 @@ def _copied(value: Any, copies: Copies) -> Any:
 
 
 class WrittenTo(Exception):
-    """A forward pass is about to write to a tensor that it is to leave alone."""
+    """A forward pass is about to write to a tensor that it must not change."""
 
 
 class Guard(TorchDispatchMode):
@@ -68,6 +68,7 @@ class Guard(TorchDispatchMode):
         return func(*args, **given)
 
     def _check(self, argument: Any, value: Any) -> None:
+        """Raise `WrittenTo` where an operator writes to the memory of a parameter by this argument."""
         if argument.alias_info is None or not argument.alias_info.is_write:
             return
         for tensor in value if isinstance(value, list | tuple) else (value,):

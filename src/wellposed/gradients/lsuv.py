@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from itertools import zip_longest
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from pydantic import JsonValue
@@ -16,15 +14,14 @@ from torch import Tensor, nn
 
 from wellposed import ranks
 from wellposed.errors import GradientError, InputError, RankError
+from wellposed.gradients.batches import Batch
 from wellposed.gradients.cosine import of_sub_batches
-from wellposed.gradients.problem import Batch, LossFunction, Problem, wide
+from wellposed.gradients.problem import LossFunction, Problem
 from wellposed.gradients.scales import Scales, completed
+from wellposed.gradients.scaling_pass import Goals, Rule, ScalingPass
 from wellposed.gradients.search import first_of
-from wellposed.graphs import Graph, Node, trace
-from wellposed.graphs.run import Interpreter
+from wellposed.graphs import Graph, trace
 from wellposed.operators.contraction import Contraction, contractions
-from wellposed.operators.product import describe
-from wellposed.operators.scale_parameters import scale_parameters
 from wellposed.options import check_integer, check_positive
 from wellposed.plans import Constant, Drawn, Plan, Prescription
 from wellposed.signals.inputs import Described
@@ -32,11 +29,6 @@ from wellposed.signals.passes.forward import describe_inputs
 from wellposed.signals.sampling.drawing import draw_inputs
 
 _SUMMING = ("linear", "conv", "conv_transpose", "matmul")
-
-Part: TypeAlias = tuple[int, float, float]
-"""Count, mean and variance of what one rank's output holds."""
-Goals: TypeAlias = Mapping[str, tuple[Contraction, float]]
-"""Where a weight is scaled, and the target of its output."""
 
 
 def lsuv(
@@ -105,13 +97,10 @@ def lsuv(
     """
     check_positive(target_variance=target_variance, tolerance=tolerance)
     check_integer(iterations=iterations)
-    first = None if batches is None else first_of(batches, 1)[0]
-    if first is None and example is None:
-        raise InputError("lsuv needs batches, or example= (the model's arguments) to draw inputs for")
-    batch = example if first is None else first.rows(0, first.size)
+    first, batch = _first(batches, example)
     orthogonal = orthogonal and plan is None
     problem = Problem(model, loss_fn or (lambda m, b: m(b)), training=training, seed=seed)
-    rule = _Rule("variance" if batches is not None else "second moment", tolerance, iterations)
+    rule = Rule("variance" if batches is not None else "second moment", tolerance, iterations)
     with problem.running():
         with ranks.failing_together():
             graph, prefix = _traced(problem, loss_fn, batch)
@@ -144,6 +133,16 @@ def lsuv(
     why = f"LSUV: {rule.statistic} of its output brought to its target, in one pass over {rule.data}"
     refined = scales.plan("lsuv", options, figures, why)
     return refined.model_copy(update={"warnings": (*refined.warnings, *walk.notes)})
+
+
+def _first(batches: Iterable[Any] | None, example: Any) -> tuple[Batch | None, Any]:
+    """Return the first of the user's batches taken apart, None without any, and what the model is run on."""
+    if batches is not None:
+        first = first_of(batches, 1)[0]
+        return first, first.rows(0, first.size)
+    if example is None:
+        raise InputError("lsuv needs batches, or example= (the model's arguments) to draw inputs for")
+    return None, example
 
 
 def _drawn(graph: Graph, inputs: Described, seed: int) -> dict[int, Tensor]:
@@ -182,138 +181,6 @@ def _agreement(when: str, problem: Problem, scales: Scales, batch: Batch | None)
     return {when: agreement.model_dump(exclude={"parts"}, mode="json")}
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """What is brought to its target, how closely, and in how many attempts at most."""
-
-    statistic: Literal["variance", "second moment"]
-    tolerance: float
-    iterations: int
-
-    @property
-    def data(self) -> str:
-        return "a batch" if self.statistic == "variance" else "drawn inputs"
-
-    def of(self, output: Tensor) -> Part:
-        """Return count, mean and variance of an output; for the second moment, the mean counts as 0."""
-        values = output.double() if output.numel() < 1 << 20 else wide(output)
-        if self.statistic == "variance":
-            return values.numel(), float(values.mean()), float(values.var(correction=0))
-        return values.numel(), 0.0, float(values.square().mean())
-
-
-def _pooled(parts: Sequence[Part]) -> float:
-    """Return the variance of samples together, from their counts, means and variances."""
-    if len(parts) == 1:
-        return parts[0][2]
-    count = sum(n for n, _, _ in parts)
-    mean = sum(n * m for n, m, _ in parts) / count
-    return sum(n * (var + (m - mean) ** 2) for n, m, var in parts) / count
-
-
-class _Walk(Interpreter):
-    """One pass over the graph that scales weights as they are met.
-
-    Attributes:
-        factors: the factor of each weight that was met.
-        moments: its output's statistic before and after, by node.
-        notes: what to warn of.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        parameters: Mapping[str, Tensor],
-        inputs: Mapping[int, Tensor],
-        goals: Goals,
-        centred: Mapping[str, str],
-        rule: _Rule,
-    ) -> None:
-        """Prepare; biases that are ``centred`` are scaled with their weights."""
-        super().__init__(graph, parameters, {}, inputs, None)
-        self._gather: Callable[[Part], list[Part]]
-        self.factors: dict[str, float] = {}
-        self.moments: dict[str, tuple[float, float]] = {}
-        self.notes: list[str] = []
-        self._rule = rule
-        self._goals: dict[int, list[tuple[str, Contraction, float]]] = defaultdict(list)
-        for name, (use, target) in goals.items():
-            self._goals[use.node].append((name, use, target))
-        self._carried: dict[str, list[int]] = defaultdict(list)
-        for value, scale_parameter in scale_parameters(graph).items():
-            self._carried[centred.get(scale_parameter.parameter, scale_parameter.parameter)].append(value)
-
-    def run(self) -> bool:
-        """Walk the pass; False where it was interrupted (Ctrl-C) before its end."""
-        try:
-            with ranks.exchanging() as self._gather, torch.no_grad():
-                self.outputs()
-        except KeyboardInterrupt:
-            if ranks.count() > 1:
-                raise
-            warnings.warn(
-                f"lsuv was interrupted after {len(self.factors)} weights; the plan scales those", stacklevel=3
-            )
-            return False
-        return True
-
-    def moments_without(self, prefix: str) -> dict[str, JsonValue]:
-        """Return the moments before and after as plain numbers, by the nodes' names without ``prefix``."""
-        pairs = {node.removeprefix(prefix): pair for node, pair in self.moments.items()}
-        return {when: {node: pair[i] for node, pair in pairs.items()} for i, when in enumerate(("before", "after"))}
-
-    def _call(self, node: Node) -> list[Tensor]:
-        results = super()._call(node)
-        for name, use, target in self._goals.get(node.index, ()):
-            results = self._scaled(node, name, use, target, results)
-        return results
-
-    def _scaled(self, node: Node, name: str, use: Contraction, target: float, results: list[Tensor]) -> list[Tensor]:
-        """Scale the weight that ``node`` contracts until its product is on target; return what the node makes then."""
-        first = now = self._measured(node, name, use, results)
-        factor = 1.0
-        for _ in range(self._rule.iterations):
-            if now == 0.0 or abs(now / target - 1.0) <= self._rule.tolerance:
-                break
-            step = math.sqrt(target / now)
-            factor *= step
-            for value in self._carried[name]:
-                if value in self.env:
-                    self.env[value] = (wide(self.env[value]) * step).to(self.env[value].dtype)
-            results = super()._call(node)
-            now = self._measured(node, name, use, results)
-        if now == 0.0:
-            self.notes.append(
-                f"{node.name}: the output of {name!r} has no {self._rule.statistic} on {self._rule.data}, so its "
-                "weight keeps its scale; the cause is a zero gate before it, or a signal that does not vary"
-            )
-        self.factors[name] = factor
-        self.moments[node.name] = (first, now)
-        return results
-
-    def _added(self, node: Node, use: Contraction) -> Tensor | None:
-        """Return what the operator adds to its product (a bias), None where it adds nothing."""
-        product = describe(self.graph, node)
-        if product is None or product.bias is None or not bool(self.env[product.bias].any()):
-            return None
-        weight = self.env[use.weight]
-        self.env[use.weight] = torch.zeros_like(weight)
-        (added, *_) = super()._call(node)
-        self.env[use.weight] = weight
-        return added
-
-    def _measured(self, node: Node, name: str, use: Contraction, results: list[Tensor]) -> float:
-        added = self._added(node, use)
-        output = results[0] if added is None else wide(results[0]) - wide(added)
-        now = _pooled(self._gather(self._rule.of(output)))
-        if not math.isfinite(now):
-            raise GradientError(
-                f"{node.name}: the output of {name!r} is not finite on {self._rule.data}; look for infinities or NaN "
-                "in the batch, or for an operator before it that makes them (wellposed.measure shows where they begin)"
-            )
-        return now
-
-
 class _Loss(nn.Module):
     """The model below a module whose forward is the user's loss, so that the whole can be traced."""
 
@@ -328,20 +195,22 @@ class _Loss(nn.Module):
 
 
 def _traced(problem: Problem, loss_fn: LossFunction | None, batch: Any) -> tuple[Graph, str]:
-    """Return the graph of what runs on a batch, and what stands before the model's names in it."""
+    """Return the graph of the model (or loss) on a batch, and the prefix of the model's names in it."""
     if loss_fn is not None:
         return trace(_Loss(problem.model, loss_fn), batch, training=None), "model."
     args = () if isinstance(batch, Mapping) else tuple(batch) if isinstance(batch, list | tuple) else (batch,)
     return trace(problem.model, *args, training=None, **(batch if isinstance(batch, Mapping) else {})), ""
 
 
-def _walk(graph: Graph, prefix: str, scales: Scales, goals: Goals, inputs: Mapping[int, Tensor], rule: _Rule) -> _Walk:
-    """Return the pass that chooses ``scales``; in the graph ``prefix`` stands before the model's own names."""
+def _walk(
+    graph: Graph, prefix: str, scales: Scales, goals: Goals, inputs: Mapping[int, Tensor], rule: Rule
+) -> ScalingPass:
+    """Return the pass that chooses ``scales``; ``prefix`` begins the model's names in the graph."""
     values = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
     values |= {prefix + name: value for name, value in scales.values.items() if prefix + name in values}
     goals = {prefix + name: goal for name, goal in goals.items() if name in scales.omega}
     centred = {prefix + bias: prefix + weight for bias, weight in scales.centred.items()}
-    return _Walk(graph, values, inputs, goals, centred, rule)
+    return ScalingPass(graph, values, inputs, goals, centred, rule)
 
 
 def _uses(graph: Graph, prefix: str, names: Collection[str]) -> dict[str, Contraction]:

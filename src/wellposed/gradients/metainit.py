@@ -12,9 +12,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed import ranks
 from wellposed.errors import GradientError, OptionError
+from wellposed.gradients.batches import Batch
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import refuse_once_differentiable
-from wellposed.gradients.problem import Batch, LossFunction, Problem, Tensors, dense, leaves_of, out_of_memory, wide
+from wellposed.gradients.problem import LossFunction, Problem, Tensors, dense, leaves_of, out_of_memory, wide
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
 from wellposed.options import check_integer, check_positive
@@ -184,6 +185,7 @@ class _MetaInit:
         return ranks.mean(float(quotient.detach()))
 
     def __call__(self, batch: Any, iteration: int) -> tuple[Figures, tuple[float, ...]]:
+        """Take one signed step on the norms, and return its figures, and how good those before it were."""
         leaves = leaves_of(self._scales.parameters())
         with ranks.failing_together():
             quotient, loss, norm = _quotient(self._problem, leaves, batch, self._epsilon)
@@ -265,6 +267,7 @@ def random_batches(batch: Any, *, classes: int | None = None, seed: int = 0) -> 
 
 
 def _random(leaf: Any, classes: int | None, generator: torch.Generator) -> Any:
+    """Return a normal tensor in the place of one of numbers, random classes in that of one of integers."""
     if not isinstance(leaf, Tensor) or leaf.dtype == torch.bool or not leaf.numel() or leaf.is_complex():
         return leaf
     if leaf.is_floating_point():

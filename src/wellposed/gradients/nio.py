@@ -14,11 +14,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed import ranks
 from wellposed.gradients.agreement import Agreement
+from wellposed.gradients.batches import Batch
+from wellposed.gradients.batches import sub_batches as split
 from wellposed.gradients.bound import Gamma, bound
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import ENGINES, Engine, Objective, Point, Weighing
-from wellposed.gradients.problem import Batch, LossFunction, Problem, out_of_memory
-from wellposed.gradients.problem import sub_batches as split
+from wellposed.gradients.problem import LossFunction, Problem, out_of_memory
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
 from wellposed.options import check_choice, check_integer, check_positive, check_positive_or_auto
@@ -178,6 +179,7 @@ class _Nio:
         return min(bound("auto", min(loss, self.start.loss), self._settings.rate), self.start.norm)
 
     def __call__(self, batch: Any, iteration: int) -> tuple[Figures, tuple[float, ...]]:
+        """Take one step on the scales, and return its figures, and how good the scales before it were."""
         parts = split(Batch.of(batch), self._count, self._settings.overlap)
         point, slopes, inside = self._slopes(parts)
         ranks.summed_(list(slopes.values()))
@@ -190,6 +192,9 @@ class _Nio:
         return figures, (float(inside), point.cosine if inside else -point.norm)
 
     def _slopes(self, parts: list[Any]) -> tuple[Point, dict[str, torch.Tensor], bool]:
+        """Return the point, the slopes of the scales, and whether it is within the bound; in two passes once memory
+        runs out.
+        """
         try:
             with ranks.failing_together():  # all ranks take to another engine, or none
                 point, pending = self._objective.at(self._scales.parameters(), parts)

@@ -112,6 +112,7 @@ class _BatchNorm(Function):
         momentum: float,
         norm: _Norm,
     ) -> Tensor:
+        """Return the normalised data, (samples, channels, ...), whose memory may be freed and worked out again."""
         y, mean, inverse = norm.normalised(x, weight, bias, running, momentum)
         ctx.save_for_backward(x, weight, mean, inverse)
         ctx.norm = norm
@@ -121,6 +122,7 @@ class _BatchNorm(Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Any, ...]:
+        """Return the gradients with respect to data, gain and bias, differentiable themselves if asked."""
         x, weight, mean, inverse = ctx.saved_tensors
         if torch.is_grad_enabled():
             gradients = _normed_backward(cotangent, x, weight, mean, inverse, ctx.norm)
@@ -147,6 +149,7 @@ class _BatchNormBackward(Function):
     def forward(
         ctx: Any, cotangent: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, inverse: Tensor, norm: _Norm
     ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return those gradients; that of the data may be freed and worked out again from the saved sums."""
         of_input, of_weight, of_bias = norm.gradients(cotangent, x, weight, mean, inverse)
         count = x.numel() // x.shape[1]
         scale = inverse if weight is None else weight.detach() * inverse
@@ -160,6 +163,7 @@ class _BatchNormBackward(Function):
 
     @staticmethod
     def backward(ctx: Any, G: Tensor | None, p: Tensor | None, q: Tensor | None) -> tuple[Any, ...]:
+        """Return the derivatives of the gradients along G (data), p (gain) and q (bias), in closed form."""
         cotangent, x, weight, mean, inverse, of_weight, of_bias, scale, slope = ctx.saved_tensors
         norm: _Norm = ctx.norm
         if torch.is_grad_enabled():
@@ -230,6 +234,7 @@ class _Relu(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, recipe: Recipe | None, recomputed: Recomputed) -> Tensor:
+        """Return max(x, 0), whose memory may be freed and worked out again where there is a recipe."""
         y = torch.relu(x)
         if recipe is not None:
             recomputed.note(y, Later(lambda: recipe().relu_()))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from wellposed.alone import alone
-from wellposed.errors import GradientError, InputError, RankError
+from wellposed.errors import GradientError, RankError
+from wellposed.gradients.batches import Batch
 from wellposed.gradients.contraction_derivatives import Factors
 from wellposed.gradients.guarding import Guard, WrittenTo, copy_attributes_
 from wellposed.gradients.second_derivatives import OwnDerivatives, cheap_second_derivatives
@@ -141,7 +140,7 @@ class Problem:
         return loss
 
     def _seeded(self, parameters: Mapping[str, Tensor], batch: Any, part: int) -> Tensor:
-        """Return the loss as it is, with the random numbers of ``part``."""
+        """Return the loss unchecked, with the random numbers of ``part``."""
 
         def run() -> Tensor:
             torch.manual_seed(self.seed * 1_000_003 + part)
@@ -204,9 +203,10 @@ class Problem:
         differentiable: bool,
         factors: Mapping[str, Tensor] | None,
     ) -> tuple[float, Tensors]:
+        """Return the loss and its gradient; of factored weights the slope comes by their factors (`gradient`)."""
         leaves = dict(parameters) if differentiable else leaves_of(parameters)
-        if self._writes or not self._cheaply:  # then not the leaves are contracted, or nobody looks at how
-            factors = None  # the leaves' own slopes say it all
+        if self._writes or not self._cheaply:  # copies are contracted, or nothing watches contractions
+            factors = None
         twins = leaves_of({name: leaves[name] for name in factors or ()})
         factored = {id(leaves[name]): (twin, factors[name]) for name, twin in twins.items()} if factors else {}
         with torch.enable_grad(), self._ways(differentiable, factored) as end:
@@ -215,16 +215,11 @@ class Problem:
             _check_dependent(loss)
             inputs = [(n, t) for n, t in (*leaves.items(), *twins.items()) if t.requires_grad]  # a pass may freeze some
             parts = _gradients(loss, [tensor for _, tensor in inputs], create_graph=differentiable)
-            gradients: Tensors = {}
-            for (name, _), gradient in zip(inputs, parts, strict=True):
-                if gradient is not None:
-                    gradients[name] = gradients[name] + gradient if name in gradients else gradient
-        return float(loss.detach()), {
-            n: gradients[n] if n in gradients else torch.zeros_like(leaf) for n, leaf in leaves.items()
-        }
+            gradients = _by_name(leaves, [name for name, _ in inputs], parts)
+        return float(loss.detach()), gradients
 
     def _ways(self, differentiable: bool, factored: Factors) -> AbstractContextManager[Callable[[], None]]:
-        """Return the block in which a loss is run whose gradient may be differentiated again; see there."""
+        """Return the block in which the loss is run: one with cheap second derivatives where these are wanted."""
         cheaply = differentiable and self._cheaply
         return cheap_second_derivatives(factored) if cheaply else nullcontext(lambda: None)
 
@@ -267,6 +262,7 @@ class Problem:
                 registry[key] = tensor
 
     def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any) -> Tensor:
+        """Return the loss of the model with these tensors in place; raises `GradientError` where it is no number."""
         if self._writes:
             parameters = {name: tensor.clone() for name, tensor in (self._frozen | dict(parameters)).items()}
         if self._held is not None:
@@ -290,6 +286,15 @@ def _check_dependent(loss: Tensor) -> None:
             "the loss does not depend on any trainable parameter; the loss function must run the model that it is "
             "given, with gradients enabled"
         )
+
+
+def _by_name(leaves: Tensors, names: Sequence[str], parts: Sequence[Tensor | None]) -> Tensors:
+    """Return the gradient of every leaf: the sum of the parts that have its name, or zeros."""
+    gradients: Tensors = {}
+    for name, gradient in zip(names, parts, strict=True):
+        if gradient is not None:
+            gradients[name] = gradients[name] + gradient if name in gradients else gradient
+    return {name: gradients[name] if name in gradients else torch.zeros_like(leaf) for name, leaf in leaves.items()}
 
 
 def _gradients(loss: Tensor, inputs: Sequence[Tensor], *, create_graph: bool = False) -> list[Tensor | None]:
@@ -329,116 +334,3 @@ def out_of_memory(error: Exception) -> bool:
 def leaves_of(parameters: Mapping[str, Tensor]) -> Tensors:
     """Return tensors of the same memory that gradients can be taken with respect to."""
     return {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
-
-
-# ---- batches --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A user's batch, taken apart: which of its tensors have one row for each sample.
-
-    Attributes:
-        leaves: all leaves of the structure.
-        split: the indices of the tensors whose first axis is that of the samples.
-        size: the number of samples.
-        spec: the structure.
-    """
-
-    leaves: tuple[Any, ...]
-    split: tuple[int, ...]
-    size: int
-    spec: Any
-
-    @classmethod
-    def of(cls, batch: Any) -> Batch:
-        """Take a batch apart: the samples are along the first axis of its first tensor with axes.
-
-        Raises:
-            InputError: the batch holds no tensor with axes, or one whose samples cannot be taken apart.
-        """
-        mapping = dict(batch) if isinstance(batch, Mapping) else batch  # transformers' collators give their own mapping
-        leaves, spec = pytree.tree_flatten(mapping)
-        for leaf in leaves:
-            if isinstance(leaf, Tensor) and (why := _whole_only(leaf)):
-                raise InputError(f"a tensor of the batch is {why}")
-        first = next((leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.ndim), None)
-        if first is None:
-            raise InputError(
-                f"a batch of type {type(batch).__name__} holds no tensor with a first axis of samples; give tensors, "
-                "or tuples, lists or dicts of tensors"
-            )
-        size = first.shape[0]
-        split = tuple(
-            i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.ndim and leaf.shape[0] == size
-        )
-        return cls(tuple(leaves), split, size, spec)
-
-    def rebuilt(self, leaves: Sequence[Any]) -> Any:
-        """Return the user's structure with other leaves."""
-        return pytree.tree_unflatten(list(leaves), self.spec)
-
-    def rows(self, start: int, stop: int) -> Any:
-        """Return the batch of the samples from ``start`` to ``stop``, in the user's structure."""
-        chosen = set(self.split)
-        return self.rebuilt([leaf[start:stop] if i in chosen else leaf for i, leaf in enumerate(self.leaves)])
-
-
-def _whole_only(tensor: Tensor) -> str:
-    """Return why a tensor's samples cannot be taken apart, and what to do; ``""`` where they can."""
-    if tensor.is_nested:
-        return "nested: it has no single shape; give padded tensors and masks"
-    if tensor.is_meta:
-        return "on the meta device and has no values; give real data"
-    if tensor.layout != torch.strided:
-        return f"sparse ({str(tensor.layout).removeprefix('torch.')}); give it dense (Tensor.to_dense())"
-    if tensor.is_quantized:
-        return "quantised; give the numbers that it stands for (Tensor.dequantize())"
-    return ""
-
-
-def of_single(
-    loss: Callable[[Mapping[str, Tensor], Any], Tensor], batch: Batch
-) -> Callable[[Mapping[str, Tensor], *tuple[Tensor, ...]], Tensor]:
-    """Return the loss of one sample of ``batch`` as a function of the parameters and of its rows, for `vmap`.
-
-    Args:
-        loss: as `Problem.pure` gives it.
-        batch: all samples; what is not split is taken from it.
-    """
-    split = set(batch.split)
-
-    def of_one(parameters: Mapping[str, Tensor], *rows: Tensor) -> Tensor:
-        given = iter(rows)
-        leaves = [next(given).unsqueeze(0) if i in split else leaf for i, leaf in enumerate(batch.leaves)]
-        return loss(parameters, batch.rebuilt(leaves))
-
-    return of_one
-
-
-def sub_batches(batch: Batch, count: int, overlap: float) -> list[Any]:
-    """Split a batch into ``count`` sub-batches that share a part of their samples, in the user's structure.
-
-    Each has N = B / (D − (D−1) r) samples, rounded up, and starts N (1 − r) after the one before it, so that the whole
-    batch is used (NIO, eq. 7, whose N = B / (D − r) leaves samples over for D > 2).
-
-    Args:
-        batch: B samples.
-        count: D, at least 2.
-        overlap: r, the share of its samples that a sub-batch has in common with the next one, in [0, 1).
-
-    Raises:
-        GradientError: D < 2, r outside [0, 1), or fewer samples than sub-batches.
-    """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 2:
-        raise GradientError(f"sub_batches must be an integer of at least 2, received {count!r}")
-    if not 0.0 <= overlap < 1.0:
-        raise GradientError(f"overlap must be at least 0 and below 1, received {overlap!r}")
-    if batch.size < count:
-        raise GradientError(
-            f"a batch of {batch.size} sample(s) cannot be split into {count} sub-batches; give a larger batch, or "
-            "lower sub_batches"
-        )
-    size = min(batch.size - count + 1, math.ceil(batch.size / (count - (count - 1) * overlap) - 1e-9))
-    starts = [round(d * (batch.size - size) / (count - 1)) for d in range(count)]
-    return [batch.rows(start, start + size) for start in starts]

@@ -41,7 +41,7 @@ class Recomputed:
 
     def __init__(self) -> None:
         self._recipes: dict[int, tuple[weakref.ref[Tensor], int, Recipe]] = {}
-        self._last: tuple[Recipe, Tensor] | None = None  # what one operator keeps its neighbour keeps too
+        self._last: tuple[Recipe, Tensor] | None = None  # neighbouring operators keep the same tensor
         self._open = True
 
     def note(self, tensor: Tensor, recipe: Recipe) -> None:
@@ -51,7 +51,7 @@ class Recomputed:
 
     def recipe(self, tensor: Tensor) -> Recipe | None:
         """Return how ``tensor`` is recomputed, where that is known."""
-        if tensor.layout != torch.strided or tensor.is_nested:  # these have no one place
+        if tensor.layout != torch.strided or tensor.is_nested:  # their elements have no one address
             return None
         known = self._recipes.get(tensor.data_ptr())
         if known is None:
@@ -64,19 +64,19 @@ class Recomputed:
         return recipe if same else None
 
     def pack(self, tensor: Tensor) -> Tensor | Recipe:
-        """Return what autograd keeps for ``tensor``."""
+        """Return the recipe of ``tensor``, which autograd keeps in its place; the tensor itself where there is none."""
         recipe = self.recipe(tensor)
         if isinstance(recipe, Later):
             recipe.keep(tensor)
         return recipe or tensor
 
     def unpack(self, kept: Tensor | Recipe) -> Tensor:
-        """Return the tensor."""
+        """Return a tensor that was kept, or recompute it."""
         if isinstance(kept, Tensor):
             return kept
         if self._last is None or self._last[0] is not kept:
             self._last = (kept, kept())
-            self.note(self._last[1], kept)  # a gradient that is to be differentiated keeps it once more
+            self.note(self._last[1], kept)  # a gradient that is differentiated again keeps it again
         return self._last[1]
 
     def forget(self) -> None:

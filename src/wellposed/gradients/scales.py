@@ -208,6 +208,7 @@ def completed(model: nn.Module, written: Mapping[str, Prescription], reason: str
 
 
 def _rescale(name: str, value: Tensor, omega: Tensor, why: str) -> Rescaled:
+    """Return the prescription of a tensor times its scale, one number or one for each output channel."""
     scaled = value.double() * omega.double()
     by_channel = bool(omega.ndim)
     channels = scaled.flatten(1).square().mean(1).sqrt() if by_channel else None

@@ -12,7 +12,8 @@ from pydantic import JsonValue
 
 from wellposed import ranks
 from wellposed.errors import GradientError
-from wellposed.gradients.problem import Batch, Tensors
+from wellposed.gradients.batches import Batch
+from wellposed.gradients.problem import Tensors
 from wellposed.gradients.scales import Scales
 from wellposed.plans import Plan
 from wellposed.tables import BarColumn, Console, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

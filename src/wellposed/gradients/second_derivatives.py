@@ -23,7 +23,7 @@ from wellposed.gradients.recomputed import Recomputed
 
 
 class OwnDerivatives(Exception):
-    """A model takes gradients itself, of what the functions here have made of it."""
+    """A model takes gradients itself, through operators that the functions here run."""
 
 
 @contextmanager
@@ -78,13 +78,15 @@ class _Functions(TorchFunctionMode):
         return func(*args, **given) if result is None else result
 
     def _keeps(self) -> bool:
-        """Whether what an operator keeps would come to us, and not to the hooks of activation checkpointing."""
+        """Whether what autograd saves of an operator reaches `Recomputed`, and not the hooks of activation
+        checkpointing.
+        """
         hooks = None if _INNERMOST_HOOKS is None else _INNERMOST_HOOKS(True)
         return hooks is not None and bool(hooks[0] == self._recomputed.pack)
 
 
 def _within_transforms() -> bool:
-    """Whether the model runs this under ``torch.func``: vmap and grad take no functions of ours."""
+    """Whether the model runs this under ``torch.func``, whose transforms do not take the functions here."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 

@@ -28,8 +28,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from wellposed.gradients.batches import Batch, of_single
 from wellposed.gradients.factored import Direct, Factored, Use, convolved, looked_up, multiplied
-from wellposed.gradients.problem import Batch, Problem, Tensors, leaves_of, of_single, out_of_memory, wide
+from wellposed.gradients.problem import Problem, Tensors, leaves_of, out_of_memory, wide
 from wellposed.graphs.restore import set_mode_
 
 aten: torch._ops._OpNamespace = torch.ops.aten
@@ -143,6 +144,7 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
+    """Return batch norm with running statistics as products and sums, so that samples stay apart."""
     if training or running_mean is None or running_var is None:
         return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     shape = (-1, *(1 for _ in input.shape[2:]))
@@ -231,6 +233,9 @@ def _by_vmap(call: _Call, cotangent: Tensor, count: int) -> Tensor:
         return tensor.detach().reshape(count, size // count, *tensor.shape[1:])
 
     def pulled(row: Tensor, *others: Tensor) -> Tensor:
+        """Return one sample's gradient with respect to the operand, from its row of the cotangent and of other
+        operands.
+        """
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in flat]
         for i, other in zip(batched, others, strict=True):
             leaves[i] = other

@@ -8,6 +8,7 @@ new value of the base; a tensor read later than that has its view operators repl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -18,6 +19,7 @@ from wellposed.graphs.operators import VIEW_WRITE
 Emit: TypeAlias = Callable[[torch._ops.OpOverload, tuple[Any, ...], Mapping[str, Any], list[torch.Tensor]], list[int]]
 
 
+@dataclass(eq=False, slots=True)
 class Base:
     """One piece of memory: its current value and how its first tensor lies in it.
 
@@ -25,16 +27,13 @@ class Base:
     the memory of the real values belongs to the user.
     """
 
-    __slots__ = ("borrowed", "known", "random", "records", "root", "value", "version")
-
-    def __init__(self, value: int) -> None:
-        self.value: int = value
-        self.version: int = 0
-        self.known: bool = False
-        self.random: bool = False
-        self.borrowed: bool = False
-        self.records: list[Record] = []
-        self.root: Record
+    value: int
+    version: int = 0
+    known: bool = False
+    random: bool = False
+    borrowed: bool = False
+    records: list[Record] = field(default_factory=list)
+    root: Record = field(init=False)
 
     def own_real(self) -> None:
         """Move the real values to memory of our own, keeping the views of them."""
@@ -48,23 +47,21 @@ class Base:
                 record.real = copy.as_strided(record.real.shape, record.real.stride(), offset)
 
     def forget_real(self) -> None:
-        """Let go of the real values: what the memory holds from now on is not known."""
+        """Let go of the real values: those that the memory holds from now on are not known."""
         self.known = False
         for record in self.records:
             record.real = None
 
 
+@dataclass(eq=False, slots=True)
 class Step:
     """One view operator as it was called, and all the tensors that it gave."""
 
-    __slots__ = ("args", "kwargs", "op", "read", "records")
-
-    def __init__(self, op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], read: int) -> None:
-        self.op: torch._ops.OpOverload = op
-        self.args: tuple[Any, ...] = args
-        self.kwargs: Mapping[str, Any] = kwargs
-        self.read: int = read
-        self.records: list[tuple[Record, int]] = []
+    op: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    read: int
+    records: list[tuple[Record, int]] = field(default_factory=list)
 
 
 class Record:

@@ -12,7 +12,8 @@ import torch
 from wellposed.errors import listed
 from wellposed.graphs.graph import Graph, Node, Parameter, Value
 from wellposed.graphs.naming import node_names
-from wellposed.graphs.recorder import RawValue, Recorder
+from wellposed.graphs.raw import RawValue
+from wellposed.graphs.recorder import Recorder
 
 _KNOWN_LIMIT = 2**22
 """Known floating point values of more elements are not kept in the graph."""

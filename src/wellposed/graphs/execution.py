@@ -48,6 +48,7 @@ class Operation:
     __slots__ = ("args", "kwargs", "op", "operands", "traits", "written")
 
     def __init__(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], operands: Operands) -> None:
+        """List the tensors that the operator writes to, those in lists of tensors as well."""
         self.op: torch._ops.OpOverload = op
         self.args: tuple[Any, ...] = args
         self.kwargs: dict[str, Any] = kwargs
@@ -76,6 +77,28 @@ class Outcome(NamedTuple):
     reals: Any = None
     known: bool = False
     random: bool = False
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return the tensors of the result, in order."""
+        return _tensors(self.result)
+
+    def real_tensors(self) -> list[torch.Tensor | None]:
+        """Return the real twins of the result's tensors, in order; nothing where none is known."""
+        if self.reals is None:
+            return []
+        if isinstance(self.result, torch.Tensor):
+            return [self.reals]
+        pairs = zip(self.result, self.reals, strict=True)
+        return [real for output, real in pairs if isinstance(output, torch.Tensor)]
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    """Return the tensors in an operator's result, in order."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, (list, tuple)):
+        return [tensor for item in result for tensor in _tensors(item)]
+    return []
 
 
 class NeedsValuesError(RuntimeError):
@@ -131,7 +154,7 @@ def _drawn_elements(operation: Operation) -> int:
 
 
 def _is_random(operation: Operation) -> bool:
-    """Whether an operator draws its results, or makes them from what was drawn."""
+    """Whether an operator draws its results, or reads what was drawn."""
     return operation.traits.random or any(record.base.random for _, record in operation.operands)
 
 
@@ -260,6 +283,7 @@ def _real(arg: Any, operands: Operands) -> Any:
 
 
 def _real_kwargs(operation: Operation) -> dict[str, Any]:
+    """Return keyword arguments for a run on real twins: on the CPU, with a copy of the generator."""
     real = {key: _real(arg, operation.operands) for key, arg in operation.kwargs.items()}
     if operation.traits.factory:
         real["device"] = _CPU
@@ -304,6 +328,7 @@ def _rehearse(operation: Operation) -> Any:
         return None
 
     def attempt(fill: int) -> Any:
+        """Return the operator's result where unknown values are ``fill``; None where it refuses them."""
         try:
             args = [_filled(arg, operation.operands, fill) for arg in operation.args]
             kwargs = {key: _filled(arg, operation.operands, fill) for key, arg in operation.kwargs.items()}

@@ -223,6 +223,7 @@ def once(work: Callable[[Graph], Fact]) -> Callable[[Graph], Fact]:
 
 @once
 def _users(graph: Graph) -> Mapping[int, Sequence[int]]:
+    """Return for each value the indices of the nodes that read it, in order and once each."""
     readers: dict[int, list[int]] = {}
     for node in graph.nodes:
         for value in dict.fromkeys(node.inputs):

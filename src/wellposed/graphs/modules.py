@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -14,17 +15,15 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from wellposed.graphs.unwrap import class_name
 
 
+@dataclass(eq=False, slots=True)
 class Call:
     """One call of one module: ``index`` counts the calls of the module from 0."""
 
-    __slots__ = ("index", "leaf", "module_class", "operators", "path")
-
-    def __init__(self, path: str, module_class: str, index: int, leaf: bool) -> None:
-        self.path: str = path
-        self.module_class: str = module_class
-        self.index: int = index
-        self.leaf: bool = leaf
-        self.operators: int = 0
+    path: str
+    module_class: str
+    index: int
+    leaf: bool
+    operators: int = 0
 
 
 class ModuleStack:
@@ -67,7 +66,7 @@ class ModuleStack:
                 return
 
     def _starts(self, module: nn.Module, _args: Any) -> None:
-        """Enter a module; those that are not part of the model count as their caller, other threads' as nothing."""
+        """Enter a module; one outside the model counts as its caller, and calls in other threads are ignored."""
         path = self.paths.get(id(module))
         if path is None or threading.get_ident() != self.thread:
             return

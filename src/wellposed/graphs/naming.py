@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from wellposed.graphs.recorder import RawNode
+from wellposed.graphs.raw import RawNode
 
 _NUMBER = re.compile(r"\d+")
 

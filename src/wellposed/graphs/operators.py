@@ -128,7 +128,7 @@ _ALIASES = {
     "swapaxes": "transpose", "swapdims": "transpose", "true_divide": "div", "__and__": "bitwise_and",
     "__or__": "bitwise_or", "__xor__": "bitwise_xor",
 }  # fmt: skip
-"""Operators that are another one under a second name, and arrive whole all the same."""
+"""Second names of operators that the dispatcher shows whole."""
 _RENAMED = {
     "max.other": "maximum.default",
     "min.other": "minimum.default",
@@ -146,6 +146,7 @@ def _overload(name: str, overload: str) -> torch._ops.OpOverload | None:
 
 
 def _aliases() -> Iterator[tuple[torch._ops.OpOverload, torch._ops.OpOverload]]:
+    """Yield each overload that goes by a second name, with the one that it is recorded under."""
     for pair in _RENAMED.items():
         alias, first = (_overload(*name.split(".")) for name in pair)
         if alias is not None and first is not None:
@@ -179,7 +180,7 @@ _PARTS = {
 
 
 def whole(op: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[torch._ops.OpOverload, tuple[Any, ...]]:
-    """Return the operator that a model calls, and its arguments, for what it becomes under autograd.
+    """Return the operator that a model called, and its arguments, for one that autograd has put in its place.
 
     A forward that differentiates is seen below autograd, where operators made of others arrive in parts.
     """

@@ -41,6 +41,7 @@ class PythonReads(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        """Answer for the device and values of a tensor, and run all else with new constants on the CPU."""
         if func in _PLACES:
             return _PLACES[func]
         if func in _READERS and args[0].device.type == "meta":
@@ -50,8 +51,7 @@ class PythonReads(TorchFunctionMode):
         if func in _MAKERS and kwargs:
             kwargs = _on_cpu(args, kwargs)
         elif func is torch.Tensor.new_tensor and not isinstance(args[1], torch.Tensor):
-            options = {"dtype": args[0].dtype, **(kwargs or {}), "device": "cpu"}
-            return torch.tensor(*args[1:], **options)
+            return _new_tensor(args, kwargs)
         elif func in _INDEXERS and type(args[1]) in (list, tuple, range, numpy.ndarray):
             args = (args[0], _with_tensors(args[1]), *args[2:])
         return func(*args, **kwargs) if kwargs else func(*args)
@@ -85,6 +85,7 @@ class Leaving(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        """Note a read of values that are not known, keep memory that is shared, and run the function."""
         if func in _SHARERS:
             with _disable_current_modes():
                 base = self.find(args[0]).base
@@ -100,6 +101,12 @@ def _is_there(tensor: torch.Tensor, *wanted: Any) -> bool:
     if len(wanted) != 1 or tensor.device.type != "meta":
         return False
     return isinstance(wanted[0], (str, torch.device)) or wanted[0] is tensor.dtype
+
+
+def _new_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> torch.Tensor:
+    """Return the constant that ``new_tensor`` makes of numbers, on CPU, where its values are kept."""
+    options = {"dtype": args[0].dtype, **(kwargs or {}), "device": "cpu"}
+    return torch.tensor(*args[1:], **options)
 
 
 def _on_cpu(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:

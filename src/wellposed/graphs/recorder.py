@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, TypeAlias
 
@@ -27,8 +27,9 @@ from wellposed.graphs.aliasing import (
 )
 from wellposed.graphs.execution import Execution, Operands, Operation, Outcome, is_known, meta_like
 from wellposed.graphs.graph import Ref, ValueKind
-from wellposed.graphs.modules import Call, ModuleStack
+from wellposed.graphs.modules import ModuleStack
 from wellposed.graphs.operators import ALIASES, PRODUCTS, RUNNING, require_numbers, whole
+from wellposed.graphs.raw import RawNode, RawValue
 from wellposed.graphs.reads import Leaving, PythonReads
 from wellposed.graphs.source import user_line
 
@@ -47,58 +48,6 @@ Fresh: TypeAlias = tuple[int, torch.Tensor, Record | None]
 """A new output: its position, the tensor, and the first record of the memory that it lies in."""
 
 
-class RawNode:
-    """A recorded operator, before it is named. ``minor`` operators (views, known values) leave a module's name free."""
-
-    __slots__ = ("args", "call", "inputs", "kwargs", "minor", "op", "outputs", "source")
-
-    def __init__(
-        self,
-        op: torch._ops.OpOverload,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        outputs: list[int],
-        call: Call,
-        source: str,
-        minor: bool,
-    ) -> None:
-        self.op: torch._ops.OpOverload = op
-        self.args: tuple[Any, ...] = args
-        self.kwargs: Mapping[str, Any] = kwargs
-        self.inputs: list[int] = []
-        self.outputs: list[int] = outputs
-        self.call: Call = call
-        self.source: str = source
-        self.minor: bool = minor
-        _collect(args, self.inputs)
-        _collect(kwargs.values(), self.inputs)
-
-
-def _collect(items: Iterable[Any], into: list[int]) -> None:
-    """Add the ids of the values that arguments refer to."""
-    for item in items:
-        if type(item) is Ref:
-            into.append(item.value)
-        elif type(item) in (list, tuple):
-            _collect(item, into)
-
-
-class RawValue:
-    """A value, before it is named."""
-
-    __slots__ = ("dtype", "index", "kind", "name", "node", "shape")
-
-    def __init__(
-        self, kind: ValueKind, name: str, tensor: torch.Tensor, node: int | None = None, index: int = 0
-    ) -> None:
-        self.kind = kind
-        self.name: str = name
-        self.shape: tuple[int, ...] = tuple(tensor.shape)
-        self.dtype: torch.dtype = tensor.dtype
-        self.node: int | None = node
-        self.index: int = index
-
-
 class Recorder(TorchDispatchMode):
     """Records operators into `nodes` and `values`; `Execution` runs them.
 
@@ -114,9 +63,7 @@ class Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Keep PyTorch from wrapping the mode against its compiler, for which that is imported: it is seen to where
-        somebody else has.
-        """
+        """Keep PyTorch from importing its compiler to wrap this mode; once loaded, `_never_compiled` does that."""
         return False
 
     def __init__(
@@ -309,6 +256,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Run and record one operator, out of the compiler's reach where that is loaded."""
         if "torch._dynamo" in sys.modules:
             return self._never_compiled(func, args, kwargs or {})
         return self._dispatched(func, args, kwargs or {})
@@ -360,7 +308,7 @@ class Recorder(TorchDispatchMode):
         self, operation: Operation, refs: tuple[Any, ...], named_refs: dict[str, Any], outcome: Outcome
     ) -> None:
         """Append the node of an operator that has run, and bind its results to values."""
-        outputs = _tensors(outcome.result)
+        outputs = outcome.tensors()
         self._refuse_nested(operation.op, outputs)
         targets = [self.find(tensor) for tensor in operation.written]
         fresh = self._fresh(outputs)
@@ -400,7 +348,7 @@ class Recorder(TorchDispatchMode):
 
     def _bind_fresh(self, node: RawNode, operation: Operation, outcome: Outcome, fresh: list[Fresh]) -> None:
         """Bind every new output to its value, as a view of an operand where they share memory."""
-        reals = _real_tensors(outcome)
+        reals = outcome.real_tensors()
         steps: dict[int, Step] = {}
         for position, output, shared in fresh:
             value, real = node.outputs[position], reals[position] if reals else None
@@ -436,22 +384,3 @@ def _makes_integers(tensors: list[torch.Tensor]) -> bool:
     values are known.
     """
     return bool(tensors) and not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
-
-
-def _real_tensors(outcome: Outcome) -> list[torch.Tensor | None]:
-    """Return the real twins of an operator's tensors, in order; nothing where none is known."""
-    if outcome.reals is None:
-        return []
-    if isinstance(outcome.result, torch.Tensor):
-        return [outcome.reals]
-    pairs = zip(outcome.result, outcome.reals, strict=True)
-    return [real for output, real in pairs if isinstance(output, torch.Tensor)]
-
-
-def _tensors(result: Any) -> list[torch.Tensor]:
-    """Return the tensors of an operator's result, in order."""
-    if isinstance(result, torch.Tensor):
-        return [result]
-    if isinstance(result, (list, tuple)):
-        return [tensor for item in result for tensor in _tensors(item)]
-    return []

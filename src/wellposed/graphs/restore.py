@@ -38,7 +38,7 @@ _LARGEST_ARRAY = 2**24
 
 
 class Held:
-    """What the modules of a model hold at the moment, and what that holds in turn.
+    """The attributes of a model's modules, and the items of containers and objects among them, at one moment.
 
     Attributes are held by identity. Containers, arrays of NumPy, random generators, modules and objects of the model's
     own code among them, however deep, have their items, elements, states and attributes held too. Tensors' contents are
@@ -52,6 +52,7 @@ class Held:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        """Hold the modules first, then what they hold, the nearest objects first, up to `_MOST` of them."""
         self.modules: list[nn.Module] = list(model.modules())
         self.containers: list[tuple[Container, Any]] = []
         self.attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []

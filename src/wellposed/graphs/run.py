@@ -10,7 +10,7 @@ import torch
 
 from wellposed.errors import InputError, RunError
 from wellposed.graphs.graph import Graph, Node, Ref, once
-from wellposed.graphs.operators import RUNNING, traits, without_out
+from wellposed.graphs.operators import RUNNING, Traits, traits, without_out
 from wellposed.limit import go_on
 from wellposed.random_states import seeded
 from wellposed.ranks import is_distributed
@@ -67,6 +67,7 @@ class Interpreter:
         inputs: Mapping[int, torch.Tensor],
         observe: Observe | None,
     ) -> None:
+        """Set the values that no node makes: parameters, buffers (copied), inputs and constants."""
         self.graph = graph
         self.observe = observe
         self.device: torch.device = next((tensor.device for tensor in parameters.values()), torch.device("cpu"))
@@ -196,27 +197,35 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.
         args: its arguments, tensors in the place of references.
         kwargs: the same by name.
     """
-    effects = traits(op)
-    if not effects.written and not effects.empty and op is not _VIEW and op is not _ONE_HOT:
-        return _flat(op(*args, **kwargs))
-    given, named = list(args), dict(kwargs)
-    if op is _ONE_HOT and given[1:] and given[1] > 0:
-        return [_one_hot(*given)]
-    written: list[torch.Tensor] = []
-    for position, name in effects.written:
-        if position is not None and position < len(given):
-            given[position] = _copied(given[position], written)
-        elif named.get(name) is not None:
-            named[name] = _copied(named[name], written)
     if op is _VIEW:
-        op = _RESHAPE
-    elif written and (plain := without_out(op)) is not None:  # those that fill a given tensor have no derivative
+        return _flat(_RESHAPE(*args, **kwargs))
+    if op is _ONE_HOT and len(args) > 1 and args[1] > 0:
+        return [_one_hot(*args)]
+    effects = traits(op)
+    if not effects.written and not effects.empty:
+        return _flat(op(*args, **kwargs))
+    given, named, written = _with_copies(effects, args, kwargs)
+    if written and (plain := without_out(op)) is not None:  # those that fill a given tensor have no derivative
         del named["out"]
         return [plain(*given, **named).to(written[0].dtype)]
     results = _flat(op(*given, **named))
     if effects.empty:  # what nobody has written is 0, not what the memory held before
         results = [result.zero_() for result in results]
     return results + [tensor for tensor in written if not any(tensor is other for other in results)]
+
+
+def _with_copies(
+    effects: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any], list[torch.Tensor]]:
+    """Return the arguments of an operator with copies of the tensors that it writes to, and these copies."""
+    given, named = list(args), dict(kwargs)
+    written: list[torch.Tensor] = []
+    for position, name in effects.written:
+        if position is not None and position < len(given):
+            given[position] = _copied(given[position], written)
+        elif named.get(name) is not None:
+            named[name] = _copied(named[name], written)
+    return given, named, written
 
 
 def _copied(target: Any, written: list[torch.Tensor]) -> Any:

@@ -59,6 +59,7 @@ def _in_place(x: Tensor, *_: Any) -> Tensor | None:
 def _mean(
     x: Tensor, dim: list[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor | None:
+    """A mean over axes that are all different, of a contiguous tensor."""
     rank = x.dim()
     if not dim or dtype is not None or not x.is_floating_point() or not x.is_contiguous():
         return None
@@ -108,7 +109,7 @@ def _binary(x: Tensor, y: Any, **options: Any) -> Tensor | None:
 
 
 def _in_order(x: Tensor) -> bool:
-    """Whether the axes lie in memory in their own order, also with gaps: what is made of such tensors has none."""
+    """Whether the axes lie in memory in their own order, gaps allowed: results of such tensors have no gaps."""
     strides = x.stride()
     return strides[-1] > 0 and all(a >= b for a, b in pairwise(strides))
 
@@ -120,6 +121,7 @@ def _broadcasts(small: Tensor, large: Tensor) -> bool:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    """Rows of two or more axes times the transpose of a matrix of their dtype."""
     if x.dim() < 2 or weight.dim() != 2 or x.shape[-1] != weight.shape[1] or x.dtype != weight.dtype:
         return None
     if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != x.dtype):
@@ -128,6 +130,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | N
 
 
 def _matmul(x: Tensor, y: Tensor) -> Tensor | None:
+    """Stacks of matrices with the same leading axes and dtype."""
     if x.dim() < 2 or x.dim() != y.dim() or x.shape[:-2] != y.shape[:-2] or x.shape[-1] != y.shape[-2]:
         return None
     if x.dtype != y.dtype or not x.is_floating_point():
@@ -138,6 +141,7 @@ def _matmul(x: Tensor, y: Tensor) -> Tensor | None:
 def _layer_norm(
     x: Tensor, shape: list[int], weight: Tensor | None = None, bias: Tensor | None = None, *_: Any
 ) -> Tensor | None:
+    """A norm over the last axes, whose gain and bias have these axes and the data's dtype."""
     wanted = tuple(shape)
     if not x.is_floating_point() or not wanted or tuple(x.shape[-len(wanted) :]) != wanted:
         return None
@@ -149,6 +153,7 @@ def _layer_norm(
 def _batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, *_: Any
 ) -> Tensor | None:
+    """A norm of contiguous data, (samples, channels, ...), with vectors of one number a channel in the data's dtype."""
     if x.dim() < 2 or not x.is_floating_point() or not x.is_contiguous():
         return None
     wanted = (x.shape[1],)
@@ -184,13 +189,16 @@ def _attention(
         return None
     if not query.dtype == key.dtype == value.dtype:
         return None
-    if mask is not None:
-        sizes = zip(reversed(mask.shape), (keys, length, heads, batch), strict=False)
-        if is_causal or mask.dim() > 4 or mask.dtype not in (torch.bool, query.dtype):
-            return None
-        if not all(size in (1, full) for size, full in sizes):
-            return None
+    if mask is not None and (is_causal or not _masks(mask, (batch, heads, length, keys), query.dtype)):
+        return None
     return _like(query) if made == width else torch.empty((batch, heads, length, made), dtype=query.dtype, device=_META)
+
+
+def _masks(mask: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
+    """Whether a mask of booleans, or of numbers to add, broadcasts to scores of a shape and dtype."""
+    if mask.dim() > len(shape) or mask.dtype not in (torch.bool, dtype):
+        return False
+    return all(size in (1, full) for size, full in zip(reversed(mask.shape), reversed(shape), strict=False))
 
 
 _RULES: dict[Any, Callable[..., Tensor | None]] = {

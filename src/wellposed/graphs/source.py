@@ -12,7 +12,7 @@ _SKIPPED = tuple(
     os.path.dirname(os.path.abspath(path)) + os.sep for path in (str(torch.__file__), os.path.dirname(__file__))
 )
 _TRACE = os.path.join(os.path.dirname(__file__), "trace.py")
-"""What calls the model: frames around it are no part of it."""
+"""The file that calls the model: the frames of its callers are no part of the model."""
 _FILES: dict[CodeType, str | None] = {}
 
 

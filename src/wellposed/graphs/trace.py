@@ -34,9 +34,9 @@ _GATHERED = 2**16
 """Elements up to which sharded tensors are put together for their values."""
 _NEEDS_GRADIENTS = ("does not require grad", "Inference tensors cannot be saved for backward")
 _ABOUT_TYPES = ("dtype", "datatype", "Input type", "implemented for")
-"""What messages of PyTorch hold that are about the types of tensors."""
+"""Words of PyTorch's messages about the types of tensors."""
 _ABOUT_INDICES = ("tensor for argument #1 'indices'", "used as indices")
-"""The same of those that want whole numbers."""
+"""Words of those that ask for integers."""
 """PyTorch's errors for a forward that differentiates, while it runs in inference mode."""
 
 
@@ -232,6 +232,7 @@ class _Tracing:
     def _swap_parameter(
         self, recorder: Recorder, module: nn.Module, name: str, parameter: nn.Parameter
     ) -> nn.Parameter:
+        """Return the parameter that the model runs with in the place of one of its own, the same for all its names."""
         original = self.originals.get(id(parameter), id(parameter))
         held = self.parameters.get(original)
         if held is not None:
@@ -249,6 +250,7 @@ class _Tracing:
         return twin
 
     def _swap_buffer(self, recorder: Recorder, name: str, buffer: torch.Tensor) -> torch.Tensor:
+        """Return the buffer that the model runs with in the place of one of its own, the same for all its names."""
         original = self.originals.get(id(buffer), id(buffer))
         if original in self.swapped:
             return self.swapped[original]

@@ -84,7 +84,7 @@ def with_twins(tree: Any, twins: Mapping[int, torch.Tensor]) -> Any:
 
 
 def _shallow(tree: Any, twins: Mapping[int, torch.Tensor]) -> Any:
-    """Return another object with twins in its attributes; the object itself where there is no other."""
+    """Return a shallow copy of an object with twins among its attributes; the object itself where it has no copy."""
     try:
         other = copy.copy(tree)
         if other is not tree:

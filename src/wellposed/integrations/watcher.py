@@ -182,6 +182,7 @@ class Watcher:
                 steps.updates.begin()
 
     def _after_step(self, steps: _Steps) -> None:
+        """Log the figures of a step that was due, and count it; raises `PlanError` before anything is initialised."""
         if self._method is not None and self.plan is None:
             raise PlanError(
                 f"{type(self._model).__name__} was to be initialised ({self._method}) at its first call, but an "

@@ -160,6 +160,7 @@ def initialize_(
 
 
 def _frozen(graph: Graph) -> dict[str, str]:
+    """Return the parameters that do not require gradients, with the reason for which a plan leaves them alone."""
     return {
         name: "left alone: frozen (requires_grad is False); frozen=True plans it"
         for name, parameter in graph.parameters.items()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from wellposed.errors import OptionError, PlanError
+from wellposed.errors import OptionError, PlanError, joined
 from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, check_distribution, method
 from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
@@ -84,6 +84,7 @@ def autoinit(
     _check_direction(direction, objective, state, distribution)
 
     def weights_of(scales: Mapping[str, float], target: float = target_variance) -> PlannedWeights:
+        """Return weights that choose their scales in a pass, but those in ``scales``; ``target`` is ν."""
         return PlannedWeights(
             graph,
             target,
@@ -122,8 +123,10 @@ def autoinit(
         _prescriptions(graph, weights, chosen, distribution),
         inputs="; ".join(descriptors),
         coverage=dict(Counter(signal.tag for signal in signals)),
-        warnings=(*warnings, *_zeros_met(graph, weights), *_warnings(graph, weights, run, signals)),
-    )
+        warnings=(
+            *warnings, *_zeros_met(graph, weights), *_assumptions(graph, run), *_uncontrolled(graph, weights, signals),
+        ),
+    )  # fmt: skip
 
 
 def _settled(
@@ -148,10 +151,9 @@ def _zeros_met(graph: Graph, weights: PlannedWeights) -> tuple[str, ...]:
     names = list(filter(weights.waits, weights.unmet))
     if not names:
         return ()
-    listed = "; ".join(f"{name!r} at {op_of(graph.nodes[weights.unmet[name]])}" for name in names[:8])
-    more = f"; and {len(names) - 8} more" if len(names) > 8 else ""
+    listed = joined((f"{name!r} at {op_of(graph.nodes[weights.unmet[name]])}" for name in names), separator="; ")
     return (
-        f"weights that meet a signal of zeros, whose variance is ν / fan-in: {listed}{more}. Zero constants or gates "
+        f"weights that meet a signal of zeros, whose variance is ν / fan-in: {listed}. Zero constants or gates "
         "that start closed are before them; zero_signal='error' raises an error there",
     )
 
@@ -190,22 +192,28 @@ def _prescriptions(
         if target is not None and target.parameter is not None:
             prescriptions[bias] = _centring(graph, bias, target.parameter, target.node, mean)
     left = [name for name in graph.parameters if name in weights.zero_kept or name not in prescriptions]
-    why = unscaled(graph) if left else {}
-    counted = beside(graph, weights.fixed, weights.uses, weights.decisions) if left else {}
-    return prescriptions | {
-        name: keep(name, graph.parameters[name].shape, counted[name], "other")
-        if name in counted
-        and weights.roles[name] == "other"
-        and name not in weights.zero_kept | weights.composite.leaves
-        else _kept(graph, weights, name, uses_of[name], why)
-        for name in left
-    }
+    return prescriptions | _left(graph, weights, left, uses_of)
+
+
+def _left(
+    graph: Graph, weights: PlannedWeights, names: Sequence[str], uses_of: Mapping[str | None, Sequence[Contraction]]
+) -> dict[str, Prescription]:
+    """Return the prescriptions of the parameters that the pass has chosen nothing for."""
+    if not names:
+        return {}
+    why, counted = unscaled(graph), beside(graph, weights.fixed, weights.uses, weights.decisions)
+    return {name: _kept(graph, weights, name, uses_of.get(name, ()), why, counted.get(name)) for name in names}
 
 
 def _kept(
-    graph: Graph, weights: PlannedWeights, name: str, uses: Sequence[Contraction], why: Mapping[str, Unscaled]
+    graph: Graph,
+    weights: PlannedWeights,
+    name: str,
+    uses: Sequence[Contraction],
+    why: Mapping[str, Unscaled],
+    counted: str | None,
 ) -> Prescription:
-    """Return the prescription of a parameter that is left as it is, with the reason."""
+    """Return the prescription of a parameter that is left as it is, with the reason (``counted``: see `beside`)."""
     shape, role = graph.parameters[name].shape, weights.roles[name]
     if name in weights.zero_kept:
         return keep(name, shape, "initialised to zero by the model, and kept (zeros='write' draws it)", "weight")
@@ -215,6 +223,8 @@ def _kept(
         return keep(name, shape, "what it is multiplied with is 0, so that no scale of it shows", "weight")
     if role == "weight":
         return keep(name, shape, _without_choice(graph, uses), "weight")
+    if role == "other" and counted is not None:
+        return keep(name, shape, counted, role)
     return left_alone(graph, name, "autoinit", why)
 
 
@@ -241,6 +251,7 @@ def _weight(
     distribution: RandomDistribution,
     chosen: Scale | None,
 ) -> Prescription:
+    """Return the prescription of a weight, or of the length that a weight norm gives it; ``use`` decided its scale."""
     if use is None:
         raise PlanError(f"{name!r} was given a scale at {graph.nodes[decision.node].name}, which does not contract it")
     shape = graph.parameters[name].shape
@@ -318,6 +329,7 @@ def _without_choice(graph: Graph, uses: Sequence[Contraction]) -> str:
 
 
 def _centring(graph: Graph, bias: str, weight: str, node: int, mean: float) -> Centering:
+    """Return the prescription of a bias that cancels the mean of what its weight sums."""
     return Centering(
         name=bias,
         shape=graph.parameters[bias].shape,
@@ -329,32 +341,33 @@ def _centring(graph: Graph, bias: str, weight: str, node: int, mean: float) -> C
     )
 
 
-def _warnings(graph: Graph, weights: PlannedWeights, run: Pass, signals: Signals) -> tuple[str, ...]:
-    warnings = []
+def _assumptions(graph: Graph, run: Pass) -> Iterator[str]:
+    """Yield warnings of what the pass took for granted: operators without a rule, values of parameters on meta."""
     for tag, words in (("assumed", "assumed to leave the signal unchanged"), ("sampled", "run on samples")):
         ops = Counter(graph.nodes[o.node].op_name for o in run.outcomes if o.tag == tag and o.note)
         if ops:
             listed = ", ".join(f"{op} ({count})" for op, count in ops.most_common(8))
-            warnings.append(f"operators without a rule, {words}: {listed}")
+            yield f"operators without a rule, {words}: {listed}"
     if run.weights.assumed:
-        taken = [f"{name!r} ({value})" for name, value in run.weights.assumed.items()]
-        warnings.append(
-            "on the meta device, and made again by no method of the model, so that values are assumed: "
-            + ", ".join(taken[:8])
-            + (f" and {len(taken) - 8} more" if len(taken) > 8 else "")
+        taken = (f"{name!r} ({value})" for name, value in run.weights.assumed.items())
+        yield (
+            f"on the meta device, and made again by no method of the model, so that values are assumed: {joined(taken)}"
         )
+
+
+def _uncontrolled(graph: Graph, weights: PlannedWeights, signals: Signals) -> Iterator[str]:
+    """Yield warnings of signals that no scale controls: without an expectation, or unsteady between weight draws."""
     heavy = [signal.name for signal in signals if signal.tag == "heavy"]
     if heavy:
-        warnings.append(
+        yield (
             f"no expectation means anything at {len(heavy)} of {len(signals)} signals, first at {heavy[0]}: the second "
             "moment is infinite, or rests on elements that hardly a batch has; a norm or a bounded function ends that"
         )
     drawn = {graph.values[value].name for value in depending(graph, weights.decisions.keys() & graph.parameters.keys())}
     unsteady = [s for s in signals if s.log2_std > UNSTEADY and s.tag != "heavy" and s.name in drawn]
     if unsteady:
-        warnings.append(
+        yield (
             f"{len(unsteady)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves between weight "
             f"draws, first at {unsteady[0].name}: no initial scale controls the variance there; normalisation or "
             "scaled residual branches do"
         )
-    return tuple(warnings)

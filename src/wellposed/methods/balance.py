@@ -171,6 +171,7 @@ class Balancer:
             self._balance(run, node, vertex)
 
     def _balance(self, run: Pass, node: Node, vertex: Vertex) -> None:
+        """Scale the free weighted branches of a vertex for its target second moment; the pass goes on with these."""
         states = {branch.value: self._branches[branch.value] for branch in vertex.branches}
         free = [branch for branch in vertex.weighted if not branch.normalised and self.can_scale(branch, node.index)]
         share = self.shares[vertex.value]

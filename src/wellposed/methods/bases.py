@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -51,41 +52,8 @@ def base_of_numbers(
         PlanError: nested streams of several branches, of which a number says nothing.
     """
     fans = widths(graph)
-    outer = [index for index, stream in enumerate(streams) if not stream.nested]
-    depths = [1.0] * len(streams)
-    if depth is not None:
-        given = [float(one) for one in depth] if isinstance(depth, Sequence) else [float(depth)]
-        check_positive(**{f"base_depth[{i}]" if len(given) > 1 else "base_depth": one for i, one in enumerate(given)})
-        if len(given) != len(outer):
-            has = "; ".join(_described(graph, streams[index]) for index in outer)
-            raise OptionError(
-                f"base_depth must hold one number for each of the {len(outer)} residual streams of {graph.model}, "
-                f"received {len(given)}: {has}; or give base=, a smaller model of the same family"
-            )
-        for index, branches in zip(outer, given, strict=True):
-            count = len(streams[index].branches)
-            if branches > count:
-                raise OptionError(
-                    f"base_depth is {branches:g} residual branches, and {graph.model} has {count}: "
-                    f"{_described(graph, streams[index])}; the base must be the smaller one"
-                )
-            depths[index] = count / branches
-        inner = [stream for stream in streams if stream.nested and _deep(stream) > 1]
-        if inner:
-            raise PlanError(
-                f"{graph.model} has residual streams inside branches of others, whose depths base_depth does not say: "
-                f"{_described(graph, inner[0])}; give base=, a smaller model of the same family"
-            )
-    ratio = None
-    if width is not None:
-        check_positive(base_width=width)
-        own = _width_of(graph, streams, fans)
-        if own is not None and width > own:
-            raise OptionError(
-                f"base_width is {width:g} channels, and the residual stream of {graph.model} has {own}; the base must "
-                "be the smaller one"
-            )
-        ratio = None if own is None else own / width
+    depths = [1.0] * len(streams) if depth is None else _depths_of_numbers(graph, depth, streams)
+    ratio = None if width is None else _narrowing(graph, width, streams, fans)
 
     def side(fan: int | None) -> float | None:
         if fan is None:
@@ -96,6 +64,47 @@ def base_of_numbers(
         {name: (side(one.fan_in), side(one.fan_out)) for name, one in fans.items()},
         tuple(depths),
     )
+
+
+def _depths_of_numbers(graph: Graph, depth: float | Sequence[float], streams: Sequence[Stream]) -> list[float]:
+    """Return for each stream its branches over the base's, 1 where streams are nested (`base_of_numbers`)."""
+    outer = [index for index, stream in enumerate(streams) if not stream.nested]
+    given = [float(one) for one in depth] if isinstance(depth, Sequence) else [float(depth)]
+    check_positive(**{f"base_depth[{i}]" if len(given) > 1 else "base_depth": one for i, one in enumerate(given)})
+    if len(given) != len(outer):
+        has = "; ".join(_described(graph, streams[index]) for index in outer)
+        raise OptionError(
+            f"base_depth must hold one number for each of the {len(outer)} residual streams of {graph.model}, "
+            f"received {len(given)}: {has}; or give base=, a smaller model of the same family"
+        )
+    depths = [1.0] * len(streams)
+    for index, branches in zip(outer, given, strict=True):
+        count = len(streams[index].branches)
+        if branches > count:
+            raise OptionError(
+                f"base_depth is {branches:g} residual branches, and {graph.model} has {count}: "
+                f"{_described(graph, streams[index])}; the base must be the smaller one"
+            )
+        depths[index] = count / branches
+    inner = [stream for stream in streams if stream.nested and _deep(stream) > 1]
+    if inner:
+        raise PlanError(
+            f"{graph.model} has residual streams inside branches of others, whose depths base_depth does not say: "
+            f"{_described(graph, inner[0])}; give base=, a smaller model of the same family"
+        )
+    return depths
+
+
+def _narrowing(graph: Graph, width: float, streams: Sequence[Stream], fans: Mapping[str, Widths]) -> float | None:
+    """Return the channels of the first stream over the base's ``width``; None for a model without a stream."""
+    check_positive(base_width=width)
+    own = _width_of(graph, streams, fans)
+    if own is not None and width > own:
+        raise OptionError(
+            f"base_width is {width:g} channels, and the residual stream of {graph.model} has {own}; the base must "
+            "be the smaller one"
+        )
+    return None if own is None else own / width
 
 
 def _described(graph: Graph, stream: Stream) -> str:
@@ -114,7 +123,7 @@ def _width_of(graph: Graph, streams: Sequence[Stream], fans: Mapping[str, Widths
 
 
 def base_of_model(graph: Graph, base: Graph, streams: Sequence[Stream]) -> Base:
-    """Return the base that another graph is: parameters are matched by name, blocks by their places.
+    """Return the base that another graph gives: parameters are matched by name, blocks by their places.
 
     Raises:
         OptionError: the base has other parameters or streams, or is the larger one somewhere.
@@ -137,10 +146,8 @@ def base_of_model(graph: Graph, base: Graph, streams: Sequence[Stream]) -> Base:
     if larger:
         raise OptionError(f"the base is larger than {graph.model}: {larger[0]}; give the smaller model as base=")
     depths = _depths(graph, base, streams)
-    heads = [{score.head_dim for score in attention_scores(one)} for one in (graph, base)]
-    head_dim = None
-    if len(heads[1]) == 1:
-        head_dim = float(heads[1].pop())
+    heads = {score.head_dim for score in attention_scores(base)}
+    head_dim = float(heads.pop()) if len(heads) == 1 else None
     remarks = list(_other_differences(graph, base, names, ratios))
     shown = remarks[:3] + ([f"{len(remarks) - 3} more parameters differ so"] if len(remarks) > 3 else [])
     single = _single(graph, base, streams, others)
@@ -168,11 +175,14 @@ class _Place:
     within: tuple[object, ...]
 
 
-def _places(graph: Graph, streams: Sequence[Stream]) -> dict[str, _Place]:
-    """Return the place of every parameter."""
-    fans = widths(graph)
+def _by_part(graph: Graph, streams: Sequence[Stream]) -> dict[int | str, list[str]]:
+    """Return the parameters of each part of a model, in the order of their first uses.
+
+    A part is the branches that end in one sum, by the sum's value id; or ``several`` of these; or what acts ``ahead``
+    of the last sum and in no branch; or what comes ``after``.
+    """
     outer = [stream for stream in streams if not stream.nested]
-    inside: dict[str, int] = {}  # the sum, of what acts through the branches of one alone
+    inside: dict[str, int] = {}
     several: set[str] = set()
     for stream in outer:
         for name, sums in stream.inside.items():
@@ -181,14 +191,20 @@ def _places(graph: Graph, streams: Sequence[Stream]) -> dict[str, _Place]:
             else:
                 several.add(name)
         several.update(stream.across)
-    ends = [graph.values[stream.sums[-1]].node or 0 for stream in outer]
-    members: dict[int | str, list[str]] = defaultdict(list)
+    end = max((graph.values[stream.sums[-1]].node or 0 for stream in outer), default=math.inf)
     first = {name: min(parameter.uses, default=-1) for name, parameter in graph.parameters.items()}
+    parts: dict[int | str, list[str]] = defaultdict(list)
     for name in sorted(first, key=lambda name: first[name]):  # some frameworks keep them in the order of the alphabet
-        late = bool(ends) and first[name] > max(ends)
-        members["several" if name in several else inside.get(name, "after" if late else "ahead")].append(name)
+        outside = "after" if first[name] > end else "ahead"
+        parts["several" if name in several else inside.get(name, outside)].append(name)
+    return parts
+
+
+def _places(graph: Graph, streams: Sequence[Stream]) -> dict[str, _Place]:
+    """Return the place of every parameter."""
+    fans = widths(graph)
     places = {}
-    for kind, names in members.items():
+    for kind, names in _by_part(graph, streams).items():
         held = tuple(_SEPARATOR.split(name)[-1] for name in names) if isinstance(kind, int) else ()
         for number, name in enumerate(names):
             sides = fans[name].fan_in is None, fans[name].fan_out is None
@@ -216,27 +232,39 @@ def _matched(graph: Graph, base: Graph, streams: Sequence[Stream], small: Sequen
             for key in (*_patterns(name), mine[name])
             if (alike := [one for one in known[key] if len(base.parameters[one].shape) == len(parameter.shape)])
         ]
-        in_place = [alike for alike in found if any(theirs[one].part == mine[name].part for one in alike)]
-        if not found:
+        if found:
+            names[name] = _nearest(name, mine[name], found, theirs)
+        else:
             strange.append(name)
-        else:  # a deeper model's further blocks: the last of those whose names begin alike, and end alike
-            alike = (in_place or found)[0]
-            names[name] = max(
-                alike,
-                key=lambda one: (
-                    theirs[one].part == mine[name].part,
-                    _shared(one, name),
-                    theirs[one].within == mine[name].within,
-                    _shared(one, name, -1),
-                    alike.index(one),
-                ),
-            )
     if strange:
         raise _another_family(graph, base, strange)
     met = {key for name in graph.parameters for key in (*_patterns(name), mine[name])}
     if unmet := [name for name in base.parameters if met.isdisjoint((*_patterns(name), theirs[name]))]:
         raise _another_family(base, graph, unmet)
     return names
+
+
+def _nearest(name: str, place: _Place, found: Sequence[Sequence[str]], places: Mapping[str, _Place]) -> str:
+    """Return the base's parameter that is nearest to one of the model.
+
+    Args:
+        name: the model's parameter.
+        place: its place.
+        found: candidates of the base, a list for each thing that they share with ``name``, closest first.
+        places: of the base's parameters.
+    """
+    in_place = [alike for alike in found if any(places[one].part == place.part for one in alike)]
+    alike = (in_place or found)[0]
+    return max(
+        alike,
+        key=lambda one: (  # a deeper model's further blocks: the last of those whose names begin alike, and end alike
+            places[one].part == place.part,
+            _shared(one, name),
+            places[one].within == place.within,
+            _shared(one, name, -1),
+            alike.index(one),
+        ),
+    )
 
 
 def _patterns(name: str) -> tuple[str, str]:
@@ -260,6 +288,7 @@ def _shared(one: str, other: str, step: int = 1) -> int:
 
 
 def _depths(graph: Graph, base: Graph, streams: Sequence[Stream]) -> tuple[float, ...]:
+    """Return for each stream its branches over those of the base's stream that stands in the same place."""
     small = residual_streams(base)
     outer = [[i for i, stream in enumerate(every) if not stream.nested] for every in (streams, small)]
     if len(outer[0]) != len(outer[1]):
@@ -295,6 +324,7 @@ def _single(graph: Graph, base: Graph, streams: Sequence[Stream], small: Sequenc
     """Return the values of branches of which the base has as many, as positions that a convolution adds once."""
 
     def by_kind(one: Graph, every: Sequence[Stream]) -> dict[object, list[int]]:
+        """Return the values of branches by what tells their kinds apart: module and weights, numbers left out."""
         owner = {use: _patterns(name)[0] for name, parameter in one.parameters.items() for use in parameter.uses}
         kinds: dict[object, list[int]] = defaultdict(list)
         for stream in every:

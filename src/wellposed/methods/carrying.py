@@ -15,7 +15,7 @@ from wellposed.structure.carriers import offset_of
 
 
 def times(graph: Graph, before: Prescription, factor: float, words: str) -> Prescription:
-    """Return a prescription of what is ``factor`` times as large, and says that it carries it.
+    """Return a prescription scaled by ``factor``, with that among the constants that its parameter carries.
 
     Raises:
         PlanError: the parameter is kept as the model makes it, and its values are not known.
@@ -38,7 +38,9 @@ def times(graph: Graph, before: Prescription, factor: float, words: str) -> Pres
 
 
 def can_carry(graph: Graph, before: Prescription) -> bool:
-    """Whether `times` can be told of a prescription, which it cannot of values that are not known, or that vary."""
+    """Whether `times` can scale a prescription: values left alone must be known, and those beside an offset all one
+    number.
+    """
     values, offset = graph.parameters[before.name].values, offset_of(graph, before.name)
     if isinstance(before, Constant | Centering) or (before.action == "write" and not offset):
         return True

@@ -63,6 +63,7 @@ def xavier(graph: Graph, request: Request, *, distribution: Random = "normal", g
     check_positive(gain=gain)
 
     def std(use: Contraction) -> tuple[float, str]:
+        """Return Glorot's standard deviation and its formula in words."""
         return (
             gain * math.sqrt(2.0 / (use.fan_in + use.fan_out)),
             f"variance {_squared(gain)}2/(fan_in + fan_out) = {_squared(gain)}2/({use.fan_in} + {use.fan_out}) "
@@ -81,6 +82,7 @@ def orthogonal(graph: Graph, request: Request, *, gain: float = 1.0) -> Draft:
     check_positive(gain=gain)
 
     def std(use: Contraction) -> tuple[float, str]:
+        """Return the standard deviation of a matrix's elements, gain / √(longer side), and what it is in words."""
         rows, columns = _matrix(graph, use)
         longer = max(rows, columns)
         return (
@@ -121,6 +123,7 @@ def default(graph: Graph, request: Request) -> Draft:
 
 
 def _by_fan(graph: Graph, name: str, source: str, distribution: RandomDistribution, mode: str, gain: float) -> Draft:
+    """Return the draft of gain² / fan for every contracted weight, with the fan that ``mode`` names."""
     check_distribution(distribution, _DISTRIBUTIONS)
     check_choice("mode", mode, _MODES)
     check_positive(gain=gain)
@@ -182,6 +185,7 @@ def _weight(
     distribution: RandomDistribution,
     std: Callable[[Contraction], tuple[float, str]],
 ) -> Prescription:
+    """Return the prescription of a contracted weight; it is kept where no fan or no constant factor applies to it."""
     shape = graph.parameters[name].shape
     role = _role(use)
     if use.kind == "embedding":

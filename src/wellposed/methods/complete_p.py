@@ -67,11 +67,7 @@ def complete_p(
     """
     _check_options(alpha, base_depth, base_width, base, readout, head_dim, uncarried)
     draft_of, options = check_scheme("complete_p", scheme, scheme_options)
-    if scheme == "fixup" or options.get("merge") == "preserve":
-        told = "scheme='fixup'" if scheme == "fixup" else "merge='preserve'"
-        raise OptionError(
-            f"{told} scales branches by their number itself, so that depth would count twice; leave it out"
-        )
+    _check_no_depth(scheme, options)
     streams = residual_streams(graph)
     measured = _base(graph, base, base_depth, base_width, streams)
     factors = [depth**-alpha for depth in measured.depths]
@@ -112,6 +108,7 @@ def _check_options(
     head_dim: float | None,
     uncarried: object,
 ) -> None:
+    """Raise `OptionError` for a value out of range, no base, or both a model and numbers for it."""
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 <= alpha <= 1.0:
         raise OptionError(f"alpha must be a number from 0 to 1, received {alpha!r}: 1 is CompleteP, ½ depth-μP")
     check_choice("readout", readout, ("mean_field", "zero"))
@@ -132,6 +129,15 @@ def _check_options(
         )
 
 
+def _check_no_depth(scheme: str, options: Mapping[str, Any]) -> None:
+    """Raise `OptionError` for a scheme that divides by the number of branches itself."""
+    if scheme == "fixup" or options.get("merge") == "preserve":
+        told = "scheme='fixup'" if scheme == "fixup" else "merge='preserve'"
+        raise OptionError(
+            f"{told} scales branches by their number itself, so that depth would count twice; leave it out"
+        )
+
+
 def _base(
     graph: Graph,
     base: object,
@@ -139,6 +145,7 @@ def _base(
     width: float | None,
     streams: Sequence[Stream],
 ) -> Base:
+    """Return the base, from a graph or from numbers; a depth says nothing of a model without streams."""
     if isinstance(base, Graph):
         return base_of_model(graph, base, streams)
     if not streams:
@@ -180,6 +187,7 @@ def _unable(
 
 
 def _words(unable: Mapping[ResidualBranch, str]) -> Iterator[str]:
+    """Yield one warning of the branches without their factor, with the first reason."""
     reasons: dict[str, int] = defaultdict(int)
     for reason in filter(None, unable.values()):
         reasons[reason] += 1
@@ -193,7 +201,7 @@ def _words(unable: Mapping[ResidualBranch, str]) -> Iterator[str]:
 
 
 def _dropped(graph: Graph, streams: Sequence[Stream]) -> Iterator[str]:
-    """Yield, in words, whether blocks did not run that others are like: layers that training drops at random."""
+    """Yield a warning of blocks that did not run, though others like them did: layers that training drops at random."""
 
     def block(name: str) -> str:
         parts = name.split(".")
@@ -213,7 +221,7 @@ def _dropped(graph: Graph, streams: Sequence[Stream]) -> Iterator[str]:
 
 
 def _beside(graph: Graph, streams: Sequence[Stream]) -> Iterator[str]:
-    """Yield, in words, whether a block has parameters outside of all branches that other blocks have inside of them.
+    """Yield a warning of parameters in no residual branch whose counterparts in other blocks are in one.
 
     Such as a first attention that nothing is added to. Blocks that the stream passes through as a whole are meant so.
     """
@@ -275,7 +283,7 @@ def _in_branches(
 
 
 _OFTEN = 8
-"""Part of a stream's sums that share a parameter which as many more of a deeper model will share: 1 in so many."""
+"""A parameter that at least one in so many of a stream's sums share is shared by more of them in a deeper model."""
 
 
 def _repeats(base: Base, name: str, sums: Collection[int], stream: Stream, depth: float) -> float:

@@ -153,6 +153,7 @@ class _Chooser:
         }
 
     def __call__(self, call: Adjoint, sent: Sent) -> Sent:
+        """Scale the gradient that a weighted node sends to its data to second moment ``target``, and keep the ratio."""
         name, data = self.uses.get(call.node.index, (None, -1))
         parts = [term for value, term in sent if value == data]
         if name is None or name in self.left or not parts:

@@ -67,6 +67,7 @@ def fixup(
 
 
 def _scaled(base: Prescription, count: int, depth: int) -> Prescription:
+    """Return a first or inner weight of a branch times count^(-1/(2 depth - 2))."""
     factor = float(count ** (-1.0 / (2 * depth - 2)))
     field = "constant" if isinstance(base, Constant) else "std"
     value = getattr(base, field)
@@ -79,6 +80,7 @@ def _zero(base: Prescription, reason: str) -> Prescription:
 
 
 def _warnings(graph: Graph, prescriptions: Mapping[str, Prescription]) -> tuple[str, ...]:
+    """Return warnings of the scalars that a plan cannot add, and of normalisation layers that the model has."""
     warnings = [
         "Fixup also puts a scalar bias before each layer and activation, and a scalar multiplier into each residual "
         "branch; a plan only draws parameters that the model has, so add them to the model where training needs them"

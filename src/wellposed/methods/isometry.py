@@ -103,6 +103,7 @@ class _Gains:
     """
 
     def __init__(self, graph: Graph, weights: PlannedWeights) -> None:
+        """Find which contractions are the first and the last ones of the graph."""
         self.graph = graph
         self.weights = weights
         self.uses = {
@@ -118,6 +119,7 @@ class _Gains:
         self.width, self.worst, self._most = 0.0, "", 0.0
 
     def __call__(self, run: Pass, node: Node) -> None:
+        """Choose the gain of a node's weight, which adds to the largest of its inputs' ``widths``."""
         before = max((self.widths.get(value, 0.0) for value in node.inputs), default=0.0)
         use = self.uses.get(node.index)
         if use is not None and use.parameter is not None:

@@ -97,7 +97,7 @@ def by_width(
     readout: Literal["mean_field", "zero"],
     head_dim: float | None,
 ) -> tuple[dict[str, Prescription], list[str]]:
-    """Return the prescriptions of a draft with readouts and queries as μP has them, and what is to be warned of.
+    """Return a draft's prescriptions with readouts and queries as μP has them, and warnings.
 
     With the base's fans of each parameter these are put on record, so that its rates follow them.
     """

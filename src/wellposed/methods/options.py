@@ -56,6 +56,7 @@ def method(name: str) -> Callable[[F], F]:
     """
 
     def register(function: F) -> F:
+        """Enter a function by its name; raises `OptionError` for a name that is taken or options without defaults."""
         if name in _METHODS:
             raise OptionError(f"a method {name!r} is registered already ({_METHODS[name].__module__})")
         parameters = list(inspect.signature(function).parameters.values())

@@ -31,7 +31,7 @@ Readout = Literal["mean_field", "zero"]
 def scale_readouts(
     graph: Graph, request: Request, prescriptions: dict[str, Prescription], base: float | None, kind: Readout
 ) -> list[str]:
-    """Change a scheme's prescriptions of readouts, and of what goes with them; return what is to be warned of.
+    """Change a scheme's prescriptions of readouts and of the parameters that follow them; return warnings.
 
     Args:
         graph: of the model.
@@ -151,7 +151,7 @@ def _scale_tied(
 def _carriers(
     graph: Graph, request: Request, prescriptions: Mapping[str, Prescription], scoring: list[Contraction]
 ) -> dict[str, float] | str:
-    """Return what carries a factor of all that a readout takes in, with the number in between; else why nothing does.
+    """Return parameters that can carry a factor on a readout's input, with constants between; else why none can.
 
     Several uses of one readout, as after each of several blocks, take it in from parameters of their own or from one.
     """

@@ -62,6 +62,7 @@ def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Pres
     parts = _parts_of_norms(graph)
 
     def add(name: str | None, value: float, role: Role, node: Node, reason: str) -> None:
+        """Enter a constant for a parameter that has none yet."""
         if name is not None and name not in prescriptions:
             prescriptions[name] = Constant(
                 name=name,

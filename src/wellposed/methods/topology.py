@@ -172,6 +172,7 @@ class _Nominal:
         self._reset: set[int] = set()
 
     def __call__(self, run: Pass, node: Node) -> None:
+        """Note moments of wanted values that enter a node, and set vertices to unit scale before it reads them."""
         for value in node.inputs:
             state = run.state(value)
             if state is None:
@@ -187,6 +188,7 @@ class _Nominal:
         return (0.0, 1.0) if branch.activation is None else self.moments[branch.activation]
 
     def _unit(self, run: Pass, node: Node, value: int, state: State) -> State:
+        """Return a vertex's state at scale 1: divided by its own if activated, else standard normal and independent."""
         if self.vertices[value].activated:
             size = state.second_moment
             return linear(Call(run, node), state, 1.0 / math.sqrt(size)) if size > 0 else state
@@ -257,6 +259,7 @@ def _share(graph: Graph, where: Vertices, balancer: Balancer, use: Contraction, 
 
 
 def _scaled(graph: Graph, before: Prescription, scale: float, reason: str) -> Prescription:
+    """Return a prescription with another scale: its std, or the length where a weight norm gives that."""
     length = weight_norm_length(graph, before.name)
     if length is not None:
         reason = f"weight norm's length √({length} Var(w)): {reason}"
@@ -267,6 +270,7 @@ def _scaled(graph: Graph, before: Prescription, scale: float, reason: str) -> Pr
 def _readout(
     graph: Graph, before: Prescription, use: Contraction, kind: Literal["mean_field", "zero", "keep"], weights: _Weights
 ) -> Prescription:
+    """Return the prescription of a readout: kept, drawn with std 1/fan-in, or zero."""
     if kind == "keep":
         return keep(before.name, before.shape, "readout: kept as the model makes it (readout='keep')", before.role)
     if kind == "mean_field":

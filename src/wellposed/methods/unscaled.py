@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from wellposed.errors import UnsupportedError
+from wellposed.errors import UnsupportedError, joined
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call
 from wellposed.operators.contraction import Contraction, contractions
@@ -44,19 +44,28 @@ def unscaled(graph: Graph, known: Sequence[Contraction] | None = None) -> dict[s
     scaling, fixed = scale_parameters(graph), parameter_values(graph)
     scaled = {use.parameter for use in uses}
     read = _Sources(graph, fixed, {graph.nodes[use.node].outputs[0] for use in uses if use.parameter is not None})
-    unscaled: dict[str, Unscaled] = {}
-    for use in uses:
-        if use.parameter is None and use.kind != "recurrent":
-            for name in read.names(use.weight):
-                if name not in scaled and name not in unscaled:
-                    unscaled[name] = _between(read, use, name, {v for v, at in scaling.items() if at.parameter == name})
+    found = {
+        name: _between(read, use, name, {v for v, at in scaling.items() if at.parameter == name})
+        for name, use in _without_lever(read, uses).items()
+        if name not in scaled
+    }
     for name, node in _met_by_constants(graph, fixed, {use.node for use in uses}):
-        if name not in scaled and name not in unscaled:
+        if name not in scaled and name not in found:
             reason = (
                 f"at {_named(node)} it meets parameters and constants alone: no signal of the input reaches it there"
             )
-            unscaled[name] = Unscaled(name, reason, matters=False)
-    return unscaled
+            found[name] = Unscaled(name, reason, matters=False)
+    return found
+
+
+def _without_lever(read: _Sources, uses: Sequence[Contraction]) -> dict[str, Contraction]:
+    """Return the parameters of weights that none of them scales linearly, each with the first contraction of one."""
+    found: dict[str, Contraction] = {}
+    for use in uses:
+        if use.parameter is None and use.kind != "recurrent":
+            for name in read.names(use.weight):
+                found.setdefault(name, use)
+    return found
 
 
 def beside(
@@ -99,9 +108,8 @@ def warning_of(unscaled: Iterable[Unscaled]) -> list[str]:
     mattering = [one for one in unscaled if one.matters]
     if not mattering:
         return []
-    listed = "; ".join(f"{one.parameter!r} ({one.reason})" for one in mattering[:8])
-    more = f"; and {len(mattering) - 8} more" if len(mattering) > 8 else ""
-    return [f"weights that keep their values, as no scale can be chosen for them: {listed}{more}"]
+    listed = joined((f"{one.parameter!r} ({one.reason})" for one in mattering), separator="; ")
+    return [f"weights that keep their values, as no scale can be chosen for them: {listed}"]
 
 
 def _named(node: Node) -> str:
@@ -207,6 +215,7 @@ def _run(graph: Graph, nodes: list[Node], name: str, factor: float) -> dict[int,
     env |= graph.known
 
     def resolved(argument: object) -> object:
+        """Return an argument with tensors on the CPU for the values that it refers to."""
         if isinstance(argument, Ref):
             return env[argument.value].cpu()
         if isinstance(argument, (list, tuple)):

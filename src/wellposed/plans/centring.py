@@ -32,6 +32,7 @@ def sums_of(weight: Tensor, prescription: Prescription) -> Sums:
     outputs = rows.shape[1]
 
     def sums(first: int, end: int) -> npt.NDArray[np.float64]:
+        """Return the sums of output channels ``first`` to ``end``, (end - first,) in double precision."""
         found = []
         for group in range(first // outputs, -(-end // outputs)):
             low, high = max(first - group * outputs, 0), min(end - group * outputs, outputs)
@@ -50,6 +51,7 @@ def sums_drawn(prescription: Drawn | Constant, seed: int, dtype: torch.dtype) ->
     step = _rows(math.prod(shape) // max(shape[axis], 1))
 
     def sums(first: int, end: int) -> npt.NDArray[np.float64]:
+        """Return the sums of output channels ``first`` to ``end``, (end - first,), drawn ``step`` at a time."""
         found = []
         for low in range(first, end, step):
             drawn = channels_of(prescription, seed, axis, low, min(low + step, end)).to(dtype)

@@ -51,22 +51,28 @@ def drawn_or_own(own: Mapping[str, torch.Tensor], plan: Plan | None, seed: int, 
             f"{planned[other[0]].shape}; make a plan for this model"
         )
     drawn = {} if plan is None else draw(plan, seed=seed, current=own)
-    missing = [name for name, value in own.items() if not is_held(value) and name not in drawn]
+    _require_values({name: value for name, value in own.items() if name not in drawn}, model)
+    return {
+        name: drawn[name].to("cpu" if value.is_meta else value.device, value.dtype) if name in drawn else _own(value)
+        for name, value in own.items()
+    }
+
+
+def _require_values(undrawn: Mapping[str, torch.Tensor], model: str) -> None:
+    """Raise `PlanError` where this process has no values of parameters that no plan draws."""
+    missing = {name: value for name, value in undrawn.items() if not is_held(value)}
     if missing:
         where, instead = (
             ("on meta", "allocate the model and initialise it first (to_empty, then apply_)")
-            if any(own[name].is_meta for name in missing)
+            if any(value.is_meta for value in missing.values())
             else ("sharded over ranks", "do this before the model is wrapped")
         )
         raise PlanError(
             f"{len(missing)} parameters of {model} are {where} and no plan draws them: {listed(missing)}; give a plan "
             f"that does, or {instead}"
         )
-    return {
-        name: drawn[name].to("cpu" if value.is_meta else value.device, value.dtype)
-        if name in drawn
-        else value.clone()  # what was made in inference mode no gradient can be taken with respect to
-        if value.is_inference()
-        else value
-        for name, value in own.items()
-    }
+
+
+def _own(value: torch.Tensor) -> torch.Tensor:
+    """Return a parameter's own value, copied if it was made in inference mode: no gradient can be taken by that."""
+    return value.clone() if value.is_inference() else value

@@ -43,6 +43,7 @@ class Crew:
         lock, remaining = threading.Lock(), iter(tasks)
 
         def work() -> None:
+            """Do the pieces that no thread has begun, one after the other."""
             while True:
                 with lock:
                     found = next(((task,) for task in remaining), None)
@@ -123,6 +124,7 @@ def _in_float32(number: float) -> float:
 
 
 def _start_elements_(out: Tensor, stream: Stream, shape: tuple[int, ...], crew: Crew, box: Box) -> list[Future[None]]:
+    """Begin to draw a tensor's elements one by one, those of a large tensor by tiles that the crew shares."""
     if out.numel() <= _SMALL:
         with torch.inference_mode(True) if out.is_inference() else nullcontext():
             out.copy_(_drawn_elements(stream, shape, box))
@@ -230,6 +232,8 @@ def by_output(weight: Tensor, output_axis: int, groups: int) -> Tensor:
 
 
 def _start_orthogonal_(out: Tensor, prescription: Drawn, seed: int, crew: Crew, box: Box) -> list[Future[None]]:
+    """Begin to draw an orthogonal tensor, which one thread does as a whole."""
+
     def draw(memory: Tensor) -> None:
         with torch.inference_mode(memory.is_inference()), torch.no_grad():
             _orthogonal_(memory, prescription, seed, box)

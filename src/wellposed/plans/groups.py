@@ -121,7 +121,7 @@ def _takers(
 
 @dataclass(frozen=True, slots=True)
 class _Scaling:
-    """What rates follow.
+    """Whether rates follow width and depth.
 
     Attributes:
         width: the base width, where rates follow the width; None where they do not.
@@ -201,6 +201,7 @@ def _scaling(method: str, options: Mapping[str, object], settings: Settings) -> 
 
 
 def _check_numbers(family: Family, lr: float, settings: Settings) -> None:
+    """Raise `OptionError` for numbers out of range, and for a weight decay or ε that the optimizer does not take."""
     check_positive(lr=lr, base_width=1.0 if settings.base_width is None else settings.base_width)
     check_not_negative(weight_decay=settings.weight_decay)
     if settings.weight_decay and family.decay is None:

@@ -55,6 +55,7 @@ def _slots(model: nn.Module, *, on_meta: bool = True) -> list[_Slot]:
 
 
 def _allocated(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return empty memory for a tensor on meta, with the class and attributes of a parameter."""
     empty = torch.empty_like(tensor, device=device)
     if not isinstance(tensor, nn.Parameter):
         return empty
@@ -85,21 +86,28 @@ def materialized(model: nn.Module, written: Collection[str], device: torch.devic
     created: dict[int, torch.Tensor] = {}
     for _, tensor in before:
         created.setdefault(id(tensor), _allocated(tensor, device))
-    planned = {id(tensor) for slot, tensor in before if slot.path in written}
-    kept = [(slot, tensor) for slot, tensor in before if id(tensor) not in planned]
-    made = remade(model, seed) if kept else {}
+    kept = [(slot, created[id(slot.tensor)], value) for slot, value in _unwritten(model, slots, written, seed)]
     try:
         for slot, tensor in before:
             slot.set(created[id(tensor)])
-        values = [_values(made, tensor) for _, tensor in kept]
-        missing = [(slot, created[id(t)]) for (slot, t), value in zip(kept, values, strict=True) if value is None]
+        missing = [(slot, tensor) for slot, tensor, value in kept if value is None]
         _restore(model, missing, {id(tensor) for tensor in created.values()}, seed)
-        _fill([(slot, created[id(t)], value) for (slot, t), value in zip(kept, values, strict=True)])
+        _fill(kept)
         yield
     except BaseException:
         for slot, tensor in before:
             slot.set(tensor)
         raise
+
+
+def _unwritten(
+    model: nn.Module, slots: list[_Slot], written: Collection[str], seed: int
+) -> list[tuple[_Slot, torch.Tensor | None]]:
+    """Return the places of tensors that the plan does not write, with what they are made again to hold (`_values`)."""
+    planned = {id(slot.tensor) for slot in slots if slot.path in written}
+    kept = [slot for slot in slots if id(slot.tensor) not in planned]
+    made = remade(model, seed) if kept else {}
+    return [(slot, _values(made, slot.tensor)) for slot in kept]
 
 
 def _fill(kept: Collection[tuple[_Slot, torch.Tensor, torch.Tensor | None]]) -> None:
@@ -114,11 +122,8 @@ def _fill(kept: Collection[tuple[_Slot, torch.Tensor, torch.Tensor | None]]) -> 
 def _shards(
     model: nn.Module, slots: list[_Slot], written: Collection[str], device: torch.device, seed: int
 ) -> Iterator[None]:
-    """Do the same for a sharded model, whose wrapper keeps lists of its own of what is sharded."""
-    planned = {id(slot.tensor) for slot in slots if slot.path in written}
-    kept = [slot for slot in slots if id(slot.tensor) not in planned]
-    made = remade(model, seed) if kept else {}
-    values = [(slot, _values(made, slot.tensor)) for slot in kept]
+    """Do what `materialized` does for a sharded model, whose wrapper keeps lists of its own of sharded tensors."""
+    values = _unwritten(model, slots, written, seed)
     missing = [slot.path for slot, value in values if value is None]
     if missing:
         raise PlanError(
@@ -133,11 +138,7 @@ def _shards(
         for slot, tensor in plain:
             slot.set(created[id(tensor)])
         _move_(model, sharded, device)
-        with torch.no_grad():
-            for slot, value in values:
-                assert value is not None
-                for box, part in local_parts(slot.tensor):
-                    part.copy_(value[tuple(slice(*ends) for ends in box)] if value.ndim == part.ndim else value)
+        _fill_parts([(slot.tensor, value) for slot, value in values if value is not None])
         yield
     except BaseException:
         for slot, tensor in plain:
@@ -146,10 +147,18 @@ def _shards(
         raise
 
 
+def _fill_parts(kept: Collection[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Write to the parts of tensors that this rank holds what was made again: values of the whole, or one for all."""
+    with torch.no_grad():
+        for tensor, value in kept:
+            for box, part in local_parts(tensor):
+                part.copy_(value[tuple(slice(*ends) for ends in box)] if value.ndim == part.ndim else value)
+
+
 def _move_(
     model: nn.Module, sharded: Mapping[int, tuple[torch.Tensor, Mapping[str, object]]], device: torch.device
 ) -> None:
-    """Give these sharded tensors other memory, by the one way that the wrapper hears of; they stay who they are."""
+    """Give sharded tensors memory on a device by ``_apply``, which their wrapper follows; the objects stay the same."""
     model._apply(lambda tensor: torch.empty_like(tensor, device=device) if id(tensor) in sharded else tensor)
     for tensor, attributes in sharded.values():
         vars(tensor).update(attributes)
@@ -190,7 +199,7 @@ def _values(made: Mapping[int, torch.Tensor], tensor: torch.Tensor) -> torch.Ten
 def _reset_over(
     filling: int, model: nn.Module, missing: list[tuple[_Slot, torch.Tensor]], seed: int
 ) -> list[torch.Tensor]:
-    """Return what the modules' own initialisations make of tensors that hold ``filling`` before."""
+    """Return the missing tensors after the modules' own initialisations ran over memory that holds ``filling``."""
     for _, tensor in missing:
         tensor.fill_(filling)
     for module, path in {id(slot.module): (slot.module, slot.path) for slot, _ in missing}.values():

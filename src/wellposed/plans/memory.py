@@ -24,6 +24,7 @@ class Memory:
     """
 
     def __init__(self, tensor: torch.Tensor, rows: int, columns: int) -> None:
+        """View the tensor as a matrix, ``rows`` by ``columns``, of NumPy where it is float32 on the CPU."""
         self.tensor: torch.Tensor = tensor
         self._columns = columns
         self._matrix: torch.Tensor | None = tensor.view(rows, columns) if tensor.is_contiguous() else None
@@ -54,6 +55,9 @@ class Memory:
                     self._copy(row + down, column + along, torch.from_numpy(part))
 
     def _copy(self, row: int, column: int, values: torch.Tensor) -> None:
+        """Write ``values``, (rows, columns), to a tensor that NumPy does not reach; one without a matrix view by
+        indices.
+        """
         rows, columns = values.shape
         if self._matrix is not None:
             self._matrix[row : row + rows, column : column + columns].copy_(values)

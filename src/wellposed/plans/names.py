@@ -30,6 +30,7 @@ def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield every path to every module, without wrappers' prefixes; a shared module comes under each of its paths."""
 
     def below(path: str, module: nn.Module, above: tuple[nn.Module, ...]) -> Iterator[tuple[str, nn.Module]]:
+        """Yield a module and those inside it with their paths, but none that is inside of itself."""
         yield path, module
         for segment, child in module._modules.items():
             if child is not None and not any(child is parent for parent in above):

@@ -72,11 +72,12 @@ def without_others(plan: Plan, names: set[str]) -> Plan:
 
 
 def _is_by_element(prescription: Prescription) -> bool:
-    """Whether an element says nothing of another one."""
+    """Whether elements are drawn independently of one another."""
     return prescription.channel_std is None and prescription.distribution != "orthogonal"
 
 
 def _part(prescription: Drawn | Constant, seed: int, index: Index) -> torch.Tensor:
+    """Draw the box that an index meets, and return what the index selects of it."""
     cuts = [_cut(one, size) for one, size in zip(_padded(index, prescription.shape), prescription.shape, strict=True)]
     box = [(cut.first, cut.end) for cut in cuts]
     shape = tuple(cut.end - cut.first for cut in cuts)

@@ -74,6 +74,7 @@ class Runs:
     """
 
     def __init__(self, shape: Sequence[int], box: Box) -> None:
+        """Merge the innermost axes that are whole into one run, and keep counts and strides of the others."""
         self.length: int = 1
         offset, inner, merged = 0, 1, True
         lead: list[tuple[int, int]] = []  # indices of an axis, and elements from one to the next; the innermost first
@@ -136,6 +137,7 @@ class Tiles:
     """
 
     def __init__(self, shape: Sequence[int], box: Box) -> None:
+        """Cut the axes into those of rows and those of columns (the last axis)."""
         high, wide = TILE
         cut = max(len(shape) - 1, 0)
         if math.prod(shape[:cut]) < high or math.prod(shape[cut:]) < wide:

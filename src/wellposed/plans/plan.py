@@ -76,6 +76,7 @@ class Plan(Shown, BaseModel):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
+        """Refuse a plan whose prescriptions refer to ones that are absent, or that cannot be tied to or centred on."""
         for name, prescription in self.prescriptions.items():
             if prescription.name != name:
                 raise ValueError(f"the prescription under {name!r} is for {prescription.name!r}")

@@ -42,7 +42,7 @@ _ABSENT: dict[str, Any] = {
     "mean": 0.0,
     **dict.fromkeys(("std", "channel_std", "constant", "weight", "value", "tied_to")),
 }
-"""The fields that only some kinds have, and what they read as on the others, in files too."""
+"""The fields that only some kinds have, with the value that they read as on the others, in files too."""
 
 
 class Prescription(BaseModel):
@@ -154,6 +154,7 @@ class Prescription(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_absent(cls, fields: Any) -> Any:
+        """Leave out fields of other kinds that older files state with the value for "absent"."""
         if not isinstance(fields, dict):
             return fields
         stated = _ABSENT.keys() & fields.keys()
@@ -162,6 +163,7 @@ class Prescription(BaseModel):
 
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
+        """Refuse shapes that no tensor has, and an output axis beyond them."""
         if any(size < 0 for size in self.shape) or math.prod(self.shape) > _MOST:
             raise ValueError(f"no tensor has shape {self.shape}")
         if self.output_axis is not None and self.output_axis >= len(self.shape):
@@ -175,7 +177,7 @@ class Prescription(BaseModel):
 
     @property
     def states_more(self) -> bool:
-        """Whether it says what files of version 1 do not."""
+        """Whether it states a field that files of version 1 lack."""
         return any(getattr(self, field) != absent for field, absent in _LATER.items())
 
 

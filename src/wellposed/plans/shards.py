@@ -56,7 +56,7 @@ def _ranges(sharded: Any, axis: int) -> list[tuple[int, int, int]]:
 
 
 def _along(placement: Any, axis: int) -> Any:
-    """Return how a vector along an axis is placed where the tensor is placed so."""
+    """Return the placement of a vector along one axis of a tensor that has this placement."""
     from torch.distributed.tensor import Replicate, Shard
 
     if getattr(placement, "dim", None) != axis:

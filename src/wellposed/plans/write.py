@@ -134,13 +134,14 @@ def _write_all_(
     with torch.no_grad(), postponed_interruption() as interrupted, workers() as crew:
 
         def wait_for_all_but(most: int) -> None:
+            """Finish parameters in order until ``most`` are pending; raise `KeyboardInterrupt` after Ctrl-C."""
             while len(pending) > most and not interrupted():
                 if not wait(pending[0], _LOOK).not_done:
                     finish(pending.popleft())
             if interrupted() and (begun < len(written) or not all(f.done() for work in pending for f in work)):
                 raise _interruption(begun - _cancelled(pending), len(written))
 
-        # Biases come last: they are centred on what the others have become.
+        # Biases come last: they are centred on weights that are written before.
         for prescription in sorted(written, key=lambda p: isinstance(p, Centering)):
             parameter = parameters[prescription.name]
             if isinstance(prescription, Centering):

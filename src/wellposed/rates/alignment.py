@@ -82,18 +82,20 @@ def aligned(models: Sequence[Layout]) -> list[Place]:
         repeated = len({len(found) for found in lists}) > 1
         if not all(lists):
             continue
-        shares = [
-            [model.passed[name] / model.sums for name in found]
-            if by_sums and model.sums
-            else [index / max(len(found) - 1, 1) for index in range(len(found))]
-            for model, found in zip(models, lists, strict=True)
-        ]
+        shares = [_shares(model, found, by_sums) for model, found in zip(models, lists, strict=True)]
         for index, name in enumerate(first):
             nodes: list[Weighted] = [((name, 1.0),)]
             for found, share in zip(lists[1:], shares[1:], strict=True):
                 nodes.append(_at(shares[0][index], found, share) if repeated else ((found[index], 1.0),))
             places.append(Place(tuple(nodes), repeated))
     return sorted(places, key=lambda place: order[place.names[0]])
+
+
+def _shares(model: Layout, names: Sequence[str], by_sums: bool) -> list[float]:
+    """Return how far on its way each node lies: by the sums that it has passed, or else by its number among them."""
+    if by_sums and model.sums:
+        return [model.passed[name] / model.sums for name in names]
+    return [index / max(len(names) - 1, 1) for index in range(len(names))]
 
 
 def _at(share: float, names: Sequence[str], shares: Sequence[float]) -> Weighted:
@@ -146,18 +148,22 @@ def _templates(models: Sequence[Layout]) -> list[dict[str, Key]]:
     names = [{name: list(_parts(name)) for name in model.ops} for model in models]
     longest = max((len(parts) for model in names for parts in model.values()), default=0)
     for level in range(longest):
-        seen: dict[Key, list[set[int]]] = defaultdict(lambda: [set() for _ in names])
-        for index, model in enumerate(names):
-            for parts in model.values():
-                if level < len(parts) and isinstance(number := parts[level], int):
-                    seen[tuple(parts[:level])][index].add(number)
+        differing = _differing(names, level)
         for model in names:
             for parts in model.values():
-                if level < len(parts) and isinstance(parts[level], int):
-                    sets = seen[tuple(parts[:level])]
-                    if any(found != sets[0] for found in sets):
-                        parts[level] = "*"
+                if level < len(parts) and isinstance(parts[level], int) and tuple(parts[:level]) in differing:
+                    parts[level] = "*"
     return [{name: tuple(parts) for name, parts in model.items()} for model in names]
+
+
+def _differing(names: Sequence[Mapping[str, Sequence[str | int]]], level: int) -> set[Key]:
+    """Return the first ``level`` parts of names after which other numbers follow in one model than in another."""
+    seen: dict[Key, list[set[int]]] = defaultdict(lambda: [set() for _ in names])
+    for index, model in enumerate(names):
+        for parts in model.values():
+            if level < len(parts) and isinstance(number := parts[level], int):
+                seen[tuple(parts[:level])][index].add(number)
+    return {key for key, sets in seen.items() if any(found != sets[0] for found in sets)}
 
 
 def _parts(name: str) -> Key:

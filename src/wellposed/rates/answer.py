@@ -109,22 +109,25 @@ def answer(
             + (f", refined to {least:.3g} by a parabola in log rate" if least != best else "")
         )
     draws = len(exploration.starts)
-    diverged = sum(point.mean is None for point in curve)
-    reason = (
-        f"{tried} of {conditions.optimizer}, {draws} draw{'s' * (draws > 1)} of the weights, trained {how}: {told}"
-        + (f"; {diverged} rates diverged" if diverged else "")
-        + (f"; the grid was extended {exploration.widened} times" if exploration.widened else "")
-    )
+    trained = f"{tried} of {conditions.optimizer}, {draws} draw{'s' * (draws > 1)} of the weights, trained {how}"
     return Rate(
         value=value,
         interval=(min(bests), max(bests)) if len(bests) > 1 else None,
         definition=chosen,
         plateau=flat,
         argmin=least,
-        reason=reason,
+        reason=f"{trained}: {told}{_course(exploration)}",
         curve=curve,
         conditions=conditions,
         warnings=(*warnings, *_warnings(exploration, best)),
+    )
+
+
+def _course(exploration: Exploration) -> str:
+    """Return in words how many rates diverged and how often the grid was extended."""
+    diverged = sum(point.mean is None for point in exploration.curve)
+    return (f"; {diverged} rates diverged" if diverged else "") + (
+        f"; the grid was extended {exploration.widened} times" if exploration.widened else ""
     )
 
 
@@ -137,7 +140,7 @@ def _plateau(found: Sequence[Valley]) -> Plateau | None:
 
 
 def _warnings(exploration: Exploration, best: float) -> list[str]:
-    """Return where the rate that was found means less than it seems."""
+    """Return warnings that limit what the found rate means."""
     means, start = exploration.means, exploration.start
     warnings = []
     found = [one for one in exploration.valleys if one is not None]

@@ -66,6 +66,7 @@ class Hyperparameters:
     momentum: float | None = None
 
     def __post_init__(self) -> None:
+        """Raise `OptionError` for a number out of range, and keep the betas as a tuple."""
         check_positive(lr=self.lr)
         check_not_negative(weight_decay=self.weight_decay)
         if self.eps is not None:
@@ -335,6 +336,7 @@ def _check_fit(given: Hyperparameters, family: Family) -> None:
 
 
 def _ratio(option: str, pair: object) -> float:
+    """Return after over before; raises `OptionError` for what is no pair of positive numbers."""
     if (
         not isinstance(pair, Sequence)
         or isinstance(pair, str)
@@ -346,6 +348,7 @@ def _ratio(option: str, pair: object) -> float:
 
 
 def _check_critical(batch: tuple[float, float], critical: float | None) -> None:
+    """Raise `OptionError` for a batch beyond the critical one."""
     if critical is None:
         return
     check_positive(critical_batch=critical)
@@ -357,6 +360,7 @@ def _check_critical(batch: tuple[float, float], critical: float | None) -> None:
 
 
 def _batch_warnings(given: Hyperparameters, family: Family, ratio: float, critical: float | None) -> Iterator[str]:
+    """Yield what the rule for the batch takes for granted: that it is below the critical one, that β and ε follow."""
     if critical is None and ratio > 1.0:
         yield (
             "nothing says that the larger batch is below the critical one, beyond which rates grow by less; give "

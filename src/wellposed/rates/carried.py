@@ -282,33 +282,41 @@ class TransferCheck(Shown, Record):
 
 
 def way_transfer(name: str, curves: Sequence[SizeCurve], confidence: float, tolerance: float) -> WayTransfer:
-    """Return what the curves of one way come to."""
+    """Return how the best rate moves over the sizes of one way, with its interval and verdict."""
     first, last = curves[0], curves[-1]
     octaves = np.log2([curve.rates for curve in curves])
     shift, (low, high) = change(octaves, confidence, math.hypot(first.error, last.error))
     falls = first.open in ("above", "both") or last.open in ("below", "both")  # the shift is at most that
     rises = first.open in ("below", "both") or last.open in ("above", "both")
-    verdict: Verdict = "undecided"
-    if (low > tolerance and not falls) or (high < -tolerance and not rises):
-        verdict = "moves"
-    elif -tolerance <= low and high <= tolerance and not (falls or rises):
-        verdict = "carries"
-    losses = [curve.carried.losses for curve in curves]
-    worsening = None
-    if all(loss is not None for row in losses for loss in row):
-        rise, (least, most) = change(np.asarray(losses, dtype=float), confidence)
-        worsening = rise, least, most
     return WayTransfer(
         name=name,
         curves=tuple(curves),
         shift=shift,
         interval=(None if falls else low, None if rises else high),
-        worsening=worsening,
-        verdict=verdict,
+        worsening=_worsening(curves, confidence),
+        verdict=_verdict(None if falls else low, None if rises else high, tolerance),
     )
 
 
+def _verdict(low: float | None, high: float | None, tolerance: float) -> Verdict:
+    """Return what the interval of a shift in octaves says; an end is None where the shift may lie beyond it."""
+    if (low is not None and low > tolerance) or (high is not None and high < -tolerance):
+        return "moves"
+    within = low is not None and high is not None and -tolerance <= low and high <= tolerance
+    return "carries" if within else "undecided"
+
+
+def _worsening(curves: Sequence[SizeCurve], confidence: float) -> tuple[float, float, float] | None:
+    """Return how much the loss at the carried rate grows over the sizes, with its interval; None if a run diverged."""
+    losses = [curve.carried.losses for curve in curves]
+    if any(loss is None for row in losses for loss in row):
+        return None
+    rise, (least, most) = change(np.asarray(losses, dtype=float), confidence)
+    return rise, least, most
+
+
 def _octaves(way: WayTransfer) -> str:
+    """Return in words the shift of a way's best rate, with the end of its interval that is open as ≤, ≥ or ?."""
     low, high = way.interval
     if low is None or high is None:
         sign = "?" if low is None and high is None else "≤" if low is None else "≥"

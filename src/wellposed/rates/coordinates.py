@@ -298,7 +298,7 @@ def _changes(
 
 
 def arguments_of(model: nn.Module, loss_fn: LossFunction, batch: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return what the loss calls the model with.
+    """Return the arguments that the loss calls the model with.
 
     Raises:
         RateError: it does not call it.
@@ -315,7 +315,7 @@ def arguments_of(model: nn.Module, loss_fn: LossFunction, batch: Any) -> tuple[t
 
 
 def _activations(graph: Graph, model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return what every node makes of the graph's example, first outputs, in double precision."""
+    """Return every node's first output on the graph's example, in double precision."""
     fixed = parameter_values(graph)
     activations: dict[str, torch.Tensor] = {}
 
@@ -331,6 +331,7 @@ def _activations(graph: Graph, model: nn.Module) -> dict[str, torch.Tensor]:
 def _coordinate(
     place: Place, op: str, sizes: Sequence[int], seeds: int, runs: Mapping[tuple[int, int], Changes]
 ) -> Coordinate:
+    """Return how one activation's change scales with size: for each step the slope of log₂ change over log₂ size."""
     changes = _at(place, sizes, seeds, runs)
     logs = np.log2(np.where((changes > 0) & np.isfinite(changes), changes, np.nan))
     x = np.log2(np.asarray(sizes, dtype=float))

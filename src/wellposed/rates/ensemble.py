@@ -156,6 +156,7 @@ class Stack:
         updates: Mapping[str, Update],
         moving: Sequence[str],
     ) -> None:
+        """Stack the members' weights and moving buffers along a new first axis."""
         self._objective = objective
         parameters = {
             name: torch.stack([draws[member.seed].parameters[name] for member in members])
@@ -203,6 +204,8 @@ class Stack:
             steps.keep(kept)
 
     def _forward(self, batch: Any) -> Tensor:
+        """Return the losses of one batch, (members,), and keep the buffers as the pass leaves them."""
+
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> tuple[Tensor, Any]:
             loss, after = self._objective.at(parameters, {**self._still, **buffers}, batch)
             return loss, {name: after[name] for name in buffers}
@@ -318,10 +321,7 @@ def train(
         RateError: a loss that is not finite before the first step; batches that run out.
     """
     ending = ending or Ending()
-    count = min(probes, feed.steps)
-    probed = (
-        set() if ending.last or ending.held_out else {round((i + 0.5) * feed.steps / count - 0.5) for i in range(count)}
-    )
+    probed = _probed(ending, feed.steps, probes)
     held: list[Any] = list(ending.held_out)
     alive = list(members)
     lasting: dict[Member, float] = dict.fromkeys(members, 0.0)
@@ -364,6 +364,14 @@ def train(
     losses_at_end = dict(zip(alive, ends.tolist(), strict=True))
     drop(ends.tolist())
     return outcomes + [Outcome(m.rate, m.seed, starts[m], losses_at_end[m]) for m in alive]
+
+
+def _probed(ending: Ending, steps: int, probes: int) -> frozenset[int]:
+    """Return the steps on whose batches the final loss is taken, spread evenly; none where ``ending`` names others."""
+    if ending.last or ending.held_out:
+        return frozenset()
+    count = min(probes, steps)
+    return frozenset(round((i + 0.5) * steps / count - 0.5) for i in range(count))
 
 
 def _check_starts(starts: Mapping[Member, float]) -> None:

@@ -6,7 +6,6 @@ over depth. What the best rate of a curve is, and how far it is from another, is
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,10 +30,13 @@ from wellposed.rates.carried import Open, SizeCurve, TransferCheck, way_transfer
 from wellposed.rates.coordinates import LossFunction, ModelFunction, checked_sizes
 from wellposed.rates.ensemble import Draw, Ending, Member, Objective, Outcome, Workload
 from wellposed.rates.feed import Batches, Feed, feeds_of
-from wellposed.rates.find import Search, SearchSettings, digest_of, drawn, fingerprint, opened, training_of
-from wellposed.rates.grid import OCTAVES, continued
+from wellposed.rates.fingerprint import digest_of, fingerprint
+from wellposed.rates.grid import checked_octaves, continued
+from wellposed.rates.journal import opened
 from wellposed.rates.rate import Point
 from wellposed.rates.schedule import Schedule, schedule_factor
+from wellposed.rates.search import Search, SearchSettings, training_of
+from wellposed.rates.starts import drawn
 from wellposed.rates.valley import Valley, further, valley
 
 Way: TypeAlias = Callable[[nn.Module, int, float, Any], Optimizer]
@@ -126,7 +128,7 @@ def conditions(
     return Conditions(
         axis=axis,
         optimizer=optimizer,
-        rates=_checked_rates(rates, optimizer),
+        rates=checked_octaves(rates, optimizer),
         seeds=tuple(range(seed, seed + seeds)),
         steps=steps,
         held_out=held,
@@ -136,20 +138,6 @@ def conditions(
         settings=settings,
         **others,
     )
-
-
-def _checked_rates(rates: Sequence[float] | None, optimizer: str) -> tuple[float, ...]:
-    if rates is None:
-        highest = math.floor(OCTAVES.get(optimizer, (-14.0, -2.0))[1])
-        return tuple(2.0**octave for octave in range(highest - 5, highest + 1))
-    ordered = tuple(sorted(float(rate) for rate in rates))
-    proper = all(math.isfinite(rate) and rate > 0 for rate in ordered)
-    if len(ordered) < 5 or len(set(ordered)) < len(ordered) or not proper:
-        raise OptionError(
-            f"rates must hold at least five different positive learning rates, received {list(rates)}; "
-            "[2.0**k for k in range(-11, -5)] are some"
-        )
-    return ordered
 
 
 def train_family(
@@ -206,7 +194,7 @@ def _last(steps: int) -> int:
 
 
 def _warnings(name: str, curves: Sequence[SizeCurve], axis: str) -> list[str]:
-    """Return where the curves of a way mean less than they seem."""
+    """Return warnings that limit what a way's curves mean."""
     warnings = [
         f"{name}, {axis} {curve.size}: the rates tried ({curve.points[0].rate:.3g} to {curve.points[-1].rate:.3g}) end "
         f"inside of the valley ({curve.open}), so that the best rate is a bound; give further rates, or increase widen"
@@ -235,6 +223,7 @@ class _Sweep:
     """The runs of one way at one size: every rate and seed."""
 
     def __init__(self, family: _Family, name: str, way: Way, size: int) -> None:
+        """Draw the weights of every seed by the way, and set up the search."""
         self._shared = shared = family.shared
         self._where = f"{name}, {shared.axis} {size}"
         self._name, self._way, self._size = name, way, size

@@ -78,6 +78,9 @@ class Feed:
     def __init__(
         self, batches: Iterable[Any], steps: int | None, seed: int, device: torch.device, turn: int = 0
     ) -> None:
+        """Count the steps, the fewest of all ranks; raises `RateError` where batches run out or their number is
+        unknown.
+        """
         size = _size(batches)
         if steps is None and size is None:
             raise RateError("an iterator or a stream does not say how many batches it has: give steps=")

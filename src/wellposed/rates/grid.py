@@ -22,6 +22,21 @@ def default_grid(family: str) -> tuple[float, ...]:
     return tuple(float(2.0**octave) for octave in np.arange(low, high + _STEP / 2, _STEP))
 
 
+def checked_octaves(rates: Sequence[float] | None, optimizer: str) -> tuple[float, ...]:
+    """Return the rates to try in increasing order, by default six octaves up to the highest usual of the optimizer."""
+    if rates is None:
+        highest = math.floor(OCTAVES.get(optimizer, (-14.0, -2.0))[1])
+        return tuple(2.0**octave for octave in range(highest - 5, highest + 1))
+    ordered = tuple(sorted(float(rate) for rate in rates))
+    proper = all(math.isfinite(rate) and rate > 0 for rate in ordered)
+    if len(ordered) < 5 or len(set(ordered)) < len(ordered) or not proper:
+        raise OptionError(
+            f"rates must hold at least five different positive learning rates, received {list(rates)}; "
+            "[2.0**k for k in range(-11, -5)] are some"
+        )
+    return ordered
+
+
 def checked_grid(grid: Sequence[float]) -> tuple[float, ...]:
     """Return the rates in ascending order.
 

@@ -1,4 +1,4 @@
-"""A guard for the ratios between the rates of parameter groups, and for the sizes of what they are the rates of."""
+"""A guard for the ratios between the rates of parameter groups, and for the scales of their parameters."""
 
 from __future__ import annotations
 
@@ -155,6 +155,7 @@ class RatioGuard:
         self._handle: RemovableHandle = optimizer.register_step_pre_hook(lambda watched, *_: self._look(watched))
 
     def _look(self, optimizer: torch.optim.Optimizer) -> None:
+        """Check the ratios of rates, and the scales of weights before the first step; raise, or warn once."""
         try:
             check_ratios(optimizer.param_groups)
             self._looks += 1

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from wellposed import ranks
 from wellposed.errors import RateError
 from wellposed.rates.ensemble import Member, Outcome
 
@@ -32,6 +33,7 @@ class Journal:
     """
 
     def __init__(self, path: str | os.PathLike[str], settings: Mapping[str, JsonValue]) -> None:
+        """Read the runs of an earlier search of the same settings, or begin the file."""
         self._path = Path(path)
         self.outcomes: dict[Member, Outcome] = {}
         header = json.loads(json.dumps({"kind": _KIND, "version": _VERSION, "settings": dict(settings)}))
@@ -64,6 +66,7 @@ class Journal:
         self._append([{"rate": o.rate, "seed": o.seed, "start": o.start, "loss": o.loss} for o in fresh])
 
     def _append(self, entries: Iterable[Mapping[str, object]]) -> None:
+        """Add entries as lines, in one write that is on the disk when this returns."""
         text = "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries).encode()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
@@ -72,6 +75,7 @@ class Journal:
             os.fsync(file.fileno())
 
     def _parsed(self, line: bytes, number: int) -> dict[str, Any]:
+        """Return the object in one line; raises `RateError` with its number."""
         try:
             entry = json.loads(line)
         except ValueError as error:
@@ -96,3 +100,17 @@ class Journal:
 
 
 _AWAY = "give another path, or remove that line"
+
+
+def opened(path: str | os.PathLike[str] | None, fingerprint: Mapping[str, JsonValue]) -> Journal | None:
+    """Return the journal, on rank 0 alone; where it cannot be used, every rank raises."""
+    notes, complaint = None, ""
+    if path is not None and ranks.index() == 0:
+        try:
+            notes = Journal(path, fingerprint)
+        except (RateError, OSError) as error:
+            complaint = str(error)
+    complaint = ranks.shared(complaint)
+    if complaint:
+        raise RateError(complaint)
+    return notes

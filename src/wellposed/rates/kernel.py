@@ -162,9 +162,7 @@ def kernel(
         raise OptionError(f"noise must be between 0 and 1, received {noise!r}")
     readout = find_readout(graph)
     part, every = body(graph, readout)
-    free = frozenset[str]() if scale_free else frozenset(every) & frozenset[str]().union(*structure.scale_free(part))
-    if scale_free is None and any(over_the_batch(node) for node in part.nodes):
-        scale_free = False  # gradients explode between batch norms, where they limit no rate
+    free, scale_free = _without_scale(part, every, scale_free)
     names = every if scale_free is None else tuple(name for name in every if name not in free)
     found = (
         predicted(graph, part, names, readout, plan, inputs)
@@ -179,10 +177,7 @@ def kernel(
         )
     weights = found.turned(squares(part, plan, free), noise) if free and scale_free is None else {}
     own, shared = found.counted(weights)
-    full = sum(found.parts[name][0] for name in weights)
-    turned = 0.0 if free and scale_free is False else 1.0
-    if full:
-        turned = sum(weight * found.parts[name][0] for name, weight in weights.items()) / full
+    turned = 0.0 if free and scale_free is False else _mean_weight(found, weights)
     where = ", ".join(graph.values[value].name for value in readout.values)
     how = "predicted" if predict else f"measured on {samples} random inputs"
     formula = "K^(-1/2) (K̄/K)^(1/4)" + (f" (1 - K̄/K)^(-{0.75 * noise:g})" if noise else "")
@@ -204,6 +199,21 @@ def kernel(
     )
 
 
+def _without_scale(part: Graph, names: Collection[str], scale_free: bool | None) -> tuple[frozenset[str], bool | None]:
+    """Return the parameters whose scale norms take away, and how they count: in full, not at all, or in part (None)."""
+    if scale_free:
+        return frozenset(), scale_free
+    if scale_free is None and any(over_the_batch(node) for node in part.nodes):
+        scale_free = False  # gradients explode between batch norms, where they limit no rate
+    return frozenset(names) & frozenset[str]().union(*structure.scale_free(part)), scale_free
+
+
+def _mean_weight(found: Kernel, weights: Mapping[str, float]) -> float:
+    """Return the mean of parameters' weights by their parts of the kernel; 1 where they have none."""
+    full = sum(found.parts[name][0] for name in weights)
+    return sum(weight * found.parts[name][0] for name, weight in weights.items()) / full if full else 1.0
+
+
 def _said(count: int, scale_free: bool | None, turned: float) -> str:
     """Return in words how parameters count whose scale norms take away."""
     if not count:
@@ -223,6 +233,7 @@ def squares(part: Graph, plan: Plan | None, names: Collection[str]) -> dict[str,
 
 
 def _warnings(graph: Graph, readout: Readout, found: Kernel) -> tuple[str, ...]:
+    """Return warnings of inputs that look alike, a missing readout, and batch norms in training mode."""
     warnings = []
     if found.alike > ALIKE:
         warnings.append(

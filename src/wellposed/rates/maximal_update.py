@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -113,7 +114,7 @@ def _check(plan: Plan | None, samples: int, draws: int, exponent: float) -> None
 
 
 def _check_update(value: float, model: str) -> None:
-    """Raise `RateError` where the mean squared change is no number that a rate can be made of."""
+    """Raise `RateError` where the mean squared change is 0, or overflows."""
     if not math.isfinite(value) or value <= 0:
         what = "nothing" if value == 0 else "more than its number format can hold"
         raise RateError(
@@ -123,21 +124,22 @@ def _check_update(value: float, model: str) -> None:
         )
 
 
+@dataclass(slots=True)
 class _Measurement:
     """What one step on one sample changes, over random samples."""
 
-    def __init__(self, graph: Graph, names: Sequence[str], descriptors: Mapping[int, Input], seed: int) -> None:
-        self.graph = graph
-        self.names = names
-        self.descriptors = descriptors
-        self.seed = seed
-        self.mode: Mode = "forward"
+    graph: Graph
+    names: Sequence[str]
+    descriptors: Mapping[int, Input]
+    seed: int
+    mode: Mode = "forward"
 
     def squares(self, parameters: Mapping[str, Tensor], samples: int, draw: int) -> list[float]:
         """Return mean_j u_ij² for each sample i."""
         return list(itertools.islice(self._squares(parameters, draw), samples))
 
     def _squares(self, parameters: Mapping[str, Tensor], draw: int) -> Iterator[float]:
+        """Yield without end the squared change of what the readout receives, one for each sample."""
         for batch in itertools.count():
             generator = torch.Generator().manual_seed(random_stream(self.seed, draw, batch, 1))
             inputs = draw_inputs(self.graph, self.descriptors, generator)
@@ -186,6 +188,7 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _warnings(value: float, error: float, exponent: float) -> tuple[str, ...]:
+    """Return a warning where the standard error is more than `NOISY` octaves of the rate."""
     octaves = exponent / 2 * error / value / math.log(2)
     if not octaves > NOISY:
         return ()

@@ -99,6 +99,9 @@ def layer_multipliers(graph: Graph, *, plan: Plan | None = None, inputs: Describ
 
 
 def _multipliers(graph: Graph, gradients: Gradients) -> dict[str, float]:
+    """Return the rate of each parameter over the mean: one over its layer's squared gradient, a bias that of its
+    weight.
+    """
     names = trained(graph)
     uses = contractions(graph)
     inverse = {

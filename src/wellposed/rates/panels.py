@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wellposed.errors import visible
@@ -85,6 +85,7 @@ class _Frame:
     """The axes that all panels share."""
 
     def __init__(self, panels: Sequence[Panel]) -> None:
+        """Choose the ranges of losses and of octaves that show every valley, and their ticks."""
         curves = [curve for panel in panels for curve in panel.curves]
         finite = [loss for curve in curves for loss in curve.losses.values() if loss is not None]
         floor, bests = min(finite), [curve.height for curve in curves]
@@ -126,46 +127,62 @@ def _panel(
         f'<clipPath id="{mark}"><rect x="{x:.1f}" y="{y:.1f}" width="{_WIDTH}" height="{_HEIGHT}"/></clipPath>',
         f'<rect class="frame" x="{x:.1f}" y="{y:.1f}" width="{_WIDTH}" height="{_HEIGHT}"/>',
     ]
-    for octave in frame.octaves:
-        place = x + frame.x(octave)
-        parts.append(_line(place, y, place, y + _HEIGHT, "grid"))
-        parts.append(_text(place, y + _HEIGHT + 15, f"{octave}".replace("-", "−"), "middle"))
-    for tick in frame.ticks:
-        place = y + frame.y(tick)
-        parts.append(_line(x, place, x + _WIDTH, place, "grid"))
-        if left:
-            parts.append(_text(x - 6, place + 4, f"{tick:g}".replace("-", "−"), "end"))
+    parts += _grid(frame, x, y, left=left)
     if across:
         parts.append(_text(x + _WIDTH / 2, y + _HEIGHT + 34, across, "middle"))
     carried = x + frame.x(panel.curves[0].best)
     parts.append(_line(carried, y, carried, y + _HEIGHT, "carried"))
     lifted = 0  # crosses of several sizes at one rate stand below each other
     for curve in panel.curves:
-        colour = colours[curve.label]
-        points = [(x + frame.x(o), y + frame.y(loss)) for o, loss in sorted(curve.losses.items()) if loss is not None]
-        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-        dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2" fill="{colour}"/>' for a, b in points)
-        parts.append(
-            f'<g clip-path="url(#{mark})"><polyline class="curve" stroke="{colour}" points="{path}"/>{dots}</g>'
-        )
-        failed = [o for o, loss in curve.losses.items() if loss is None and frame.left <= o <= frame.right]
-        for place in failed:
-            a, b = x + frame.x(place), y + 8.0 + 9 * lifted
-            parts.append(
-                f'<path d="M{a - 3:.1f} {b - 3:.1f}l6 6m0 -6l-6 6" stroke="{colour}" stroke-width="1.5" fill="none"/>'
-            )
-        lifted += bool(failed)
+        parts.append(f'<g clip-path="url(#{mark})">{_losses(curve, frame, colours[curve.label], x, y)}</g>')
+        crosses = _crosses(curve, frame, colours[curve.label], x, y + 8.0 + 9 * lifted)
+        parts += crosses
+        lifted += bool(crosses)
     for curve in panel.curves:
-        colour, b = colours[curve.label], y + frame.y(min(curve.height, frame.high))
-        low, high = (x + frame.x(min(max(octave, frame.left), frame.right)) for octave in curve.spread)
-        parts.append(
-            f'<path d="M{low:.1f} {b:.1f}H{high:.1f}" stroke="{colour}" stroke-width="3" stroke-opacity=".5"/>'
-        )
-        parts.append(
-            f'<circle cx="{x + frame.x(curve.best):.1f}" cy="{b:.1f}" r="5" fill="{colour}" stroke="white" '
-            'stroke-width="1.4"/>'
-        )
+        parts += _best(curve, frame, colours[curve.label], x, y)
     return parts
+
+
+def _grid(frame: _Frame, x: float, y: float, *, left: bool) -> Iterator[str]:
+    """Yield the lines of octaves and of losses, with their numbers; those of losses on the ``left`` panel alone."""
+    for octave in frame.octaves:
+        place = x + frame.x(octave)
+        yield _line(place, y, place, y + _HEIGHT, "grid")
+        yield _text(place, y + _HEIGHT + 15, f"{octave}".replace("-", "−"), "middle")
+    for tick in frame.ticks:
+        place = y + frame.y(tick)
+        yield _line(x, place, x + _WIDTH, place, "grid")
+        if left:
+            yield _text(x - 6, place + 4, f"{tick:g}".replace("-", "−"), "end")
+
+
+def _losses(curve: Curve, frame: _Frame, colour: str, x: float, y: float) -> str:
+    """Return the line through the losses of one size, with a dot for each."""
+    points = [(x + frame.x(o), y + frame.y(loss)) for o, loss in sorted(curve.losses.items()) if loss is not None]
+    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+    dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2" fill="{colour}"/>' for a, b in points)
+    return f'<polyline class="curve" stroke="{colour}" points="{path}"/>{dots}'
+
+
+def _crosses(curve: Curve, frame: _Frame, colour: str, x: float, height: float) -> list[str]:
+    """Return a cross at ``height`` for each rate in view at which the size diverged."""
+    failed = [o for o, loss in curve.losses.items() if loss is None and frame.left <= o <= frame.right]
+    return [
+        f'<path d="M{x + frame.x(o) - 3:.1f} {height - 3:.1f}l6 6m0 -6l-6 6" stroke="{colour}" stroke-width="1.5" '
+        'fill="none"/>'
+        for o in failed
+    ]
+
+
+def _best(curve: Curve, frame: _Frame, colour: str, x: float, y: float) -> tuple[str, str]:
+    """Return the bar of the best rates between seeds, and the dot of their mean."""
+    height = y + frame.y(min(curve.height, frame.high))
+    low, high = (x + frame.x(min(max(octave, frame.left), frame.right)) for octave in curve.spread)
+    return (
+        f'<path d="M{low:.1f} {height:.1f}H{high:.1f}" stroke="{colour}" stroke-width="3" stroke-opacity=".5"/>',
+        f'<circle cx="{x + frame.x(curve.best):.1f}" cy="{height:.1f}" r="5" fill="{colour}" stroke="white" '
+        'stroke-width="1.4"/>',
+    )
 
 
 def _legend(colours: Mapping[str, str], width: float, *, failures: bool) -> tuple[list[str], float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import EllipsisType
 from typing import Any, Literal, TypeAlias
 
@@ -34,25 +34,35 @@ def small_graph(
     """Return the graph of a model for ``least`` samples, or for a few where batch norms couple the samples of a batch.
 
     The samples are counted along the first axis of the first input tensor, and every input tensor as long as that is
-    cut. A graph is taken as it is, and so is a model that cannot be run on fewer samples or has integers or booleans
-    among its inputs that are not cut: they may point at samples, as the edges of a graph network do.
+    cut. A graph is taken as it is, and so is a model that cannot be run on fewer samples, or whose inputs may point at
+    samples that would be cut, as the edges of a graph network do.
     """
     graph = graph_of(model, args, kwargs, training)
     size = batch_size(graph)
     keep = COUPLED if any(over_the_batch(node) for node in graph.nodes) else least
     if isinstance(model, Graph) or size <= keep:
         return graph
-    tensors = [tensor for _, tensor in input_tensors(tuple(args), kwargs)]
-    if any(tensor.layout != torch.strided for tensor in tensors):
-        return graph
-    cut = {id(tensor): tensor[:keep] for tensor in tensors if tensor.ndim and tensor.shape[0] == size}
-    if any(tensor.ndim and id(tensor) not in cut and not tensor.is_floating_point() for tensor in tensors):
+    cut = _cut([tensor for _, tensor in input_tensors(tuple(args), kwargs)], size, keep)
+    if cut is None:
         return graph
     fewer_args, fewer_kwargs = with_twins((tuple(args), dict(kwargs)), cut)
     try:
         return trace(model, *fewer_args, training=training, **fewer_kwargs)
     except TraceError:
         return graph
+
+
+def _cut(tensors: Sequence[Tensor], size: int, keep: int) -> dict[int, Tensor] | None:
+    """Return by id the first ``keep`` samples of the tensors that hold ``size`` of them; None if some may not be cut.
+
+    Integers and booleans that are not cut may point at samples that are.
+    """
+    if any(tensor.layout != torch.strided for tensor in tensors):
+        return None
+    cut = {id(tensor): tensor[:keep] for tensor in tensors if tensor.ndim and tensor.shape[0] == size}
+    if any(tensor.ndim and id(tensor) not in cut and not tensor.is_floating_point() for tensor in tensors):
+        return None
+    return cut
 
 
 def batch_size(graph: Graph) -> int:
@@ -83,6 +93,7 @@ _PROBABILITY = {
 
 
 def _quiet(node: Node) -> Node:
+    """Return the node without its randomness: dropout off, Bernoulli masks at their mean."""
     if node.op in _TRAINING_FLAG:
         return _with_argument(
             node, _TRAINING_FLAG[node.op], "train" if "dropout" in str(node.op) else "training", False
@@ -272,29 +283,26 @@ def random_stream(seed: int, *path: int) -> int:
 Mode = Literal["forward", "double backward"]
 
 
+@dataclass(eq=False, slots=True)
 class Pass:
     """One run of a graph on given weights and inputs, with its derivatives with respect to some of the parameters.
 
     The tensors given are only read.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        parameters: Mapping[str, Tensor],
-        names: Sequence[str],
-        inputs: Mapping[int, Tensor],
-        seed: int,
-    ) -> None:
-        self.graph = graph
-        self.parameters = parameters
-        self.names = names
-        self.inputs = inputs
-        self.seed = seed
-        self.leaves: list[Tensor] = [parameters[name].detach().requires_grad_() for name in names]
-        whole = {**parameters, **dict(zip(names, self.leaves, strict=True))}
+    graph: Graph
+    parameters: Mapping[str, Tensor]
+    names: Sequence[str]
+    inputs: Mapping[int, Tensor]
+    seed: int
+    leaves: list[Tensor] = field(init=False)
+    outputs: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.leaves = [self.parameters[name].detach().requires_grad_() for name in self.names]
+        whole = {**self.parameters, **dict(zip(self.names, self.leaves, strict=True))}
         with self._conditions(), torch.enable_grad():
-            self.outputs: list[Tensor] = Interpreter(graph, whole, {}, inputs, None).outputs()
+            self.outputs = Interpreter(self.graph, whole, {}, self.inputs, None).outputs()
 
     def gradient(self, cotangents: Sequence[Tensor]) -> list[Tensor]:
         """Return J^T v: the gradient of the sum of ``cotangents`` times the outputs, with respect to each parameter."""
@@ -320,6 +328,7 @@ class Pass:
             return self._forward(tangents) if mode == "forward" else self._double_backward(tangents)
 
     def _forward(self, tangents: Sequence[Tensor]) -> list[Tensor]:
+        """Return the derivatives of the outputs along tangents of the parameters, each in its output's shape."""
         with forward_ad.dual_level():
             whole = dict(self.parameters)
             for name, tangent in zip(self.names, tangents, strict=True):

@@ -151,6 +151,7 @@ def _count(n: int) -> str:
 
 
 def _warnings(total: Moments) -> tuple[str, ...]:
+    """Return a warning where more than `MANY` paths are counted."""
     if total.paths <= MANY:
         return ()
     return (

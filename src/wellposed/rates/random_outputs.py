@@ -142,7 +142,7 @@ def _one_position(
 
 
 class ExpectedOutputs:
-    """The same in expectation over weights and inputs, from backward signals: no passes, and a model on meta will do.
+    """Gradients and features as of `random_outputs`, in expectation, from backward signals: a model on meta will do.
 
     Attributes:
         batch: the samples of the graph.
@@ -150,6 +150,7 @@ class ExpectedOutputs:
     """
 
     def __init__(self, graph: Graph, part: Graph, readout: Readout, plan: Plan | None, inputs: Described) -> None:
+        """Run the forward signals, and count samples and positions; raises `OptionError` for one sample."""
         self.batch = batch_size(graph)
         if self.batch < 2:
             raise OptionError(

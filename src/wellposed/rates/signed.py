@@ -104,6 +104,9 @@ def _measured(
     inputs: Described,
     seed: int,
 ) -> tuple[float, float]:
+    """Return the root mean square of the features, and the sum of √E[g²] over elements of the gradients, by real
+    passes.
+    """
     squares: list[Tensor] | None = None
     power = 0.0
     for gradients, features in random_outputs(graph, part, names, readout, plan, samples, inputs, seed):
@@ -117,6 +120,7 @@ def _measured(
 def _predicted(
     graph: Graph, part: Graph, names: Sequence[str], readout: Readout, plan: Plan | None, inputs: Described
 ) -> tuple[float, float]:
+    """Return the same two figures in expectation, from signals."""
     expected = ExpectedOutputs(graph, part, readout, plan, inputs)
     gradients, _ = expected.summed(across=False, within=False)
     outputs = expected.batch * expected.positions

@@ -135,6 +135,7 @@ class Steps:
         self._update(parameter, gradient, self._rates * scale)
 
     def _sgd(self, parameter: Tensor, gradient: Tensor, rates: Tensor) -> None:
+        """Take a step of SGD with momentum and L2 decay on a stack (members, ...), each at its own rate."""
         decay, momentum = self._options["weight_decay"], self._options["momentum"]
         if decay:
             gradient = gradient.add(parameter, alpha=decay)
@@ -148,6 +149,7 @@ class Steps:
         parameter.addcmul_(gradient, rates, value=-1)
 
     def _adam(self, parameter: Tensor, gradient: Tensor, rates: Tensor) -> None:
+        """Take a step of Adam, with decoupled or L2 decay, on a stack (members, ...), each at its own rate."""
         decay, (slow, slower) = self._options["weight_decay"], self._options["betas"]
         if decay and self._options.get("decoupled_weight_decay", False):
             parameter.mul_(1 - rates * decay)

@@ -16,7 +16,7 @@ from wellposed.plans.optimizers import family_of
 from wellposed.rates.ensemble import LossFn
 from wellposed.rates.feed import Batches
 from wellposed.rates.find import Short, find_max_lr
-from wellposed.rates.rate import Conditions, Rate
+from wellposed.rates.rate import Conditions, Rate, RelativeRate
 from wellposed.rates.relative import find_rate_rule, optimizer_of, relative
 from wellposed.structure.branches import END, Branches, branches, kernel_sizes
 from wellposed.structure.widths import widths
@@ -125,22 +125,10 @@ def transfer(
     searched = _searched(search, loss_fn, batches, known, (base, base_plan), (target, target_plan))
     lower = relative(base, *base_args, rule=rule, plan=base_plan, **options)
     upper = relative(target, *target_args, rule=rule, plan=target_plan, **options)
-    factor = upper.value / lower.value
-    reason = (
-        f"{known.value:.4g} × {factor:.4g}, the ratio of the relative rates {upper.value:.4g} and {lower.value:.4g} of "
-        f"{target_graph.model} and {base_graph.model} by rule {rule!r}"
-    )
+    models = f"{target_graph.model} and {base_graph.model}"
+    factor, reason = _by_rule(known, rule, lower, upper, models)
     if searched is not None:
-        share = share_of(rule)
-        ratio = searched[1].value / searched[0].value
-        factor = factor**share * ratio ** (1.0 - share)
-        runs = sum(len(one.curve) for one in searched)
-        reason = (
-            f"{known.value:.4g} × {factor:.4g}: the ratio by rule {rule!r}, {upper.value:.4g} / {lower.value:.4g}, to "
-            f"the power {share:.2f}, times that of short searches, {searched[1].value:.4g} / {searched[0].value:.4g}, "
-            f"to the power {1 - share:.2f} (measured errors of {_ERRORS.get(rule, _UNKNOWN):.2f} and {_SHORT:.2f} "
-            f"octaves); {runs} runs of {searched[0].conditions.steps} steps"
-        )
+        factor, reason = _with_searches(known, rule, lower, upper, searched)
     warnings = [*known.warnings, *_changed(known.conditions, conditions), *lower.warnings, *upper.warnings]
     if family is not None and family != ("adam" if rule == "signed" else "sgd"):
         warnings.append(
@@ -153,6 +141,31 @@ def transfer(
             "warnings": tuple(dict.fromkeys(warnings)),
             "conditions": conditions or known.conditions,
         }
+    )
+
+
+def _by_rule(known: Rate, rule: str, lower: RelativeRate, upper: RelativeRate, models: str) -> tuple[float, str]:
+    """Return the ratio of two relative rates, and what the rate of the target comes to by it, in words."""
+    factor = upper.value / lower.value
+    return factor, (
+        f"{known.value:.4g} × {factor:.4g}, the ratio of the relative rates {upper.value:.4g} and {lower.value:.4g} of "
+        f"{models} by rule {rule!r}"
+    )
+
+
+def _with_searches(
+    known: Rate, rule: str, lower: RelativeRate, upper: RelativeRate, searched: Sequence[Rate]
+) -> tuple[float, str]:
+    """Return the mean in log rate of the rule's ratio and that of two short searches, and that in words."""
+    share = share_of(rule)
+    below, above = searched
+    factor = (upper.value / lower.value) ** share * (above.value / below.value) ** (1.0 - share)
+    runs = sum(len(one.curve) for one in searched)
+    return factor, (
+        f"{known.value:.4g} × {factor:.4g}: the ratio by rule {rule!r}, {upper.value:.4g} / {lower.value:.4g}, to "
+        f"the power {share:.2f}, times that of short searches, {above.value:.4g} / {below.value:.4g}, "
+        f"to the power {1 - share:.2f} (measured errors of {_ERRORS.get(rule, _UNKNOWN):.2f} and {_SHORT:.2f} "
+        f"octaves); {runs} runs of {below.conditions.steps} steps"
     )
 
 
@@ -222,6 +235,7 @@ class _Description:
 
 
 def _describe(graph: Graph) -> _Description:
+    """Return what models are compared by: depth, joins, kernel sizes, widths and operators."""
     structure = branches(graph)
     depth, joins = _layers(structure)
     steps = [step for step in structure.steps.values() if step.active or step.kind in ("normalisation", "pool")]
@@ -274,6 +288,7 @@ def _inputs(graph: Graph) -> Mapping[str, str]:
 
 
 def _check_loss(before: Conditions, after: Conditions | None) -> None:
+    """Raise `RateError` where loss or inputs are not those that the rate was found with."""
     for field, what in (("loss", "the loss"), ("inputs", "the inputs")):
         old, new = getattr(before, field), getattr(after, field, None)
         if old is not None and new is not None and old != new:
@@ -284,7 +299,7 @@ def _check_loss(before: Conditions, after: Conditions | None) -> None:
 
 
 def _changed(before: Conditions, after: Conditions | None) -> list[str]:
-    """Return what training conditions change, in words."""
+    """Return in words how the training conditions differ from those that the rate was found under."""
     if after is None:
         return []
     words = {"optimizer": "optimizer", "batch_size": "batch size", "steps": "number of steps", "schedule": "schedule"}
@@ -299,7 +314,7 @@ def _changed(before: Conditions, after: Conditions | None) -> list[str]:
 
 
 def _family(before: Conditions, after: Conditions | None) -> str | None:
-    """Return what steps are like in training: the family of its optimizer, None where nothing is known of it."""
+    """Return the family of the optimizers that rates are for: None where none is stated, ``several`` for several."""
     names = [one.optimizer for one in (before, after) if one is not None and one.optimizer is not None]
     found = set[str]()
     for name in names:
@@ -317,6 +332,7 @@ def _claim(rule: str, axis: str) -> str:
 
 
 def _words(value: Any) -> str:
+    """Return in words a mapping, a set or a number that differs between two models."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {one}" for name, one in value.items()) or "nothing"
     if isinstance(value, frozenset):

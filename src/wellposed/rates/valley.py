@@ -92,6 +92,7 @@ def loss_at(losses: Mapping[float, float | None], octave: float, reference: floa
 def _curve(
     losses: Mapping[float, float | None], reference: float
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return octaves in increasing order and losses, those above the reference or of diverged runs as the reference."""
     rates = sorted(losses)
     heights = [reference if (loss := losses[rate]) is None else min(loss, reference) for rate in rates]
     return np.log2(rates), np.asarray(heights)

@@ -133,7 +133,7 @@ def _same(one: torch.Tensor, two: torch.Tensor | None) -> bool:
 
 
 class _Remaking:
-    """One making of all that a model holds."""
+    """One reconstruction of the tensors of a model."""
 
     def __init__(self, model: nn.Module, sketch: Sketch) -> None:
         self.model = model

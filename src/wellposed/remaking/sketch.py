@@ -106,6 +106,7 @@ class Sketch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        """Run an operator on small tensors for real, and on large ones on meta with a sample of each."""
         kwargs = kwargs or {}
         tensors = _tensors((*args, *kwargs.values()))
         if func in _UNFILLED or func in _DRAWN or func in _FILLED:
@@ -241,7 +242,9 @@ class _Operands:
         self.unknown = False
 
     def sample(self, arg: Any) -> Any:
-        """Return what stands for an argument among samples."""
+        """Return the sample of a tensor, noted among ``samples``, or another argument as it is; ``unknown`` where there
+        is none.
+        """
         if not isinstance(arg, torch.Tensor):
             return arg
         found = self.sketch._held(arg)

@@ -52,6 +52,7 @@ def resets(module: nn.Module, hook: Callable[[nn.Module], object] | None) -> lis
 
 
 def _takes_nothing(function: Callable[..., object]) -> bool:
+    """Whether a function can be called without arguments."""
     try:
         inspect.signature(function).bind()
     except (TypeError, ValueError):

@@ -192,6 +192,7 @@ def _planned(graph: Graph, method: str, seed: int, options: Mapping[str, Any], s
 
 
 def _require_fit(graph: Graph, plan: Plan) -> None:
+    """Raise `PlanError` for the first parameter that the plan does not hold in its shape."""
     for name, parameter in graph.parameters.items():
         prescription = plan.prescriptions.get(name)
         if prescription is None or prescription.shape != parameter.shape:

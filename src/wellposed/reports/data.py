@@ -53,6 +53,7 @@ def page_data(report: Record) -> dict[str, Any]:
 
 
 def _operation_columns(operations: Sequence[Operation]) -> dict[str, list[Any]]:
+    """Return the columns of the operations, one entry for each in the graph's order; ``weighted`` lists indices."""
     return {
         "name": [operation.name for operation in operations],
         "op": [short_op(operation.op) for operation in operations],

@@ -107,6 +107,7 @@ def _section(name: str, title: str, body: str, lead: str = "") -> str:
 
 
 def _header(report: Record) -> str:
+    """Return the head of the page: facts, verdict, links to sections, and what the check found."""
     structure = report.structure
     numbers = sum(math.prod(row.shape) for row in report.parameters if not row.tied)
     facts = {
@@ -144,6 +145,7 @@ def _header(report: Record) -> str:
 
 
 def _signals(report: Record) -> str:
+    """Return the section of the two charts over depth, which the page's script draws."""
     captions = {
         "forward": depth_summary(report, "forward"),
         "backward": depth_summary(report, "backward"),
@@ -178,6 +180,7 @@ def _signals(report: Record) -> str:
 
 
 def _graph(report: Record) -> str:
+    """Return the section of the graph with its controls, which the page's script draws."""
     body = """<div class="controls" role="group" aria-label="What the graph shows">
 <label>colour <select id="graph-colour"></select></label>
 <label>find <input id="graph-find" type="search" placeholder="name of an operation" autocomplete="off"></label>
@@ -200,6 +203,7 @@ What the graph holds is in the table <a href="#every-signal">every signal</a>.</
 
 
 def _parameters(report: Record) -> str:
+    """Return the section of the table of parameters, which the page's script fills."""
     lead = (
         "“rate ×” is the plan's factor on the learning rate; “layer rate ×” is in inverse proportion to the layer's "
         "share of the neural tangent kernel, with mean 1 over parameters."
@@ -208,6 +212,7 @@ def _parameters(report: Record) -> str:
 
 
 def _rates(report: Record) -> str:
+    """Return the section with each rule's relative rate, or why there is none."""
     rows = [
         (
             row.rule,
@@ -247,6 +252,7 @@ def _transfer(check: TransferCheck | None) -> str:
 
 
 def _agreement(report: Record) -> str:
+    """Return the section on gradients of two sub-batches; ``""`` where none were taken."""
     if not report.agreement:
         return ""
     body = (
@@ -296,6 +302,7 @@ def _off(report: Record) -> str:
 
 
 def _coverage(report: Record) -> str:
+    """Return the section that counts signals by tag, and lists those that are not exact."""
     predicted = coverage_source(report)
     if predicted is None:
         return _section("coverage", "Coverage", "<p>There is no prediction.</p>")
@@ -320,6 +327,7 @@ def _every_signal() -> str:
 
 
 def _provenance(report: Record) -> str:
+    """Return the section of notes, versions, times and the command that makes the report again."""
     provenance = report.provenance
     rows = [
         ("inputs", provenance.inputs or "–"),

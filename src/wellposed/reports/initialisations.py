@@ -115,7 +115,7 @@ class _Begun:
 
     @property
     def initialisation(self) -> Initialisation:
-        """What was found out."""
+        """The signals, verdict and explanations so far."""
         return Initialisation(
             self.label, self.predicted, self.measured, self.verdict, self.explanations, self.differing
         )

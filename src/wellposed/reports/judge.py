@@ -95,17 +95,23 @@ def span(structure: Structure, signals: Iterable[Signal]) -> Span:
     readout are a fault: no weight after them sees the inputs.
     """
     names, trunk = weighted_names(structure), hidden_names(structure)
-    normed = {operation.name for operation in structure.operations if operation.normed}
     seen = [(moment(signal), signal.name) for signal in signals if signal.name in names]
     dead = tuple(name for value, name in seen if value == 0 and name in trunk)
     whole = span_of(seen)
-    scaled = [pair for pair in seen if pair[1] not in normed]
-    least = min((value for value, name in scaled if name in trunk and value > 0), default=math.inf)
-    counts = [pair for pair in scaled if pair[0] >= least or not names & trunk]
-    counted = span_of(counts or sorted(seen)[-1:])
+    counted = span_of(_counting(structure, seen, names & trunk) or sorted(seen)[-1:])
     if whole.broken or dead or whole.level == counted.level:
         return replace(whole, dead=dead)
     return replace(counted, zeros=whole.zeros, count=whole.count, whole=whole.ratio)
+
+
+def _counting(
+    structure: Structure, seen: Sequence[tuple[float, str]], trunk: frozenset[str]
+) -> list[tuple[float, str]]:
+    """Return the figures that count: scaled by no norm, and no smaller than the least on the trunk, if any is there."""
+    normed = {operation.name for operation in structure.operations if operation.normed}
+    scaled = [pair for pair in seen if pair[1] not in normed]
+    least = min((value for value, name in scaled if name in trunk and value > 0), default=math.inf)
+    return [pair for pair in scaled if pair[0] >= least] if trunk else scaled
 
 
 def sensitivity(structure: Structure, signals: Signals) -> Span:
@@ -200,16 +206,10 @@ def trunk_names(structure: Structure) -> frozenset[str]:
     The main output is the one that most weights lead to, one after the other, the last of several: others (caches of
     keys, states, auxiliary heads) leave the model on the way.
     """
-    operations = structure.operations
-    depth = [0] * len(operations)
-    for index, operation in enumerate(operations):
-        depth[index] = operation.weighted + max(
-            (depth[source] for source in operation.inputs if source >= 0), default=0
-        )
-    signals = [index for index in structure.outputs if operations[index].signal]
-    if not signals:
+    operations, output = structure.operations, _main_output(structure)
+    if output is None:
         return frozenset()
-    last = {max(signals, key=lambda index: (depth[index], index)): len(operations)}
+    last = {output: len(operations)}
     for index in reversed(range(len(operations))):
         if index in last and operations[index].signal:
             for source in operations[index].inputs:
@@ -221,6 +221,18 @@ def trunk_names(structure: Structure) -> frozenset[str]:
                 names.append(operation.name)
             open_until = max(open_until, last[index])
     return frozenset(names)
+
+
+def _main_output(structure: Structure) -> int | None:
+    """Return the last of the outputs that most weights lead to, one after the other; None without a signal."""
+    operations = structure.operations
+    depth = [0] * len(operations)
+    for index, operation in enumerate(operations):
+        depth[index] = operation.weighted + max(
+            (depth[source] for source in operation.inputs if source >= 0), default=0
+        )
+    signals = [index for index in structure.outputs if operations[index].signal]
+    return max(signals, key=lambda index: (depth[index], index), default=None)
 
 
 def judge(structure: Structure, initialisations: Sequence[Initialisation], failure: str | None) -> Judgement:
@@ -266,6 +278,7 @@ def _worse(all_of_them: Spans) -> Level:
 
 
 def _phrase(all_of_them: Spans, when: str, biases: bool) -> str:
+    """Return in words what the spans of an initialisation say; ``biases`` tells whether they are all that is shared."""
     words = (("signals", "E[x²]"), ("gradients along the trunk", "(‖x‖ ‖g‖)²"))
     parts = [_words(item, *word) for item, word in zip(all_of_them, words, strict=False) if item is not None]
     alike = all_of_them[-1]

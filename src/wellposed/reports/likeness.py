@@ -42,14 +42,15 @@ def differing(
     Returns:
         None where that cannot be seen: one input alone, or inputs that are alike themselves.
     """
-    values = [batch[value] for value in graph.inputs if value in batch and batch[value].ndim]
-    size = values[0].shape[0] if values else 0
-    if size < 2 or not any(_share(value) > _ALIKE for value in values if value.shape[0] == size):
+    size = _unlike(graph, batch)
+    if not size:
         return None
     shares: dict[str, float] = {}
     moments: dict[str, float] = {}
 
     def look(into: dict[str, float], of: Callable[[Tensor], float], wanted: Collection[str]) -> None:
+        """Run a pass, and enter what ``of`` makes of each wanted output, by name."""
+
         def observe(node: Node, outputs: Sequence[Tensor]) -> None:
             for value, tensor in zip(node.outputs, outputs, strict=True):
                 name = graph.values[value].name
@@ -72,6 +73,14 @@ def differing(
         look(moments, _second_moment, {name})
         biases = bool(moments[name] < _LEFT * before)
     return Differing(shares[name], name, biases)
+
+
+def _unlike(graph: Graph, batch: Mapping[int, Tensor]) -> int:
+    """Return how many inputs a pass has along the first axis; 0 for one alone, or where they are alike themselves."""
+    values = [batch[value] for value in graph.inputs if value in batch and batch[value].ndim]
+    size = values[0].shape[0] if values else 0
+    differ = size > 1 and any(_share(value) > _ALIKE for value in values if value.shape[0] == size)
+    return size if differ else 0
 
 
 def _share(tensor: Tensor) -> float:

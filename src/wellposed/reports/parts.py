@@ -163,10 +163,12 @@ def agreement_of(
     stages: Stages,
 ) -> dict[Label, Agreement]:
     """Return how well the gradients of two sub-batches agree, layer by layer, for each initialisation."""
+    from wellposed.gradients.batches import Batch
     from wellposed.gradients.cosine import of_sub_batches
-    from wellposed.gradients.problem import Batch, Problem
+    from wellposed.gradients.problem import Problem
 
     def scores() -> dict[Label, Agreement]:
+        """Return the agreement of two sub-batches' gradients by layer, of the model's own weights and of the plan's."""
         problem = Problem(model, loss_fn, training=training, seed=seed)
         batch = Batch.of(next(iter(loss_batches), None))
         starts: dict[Label, dict[str, Tensor]] = {"own": problem.parameters}
@@ -191,6 +193,7 @@ def parameter_rows(graph: Graph, plan: Plan | None, multipliers: Mapping[str, fl
 def _row(
     name: str, tied: bool, tensor: Tensor, prescription: Prescription | None, multiplier: float | None
 ) -> ParameterRow:
+    """Return the row of one parameter: its shape, what it holds now, and what is planned."""
     readable = is_held(tensor) and tensor.is_floating_point() and tensor.numel()
     numbers = tensor.detach().reshape(-1) if readable else None
     return ParameterRow(

@@ -72,6 +72,7 @@ class Initialisation(Shown):
     differing: Differing | None = None
 
     def _summary(self) -> Summary:
+        """Return whether the signals are predicted or measured, and how many were compared."""
         kinds = (("predicted", self.predicted), ("measured", self.measured))
         known = " and ".join(kind for kind, signals in kinds if signals is not None) or "unknown"
         compared = (

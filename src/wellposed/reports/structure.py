@@ -137,6 +137,7 @@ def _normed(graph: Graph) -> set[int]:
 def _operation(
     graph: Graph, node: Node, made: Mapping[int, int], home: Mapping[int, int], weighted: bool, normed: bool
 ) -> Operation:
+    """Return a node as the picture shows it; ``made`` maps values to operations, ``home`` nodes to module groups."""
     return Operation(
         name=node.name,
         module=node.module,

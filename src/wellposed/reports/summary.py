@@ -71,7 +71,7 @@ def check_summary(report: Record) -> list[str]:
 
 
 def explain_command(report: Record, item: Initialisation, name: str) -> str:
-    """Return what to ask for the explanation of an operation, as the report itself was asked for."""
+    """Return the command or call that explains an operation, with the options that the report was made with."""
     words = shlex.split(report.provenance.command)
     if words[:2] != ["wellposed", "report"] or "--training" in words or "--meta" in words:
         weights = ", plan=plan" if item.label == "plan" else ""

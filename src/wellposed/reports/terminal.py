@@ -63,6 +63,7 @@ def seen(item: Initialisation, direction: Direction) -> dict[str, float]:
 
 
 def _series(report: Record, direction: Direction) -> Iterator[tuple[str, list[float]]]:
+    """Yield each initialisation's title with the figures of the judged operations, in the graph's order."""
     names = judged_names(report.structure, direction)
     for item in report.initialisations:
         levels = [value for name, value in seen(item, direction).items() if name in names]
@@ -91,6 +92,7 @@ def worst_operations(report: Record, limit: int) -> list[str]:
 
 
 def _worst_table(report: Record, names: list[str]) -> Table:
+    """Return a table of operations by name, with a column for each direction and initialisation."""
     shown = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", width=WIDTH)
     shown.add_column("operation", overflow="fold", ratio=1)
     columns = []

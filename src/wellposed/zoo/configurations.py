@@ -135,6 +135,7 @@ def shrink(config: Any, widths: bool) -> None:
 
 
 def _shorten(config: Any) -> None:
+    """Set every depth above 2 to 2, and cut lists of one item for each layer to the first and the last."""
     entries = dict(vars(config))
     for key, depth in entries.items():
         if type(depth) is int and depth > 2 and _DEPTHS.match(key) and not _NOT_DEPTHS.search(key):
@@ -145,6 +146,7 @@ def _shorten(config: Any) -> None:
 
 
 def _narrow(config: Any) -> None:
+    """Cut widths and the vocabulary down, with the ids of tokens that lie beyond it."""
     sizes = {key: size for key, size in vars(config).items() if type(size) is int}
     for key, size in sizes.items():
         if size > _WIDTHS.get(key, size):

@@ -71,6 +71,9 @@ def load_training(name: str) -> Training:
     folder, make = Path(path).parent, function_of(Path(path), function)
 
     def again() -> tuple[Any, Any, Any]:
+        """Return model, loss function and batches, made anew; raises `OptionError` where the function returns
+        something else.
+        """
         made = _anew(make)
         if not isinstance(made, tuple) or len(made) != 3 or not callable(made[0]) or not callable(made[1]):
             raise OptionError(

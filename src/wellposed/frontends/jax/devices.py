@@ -17,7 +17,7 @@ _SAME = frozenset(
         "vary_unreduced_cast_p",
     }
 )  # fmt: skip
-"""Primitives that give what they take, where it comes from one device."""
+"""Collective primitives that return their operands where there is one device."""
 
 
 def require_one_device(equation: Any, source: str) -> None:
@@ -41,7 +41,7 @@ def require_one_device(equation: Any, source: str) -> None:
 
 
 def passes_on(equation: Any) -> bool:
-    """Whether an equation tells devices something, and there is one: it gives what it takes.
+    """Whether an equation is a collective operation over one device, which returns its operands.
 
     The same primitives over positional axes, which `jax.vmap` makes of named ones, are sums and maxima (`RULES`).
     """

@@ -14,7 +14,7 @@ from wellposed.frontends.jax.primitives import NUMBERS, RULES
 from wellposed.frontends.jax.program import Program, Step, Value
 
 Enter = Callable[[tuple[str, ...]], None]
-"""What is told which layers run, outermost first, before every step."""
+"""A function that is called before every step with the layers that run, outermost first."""
 
 
 def check_rules(program: Program) -> None:
@@ -79,6 +79,7 @@ def _operands(step: Step, known: dict[int, Tensor]) -> list[Any]:
 
 
 def _plain(step: Step, known: dict[int, Tensor], _enter: Enter | None) -> list[Tensor]:
+    """Run a primitive by its rule, and return its results in the dtypes that JAX states."""
     try:
         made = RULES[step.name](*_operands(step, known), **step.params)
     except (WellposedError, TypeError, ValueError, AssertionError) as error:
@@ -105,6 +106,7 @@ def _as_stated(result: Tensor, value: Value) -> Tensor:
 
 
 def _scan(step: Step, known: dict[int, Tensor], enter: Enter | None) -> list[Tensor]:
+    """Run a scan turn by turn: the carry after the last, and the other results stacked along axis 0."""
     (body,) = step.bodies
     params = step.params
     operands = [_tensor(value, known) for value in step.inputs]
@@ -125,6 +127,7 @@ def _scan(step: Step, known: dict[int, Tensor], enter: Enter | None) -> list[Ten
 
 
 def _while(step: Step, known: dict[int, Tensor], enter: Enter | None) -> list[Tensor]:
+    """Run a loop until its condition is false, and return the state it ends with."""
     cond, body = step.bodies
     operands = [_tensor(value, known) for value in step.inputs]
     in_cond, in_body = step.params["cond_nconsts"], step.params["body_nconsts"]

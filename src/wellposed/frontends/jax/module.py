@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,14 +12,14 @@ from unittest.mock import patch
 
 import jax
 import numpy as np
-import torch
 from flax import nnx
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from wellposed.errors import InputError, PlanError
 from wellposed.frontends.base import Frontend, unique, written
-from wellposed.frontends.jax.dtypes import constant, torch_dtype
+from wellposed.frontends.jax.arrays import array_like, aval_of, is_float, memory_of, tensor_of
+from wellposed.frontends.jax.dtypes import torch_dtype
 from wellposed.frontends.jax.interpreter import check_rules, run_program
 from wellposed.frontends.jax.program import Program, program_of
 from wellposed.frontends.jax.whole import with_whole_operators
@@ -59,6 +58,7 @@ class JaxModule(Frontend):
     """A model of JAX as a module. It shares the memory of arrays that are the CPU's, which is only to be read."""
 
     def __init__(self, model: Any) -> None:
+        """Register the model's arrays by path, as parameters where they are trained, else as buffers."""
         super().__init__()
         self._model = (model,)
         self._traces: dict[Any, _Traced] = {}
@@ -66,7 +66,7 @@ class JaxModule(Frontend):
         self._names = unique(path for path, _, _ in leaves)
         self._held_as = [trained for _, _, trained in leaves]
         for name, (_, leaf, trained) in zip(self._names, leaves, strict=True):
-            tensor = _memory(leaf)
+            tensor = memory_of(leaf)
             self.hold(name, nn.Parameter(tensor) if trained else tensor, trained=trained)
         self._avals = [jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype) for _, leaf, _ in leaves]
 
@@ -110,13 +110,14 @@ class JaxModule(Frontend):
         )
         key = (training, structure, kinds)
         if key not in self._traces:
-            with _disable_current_modes():  # whoever traces this module is not to see what prepares it
+            with _disable_current_modes():  # a trace of this module must not record its preparation
                 self._traces[key] = self._traced(leaves, structure, training)
         return self._traces[key]
 
     def _traced(self, leaves: list[Any], structure: Any, training: bool) -> _Traced:
+        """Return the program for inputs of these shapes; raises `InputError` with JAX' message where there is none."""
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        avals = [_aval(leaves[place]) for place in places]
+        avals = [aval_of(leaves[place]) for place in places]
 
         def run(variables: list[Any], arrays: list[Any]) -> Any:
             whole = list(leaves)
@@ -152,7 +153,7 @@ class JaxModule(Frontend):
 
     def converted(self, tree: Any) -> Any:
         """Return arguments with every array as a tensor."""
-        return jax.tree.map(_tensor, tree)
+        return jax.tree.map(tensor_of, tree)
 
     def arrays(self, plan: Plan, **settings: Any) -> dict[str, Any]:
         """Return what a plan writes, as arrays by path, in the dtypes and on the devices of those that they replace.
@@ -177,6 +178,7 @@ class NNXModule(JaxModule):
     """A Flax NNX module."""
 
     def __init__(self, model: Any) -> None:
+        """Register the module's variables; those of recurrent cells are kept by plans."""
         super().__init__(model)
         cells = ["/".join(map(str, path)) for path, node in nnx.iter_graph(model) if isinstance(node, nnx.RNNCellBase)]
         for name in self._parameters:
@@ -184,14 +186,16 @@ class NNXModule(JaxModule):
                 self.kept[name] = "recurrent weights keep their default scheme (Appendix A)"
 
     def _leaves(self, model: Any) -> Iterator[tuple[str, Any, bool]]:
+        """Yield the arrays of a module's variables; those of `nnx.Param` in floating point are trained."""
         self._graph, state = nnx.split(model)
         paths, self._structure = jax.tree_util.tree_flatten_with_path(state)
         variables = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, nnx.Variable))
         kinds = [kind for one in variables for kind in [type(one)] * len(jax.tree.leaves(one))]
         for (path, leaf), kind in zip(paths, kinds, strict=True):
-            yield path_of(path), leaf, issubclass(kind, nnx.Param) and _is_float(leaf)
+            yield path_of(path), leaf, issubclass(kind, nnx.Param) and is_float(leaf)
 
     def _call(self, leaves: Sequence[Any], args: Sequence[Any], training: bool) -> Any:
+        """Call a copy of the module in its mode, each of its layers in a named scope."""
         copy = nnx.merge(self._graph, jax.tree.unflatten(self._structure, leaves))
         copy.train() if training else copy.eval()
         modules = {
@@ -205,6 +209,7 @@ class NNXModule(JaxModule):
             return copy(*args)
 
     def _layers(self, scopes: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+        """Yield the tagged modules among scopes, a call within the same module not again."""
         seen = ""
         for scope in scopes:
             if scope.startswith(_MARK):
@@ -220,7 +225,7 @@ class NNXModule(JaxModule):
         state = nnx.state(model)
         paths, structure = jax.tree_util.tree_flatten_with_path(state)
         leaves = [
-            _like(arrays[name], leaf) if name in arrays else leaf
+            array_like(arrays[name], leaf) if name in arrays else leaf
             for name, (_, leaf) in zip(self._names, paths, strict=True)
         ]
         nnx.update(model, jax.tree.unflatten(structure, leaves))
@@ -237,6 +242,7 @@ class FunctionModule(JaxModule):
         return nn.Module.__new__(type(name, (cls,), {"__doc__": cls.__doc__}))
 
     def _leaves(self, model: Any) -> Iterator[tuple[str, Any, bool]]:
+        """Yield the arrays of the tree; raises `InputError` for what is no array."""
         paths, self._structure = jax.tree_util.tree_flatten_with_path(model.params)
         for path, leaf in paths:
             if not hasattr(leaf, "dtype"):
@@ -244,7 +250,7 @@ class FunctionModule(JaxModule):
                     f"{path_of(path)!r} of the parameters is no array but {type(leaf).__name__}: pass arrays alone, "
                     "and keep what else the function needs in the function (equinox.partition, functools.partial)"
                 )
-            yield path_of(path), leaf, _is_float(leaf)
+            yield path_of(path), leaf, is_float(leaf)
 
     def _call(self, leaves: Sequence[Any], args: Sequence[Any], training: bool) -> Any:
         (model,) = self._model
@@ -261,7 +267,7 @@ class FunctionModule(JaxModule):
         arrays = self.arrays(plan, **settings)
         (model,) = self._model
         leaves = [
-            _like(arrays[name], leaf) if name in arrays else leaf
+            array_like(arrays[name], leaf) if name in arrays else leaf
             for name, leaf in zip(self._names, jax.tree.leaves(model.params), strict=True)
         ]
         return jax.tree.unflatten(self._structure, leaves)
@@ -304,6 +310,8 @@ def _scoped(kinds: set[type]) -> Iterator[None]:
     calls = 0
 
     def named(original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a method in a scope of its own for tagged modules."""
+
         @wraps(original)
         def call(module: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal calls
@@ -339,6 +347,7 @@ class _Following:
         self._holders = {path for chain in chains for path in chain[:-1]}
 
     def __call__(self, scopes: tuple[str, ...]) -> None:
+        """Leave the layers that have ended and enter those that begin, the outermost first."""
         wanted = list(self._layers(scopes))
         common = 0
         for one, other in zip(self._now, wanted, strict=False):
@@ -350,66 +359,3 @@ class _Following:
         for _, path, kind in wanted[common:]:
             self._stack.enter(hash(path), path, kind, path not in self._holders)
         self._now = wanted
-
-
-# ---- arrays and tensors ---------------------------------------------------------------------------------------------
-
-
-def _is_float(leaf: Any) -> bool:
-    return bool(jax.dtypes.issubdtype(leaf.dtype, np.inexact))
-
-
-def _memory(leaf: Any) -> Tensor:
-    """Return an array as a tensor, which shares its memory where that is the CPU's; on meta for a shape alone."""
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
-        return torch.zeros(leaf.shape, dtype=torch.int64)
-    dtype = torch_dtype(leaf.dtype)
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return torch.empty(leaf.shape, dtype=dtype, device="meta")
-    if isinstance(leaf, jax.Array) and dtype.is_floating_point and _on_one_cpu(leaf):
-        return torch.utils.dlpack.from_dlpack(leaf)
-    return constant(leaf)
-
-
-def _on_one_cpu(array: Any) -> bool:
-    devices = list(array.devices())
-    return len(devices) == 1 and devices[0].platform == "cpu"
-
-
-def _tensor(value: Any) -> Any:
-    """Return an array as a tensor, in the dtype that JAX computes in; numbers, strings and keys as they are."""
-    if isinstance(value, Tensor):
-        return value.to(torch_dtype(_dtype(value)))
-    if not isinstance(value, (jax.Array, np.ndarray, np.generic)):
-        return value
-    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
-        return value
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # float64 becomes float32, as in any call of the model
-        return constant(jax.numpy.asarray(value))
-
-
-def _dtype(tensor: Tensor) -> Any:
-    name = str(tensor.dtype).removeprefix("torch.")
-    return jax.dtypes.canonicalize_dtype(name)
-
-
-def _aval(tensor: Tensor) -> Any:
-    return jax.ShapeDtypeStruct(tuple(tensor.shape), _dtype(tensor))
-
-
-def _like(tensor: Tensor, leaf: Any) -> Any:
-    """Return a tensor as an array in the place of another: of its dtype, on its devices."""
-    array = array_of(tensor, leaf.dtype)
-    return jax.device_put(array, leaf.sharding) if isinstance(leaf, jax.Array) else array
-
-
-def array_of(tensor: Tensor, dtype: Any = None) -> Any:
-    """Return a tensor as an array of NumPy, with memory of its own.
-
-    Args:
-        tensor: on the CPU.
-        dtype: one of JAX; None takes float32.
-    """
-    array = tensor.to(torch.complex64 if tensor.is_complex() else torch.float32).numpy()
-    return np.array(array, dtype=dtype)

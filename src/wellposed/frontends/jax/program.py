@@ -85,7 +85,7 @@ class Value:
 
 @dataclass(eq=False, slots=True)
 class Step:
-    """One operation.
+    """One operation of a program.
 
     Attributes:
         name: of the primitive, or of the function of JAX that it is.
@@ -156,6 +156,7 @@ def program_of(closed: Any, held: Sequence[bool]) -> Program:
 
 
 def _constants(program: Program, jaxpr: Any, arrays: Iterable[Any]) -> list[Value]:
+    """Return a value for each constant, and add those that are no single number to the program."""
     values = []
     for variable, array in zip(jaxpr.constvars, arrays, strict=True):
         value = Value(variable.aval, number=_one_number(array))
@@ -201,6 +202,7 @@ class _Flattening:
         return [value(atom) for atom in jaxpr.outvars]
 
     def _equation(self, equation: Any, inputs: list[Value], scopes: tuple[str, ...]) -> list[Value]:
+        """Append one equation, inlined, folded or as a step, and return what it gives."""
         name = equation.primitive.name
         source = _source(equation) or self.source  # what JAX' own functions make has the line of their call
         if name == "shard_map":
@@ -253,10 +255,23 @@ def _folded(equation: Any, inputs: list[Value]) -> list[Value] | None:
         chosen = inputs[1 + int(inputs[0].number.real)]
         return [chosen] if chosen.shape == tuple(equation.outvars[0].aval.shape) else None
     if name in _NEUTRAL and len(inputs) == 2:
-        for one, other in (inputs, inputs[::-1]) if name not in ("sub", "div") else (inputs,):
-            same = one.shape == tuple(equation.outvars[0].aval.shape) and one.number is None
-            if same and other.number is not None and other.number == _NEUTRAL[name]:
-                return [one]
+        unchanged = _unchanged(name, inputs, tuple(equation.outvars[0].aval.shape))
+        if unchanged is not None:
+            return [unchanged]
+    return _computed(equation, inputs)
+
+
+def _unchanged(name: str, inputs: list[Value], shape: tuple[int, ...]) -> Value | None:
+    """Return the operand that an operator of two leaves as it is, since the other is neutral and the shape the same."""
+    for one, other in (inputs, inputs[::-1]) if name not in ("sub", "div") else (inputs,):
+        same = one.shape == shape and one.number is None
+        if same and other.number is not None and other.number == _NEUTRAL[name]:
+            return one
+    return None
+
+
+def _computed(equation: Any, inputs: list[Value]) -> list[Value] | None:
+    """Return the one number that an equation makes of numbers; None where it is no such equation."""
     outputs = [variable.aval for variable in equation.outvars]
     scalar = len(outputs) == 1 and not outputs[0].shape and not _is_key(outputs[0].dtype) and bool(inputs)
     if not scalar or equation.effects or any(value.number is None or value.shape for value in inputs):
@@ -280,13 +295,13 @@ def _function_of_jax(primitive: str, called: Any) -> str | None:
 
 
 def _stated(equation: Any) -> dict[str, Any]:
-    """Return what a function of JAX makes, which its rule is told in the place of the primitive's parameters."""
+    """Return shape and dtype of a JAX function's result: its rule takes these instead of the primitive's parameters."""
     (made,) = equation.outvars
     return {"shape": made.aval.shape, "dtype": torch_dtype(made.aval.dtype)}
 
 
 def _called(equation: Any, inputs: list[Value]) -> tuple[Any, list[Value]]:
-    """Return the jaxpr that an equation calls, or None, and what it is called with."""
+    """Return the jaxpr that an equation calls and its arguments; None and the operands where it calls none."""
     params = equation.params
     if equation.primitive.name == "custom_linear_solve":  # jaxprs for gradients too, and what each of them holds
         lengths = params["const_lengths"]
@@ -311,6 +326,7 @@ def _bodies(equation: Any, inputs: list[Value], scopes: tuple[str, ...], source:
 
 
 def _body(closed: Any, outer: Sequence[Value], scopes: tuple[str, ...], source: str) -> Program:
+    """Return the program of a loop or branch, whose inputs are the model's variables where the outer ones are."""
     inputs = [Value(variable.aval, held=value.held) for variable, value in zip(closed.jaxpr.invars, outer, strict=True)]
     program = Program(inputs)
     constants = _constants(program, closed.jaxpr, closed.consts)

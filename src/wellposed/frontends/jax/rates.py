@@ -55,7 +55,10 @@ def transformation(groups: Sequence[Mapping[str, Any]], lr: Rate, optimizer: str
     label: dict[str, str] = {name: group["name"] for group in groups for name in group["param_names"]}
 
     def labels(params: Any) -> Any:
+        """Return the tree of parameters with the name of each one's rate group in its place."""
+
         def label_of(path: Any, _leaf: Any) -> str:
+            """Return the group of the parameter at a path; raises `PlanError` where the plan has none."""
             name = path_of(path)
             if name not in label:
                 raise PlanError(
@@ -70,6 +73,7 @@ def transformation(groups: Sequence[Mapping[str, Any]], lr: Rate, optimizer: str
 
 
 def _scaled(lr: Rate, factor: float) -> Rate:
+    """Return a rate, or a schedule of rates over steps, times a factor."""
     if not callable(lr):
         return lr * factor
 
@@ -105,6 +109,7 @@ def _for_group(optimizer: str | Callable[..., Any], rate: Rate, group: Mapping[s
 
 
 def _check_eps(name: str, make: Callable[..., Any], more: Mapping[str, float]) -> None:
+    """Raise `OptionError` where a plan asks for an ε that the optimizer does not take."""
     taken = inspect.signature(make).parameters.values()
     if more and not any(p.name == "eps" or p.kind is p.VAR_KEYWORD for p in taken):
         raise OptionError(

@@ -16,7 +16,7 @@ from wellposed.frontends.keras.variables import long_paths
 
 _MODELS = ("Functional", "Model", "Sequential")
 _NEUTRAL: dict[str, tuple[Any, ...]] = {"groups": (1,), "implementation": (0, 1, 2)}
-"""Arguments that Keras 3 has not, with values that say nothing, beside those that are false or empty."""
+"""Arguments that Keras 3 lacks, with the values that change nothing, beside false and empty ones."""
 _RENAMED = {("LeakyReLU", "alpha"): "negative_slope"}
 _ACTIVATIONS = ("activation", "recurrent_activation")
 _INNER = ("layer", "backward_layer", "cell")
@@ -66,6 +66,7 @@ def _model(kind: str, config: Any, lambdas: _Functions) -> Any:
 
 
 def _sequential(config: Any, lambdas: _Functions) -> Any:
+    """Return a Sequential model with the layers of a configuration."""
     named = config if isinstance(config, dict) else {"name": None, "layers": config}  # a list, before Keras 2.2
     model = keras.Sequential(name=named["name"])
     for place, told in enumerate(named["layers"]):
@@ -83,6 +84,7 @@ class _Replay:
     """The calls of a functional model, node by node."""
 
     def __init__(self, config: Mapping[str, Any], lambdas: _Functions) -> None:
+        """Make the layers, and list the calls that wait for tensors of others."""
         self._config = config
         self._tensors: dict[tuple[str, int, int], Any] = {}
         self._waiting: list[tuple[str, int, Any]] = []
@@ -124,6 +126,7 @@ class _Replay:
             return keras.Model(given, returned, name=self._config.get("name"))
 
     def _call(self, name: str, number: int, node: Any) -> None:
+        """Call a layer as one of its nodes says, and keep the tensors that it gives."""
         if not isinstance(node, list) or not all(_is_entry(entry) for entry in node):
             raise UnsupportedError(f"layer {name!r} is called with a structure of tensors that is no list: {node!r}")
         tensors = [self._tensors[entry[0], entry[1], entry[2]] for entry in node]
@@ -177,7 +180,7 @@ def _input(config: Mapping[str, Any]) -> Any:
 
 
 def _name(name: str | None) -> str | None:
-    return None if name is None else name.replace("/", "_")  # which paths are made of in Keras 3
+    return None if name is None else name.replace("/", "_")  # slashes separate the parts of paths in Keras 3
 
 
 def _dtype(told: Any) -> Any:
@@ -208,6 +211,7 @@ def _layer(told: Mapping[str, Any], lambdas: _Functions) -> Any:
 
 
 def _class_of(kind: str, name: str) -> Any:
+    """Return the class of Keras 3 of that name; raises `UnsupportedError` where there is none."""
     made = getattr(keras.layers, kind, None)
     if made is None:
         raise UnsupportedError(
@@ -217,10 +221,8 @@ def _class_of(kind: str, name: str) -> Any:
 
 
 def _arguments(made: Any, kind: str, name: str, config: Mapping[str, Any], lambdas: _Functions) -> dict[str, Any]:
-    """Return the arguments of a layer for Keras 3: those that it has not are left out where they say nothing."""
-    known = {
-        key for one in made.__mro__ if "__init__" in vars(one) for key in inspect.signature(one.__init__).parameters
-    }
+    """Return the arguments of a layer for Keras 3, without those that Keras 3 lacks and that change nothing."""
+    known = _known_to(made)
     arguments: dict[str, Any] = {}
     for given, value in config.items():
         key = _RENAMED.get((kind, given), given)
@@ -239,6 +241,12 @@ def _arguments(made: Any, kind: str, name: str, config: Mapping[str, Any], lambd
     if kind == "BatchNormalization" and isinstance(arguments.get("axis"), list):
         (arguments["axis"],) = arguments["axis"]
     return arguments
+
+
+def _known_to(layer_class: Any) -> set[str]:
+    """Return the arguments that a class and its bases take."""
+    classes = [one for one in layer_class.__mro__ if "__init__" in vars(one)]
+    return {key for one in classes for key in inspect.signature(one.__init__).parameters}
 
 
 def _inner(told: Mapping[str, Any], lambdas: _Functions) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class KerasModule(Frontend):
     """
 
     def __init__(self, model: Any) -> None:
+        """Register the model's variables by path; those of recurrent cells are kept by plans."""
         super().__init__()
         _check_backend()
         check_model(model)
@@ -98,6 +99,7 @@ class KerasModule(Frontend):
 
 
 def _check_backend() -> None:
+    """Raise `UnsupportedError` unless Keras runs on torch in this process."""
     backend = keras.config.backend()
     if backend != "torch":
         raise UnsupportedError(

@@ -100,7 +100,7 @@ def in_worker(
     time_limit: float = TIME_LIMIT,
     custom_objects: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Return what a function of a `KerasModule` says of a model, in a process where Keras runs on torch.
+    """Return the result of a function of a `KerasModule`, called in a process where Keras runs on torch.
 
     The model is only read.
 
@@ -192,6 +192,7 @@ def summary(error: Exception) -> str:
 
 
 def _sent(model: Any, custom_objects: dict[str, Any]) -> Sent:
+    """Return a model's configuration and variables as a worker takes them; raises `UnsupportedError` if it cannot."""
     check_model(model)
     called = f"{type(model).__name__} {model.name!r}"
     try:
@@ -270,7 +271,7 @@ def _functions(model: Any) -> dict[str, Callable[..., Any]]:
 
 
 def _own_objects(config: Any, functions: Mapping[str, Any]) -> Iterator[tuple[str, str | None, str | None, Any]]:
-    """Yield name, registered name, module, and itself if known, of what a configuration has from outside Keras."""
+    """Yield a configuration's objects from outside Keras: name, registered name, module, and the object if known."""
     if isinstance(config, dict):
         kind, module, registered = config.get("class_name"), config.get("module"), config.get("registered_name")
         if kind == "function":  # whose module is not said

@@ -90,6 +90,7 @@ def made_again(layer: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _made_again(layer: Any) -> Any:
+    """Return a new layer of the same configuration with freshly drawn weights; None where it cannot be made."""
     try:
         fresh = type(layer).from_config(layer.get_config())
         fresh.build_from_config(layer.get_build_config())

@@ -78,6 +78,7 @@ def _einsum(original: Function) -> Function:
 
     @wraps(original)
     def call(layer: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer as one linear operator, where its equation sums the last axes of its input."""
         made = _made_axes(layer.equation)
         if layer.bias is None or not made or layer.bias.shape != layer.kernel.shape[-made:]:
             return original(layer, inputs, *args, **kwargs)
@@ -106,6 +107,7 @@ def _convolution(original: Function, taken: int = 1) -> Function:
 
     @wraps(original)
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer with its bias given to the convolution itself."""
         if not layer.use_bias or _is_padded_afterwards(layer):
             return original(layer, *args, **kwargs)
         calls = 0
@@ -149,6 +151,7 @@ def _batch_norm(original: Function) -> Function:
 
     @wraps(original)
     def call(layer: Any, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Call the layer as torch's batch norm, where it uses statistics of the batch."""
         if not (training and layer.trainable) or mask is not None or layer.renorm:
             return original(layer, inputs, training=training, mask=mask)
         x, gain, shift = _norm_operands(layer, inputs)
@@ -159,6 +162,8 @@ def _batch_norm(original: Function) -> Function:
 
 
 def _group_norm(original: Function) -> Function:
+    """Return a call of the layer as torch's group norm."""
+
     @wraps(original)
     def call(layer: Any, inputs: Any) -> Any:
         x, gain, shift = _norm_operands(layer, inputs)
@@ -182,6 +187,7 @@ def _spectral_norm(original: Function) -> Function:
 
     @wraps(original)
     def call(layer: Any, inputs: Any, training: bool = False) -> Any:
+        """Call the wrapped layer; a kernel of zeros is not divided by its norm."""
         if training and not _is_zero(layer.kernel):
             vector, kernel = layer.normalized_weights()
             layer.vector_u.assign(vector)
@@ -220,6 +226,7 @@ def _build(original: Function) -> Function:
 
     @wraps(original)
     def build(layer: Any, call_spec: Any) -> Any:
+        """Build a layer, and refuse one that would make weights only now."""
         if not layer.built and type(layer).build is not keras.Layer.build:
             raise InputError(
                 f"layer {layer.name!r} ({type(layer).__name__}) is not built and has no weights yet: run the model "

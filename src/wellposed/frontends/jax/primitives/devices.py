@@ -1,4 +1,4 @@
-"""What devices tell one another, where there is one (`devices`): shapes change, numbers do not.
+"""Collective operations on one device (`devices`): shapes change, numbers do not.
 
 Over a positional axis, which is what `jax.vmap` makes of a named one, the same primitives are sums and maxima.
 """

@@ -47,6 +47,7 @@ def _svd(x: Tensor, *, full_matrices: bool, compute_uv: bool, **_params: Any) ->
 def _triangular_solve(
     a: Tensor, b: Tensor, *, left_side: bool, lower: bool, transpose_a: bool, conjugate_a: bool, unit_diagonal: bool
 ) -> Tensor:
+    """Return the solution of triangular equations, (..., n, k) or (..., k, n) as those of ``b``."""
     a = a.conj() if conjugate_a else a
     a = a.mT if transpose_a else a
     solved: Tensor = torch.linalg.solve_triangular(

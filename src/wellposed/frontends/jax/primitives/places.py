@@ -33,6 +33,7 @@ def _transpose(x: Tensor, *, permutation: Sequence[int]) -> Tensor:
 def _broadcast(
     x: Tensor, *_sizes: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], **_params: Any
 ) -> Tensor:
+    """Return x with its axes at ``broadcast_dimensions`` of ``shape``, the others repeated."""
     spread = [1] * len(shape)
     for axis, place in enumerate(broadcast_dimensions):
         spread[place] = x.shape[axis]
@@ -44,6 +45,7 @@ def _broadcast(
 def _slice(
     x: Tensor, *, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None
 ) -> Tensor:
+    """Return a part of x, its own axes in their order; axes that stay whole are not sliced."""
     steps = strides or [1] * x.ndim
     parts = [slice(*part) for part in zip(start_indices, limit_indices, steps, strict=True)]
     for axis, part in enumerate(parts):
@@ -62,6 +64,7 @@ def _dynamic_slice(x: Tensor, *starts: Tensor, slice_sizes: Sequence[int]) -> Te
 
 @rule("dynamic_update_slice")
 def _dynamic_update_slice(x: Tensor, update: Tensor, *starts: Tensor) -> Tensor:
+    """Return x with ``update`` written at ``starts``, moved inwards where it would not fit."""
     written = x.clone()
     places = []
     for start, whole, size in zip(starts, x.shape, update.shape, strict=True):
@@ -103,6 +106,7 @@ def _rev(x: Tensor, *, dimensions: Sequence[int]) -> Tensor:
 
 @rule("pad")
 def _pad(x: Tensor, value: Tensor, *, padding_config: Sequence[tuple[int, int, int]]) -> Tensor:
+    """Return x with a number between its elements and at its edges, or with edges cut off."""
     number = value.item()
     if isinstance(number, complex):
         if number.imag:
@@ -141,6 +145,7 @@ def _iota(*, dtype: Any, shape: Sequence[int], dimension: int, **_params: Any) -
 def _gather(
     x: Tensor, indices: Tensor, *, dimension_numbers: Any, slice_sizes: Sequence[int], **_params: Any
 ) -> Tensor:
+    """Return slices of x at ``indices``; rows along one axis by a look-up, others by positions."""
     numbers = dimension_numbers
     rank = indices.ndim - 1 + len(numbers.offset_dims)
     chosen = [axis for axis in numbers.start_index_map if slice_sizes[axis] < x.shape[axis]]  # others start at 0
@@ -217,7 +222,7 @@ def _positions(
 
 
 def _scatter(accumulates: bool = False, combine: tuple[Rule, str] | None = None) -> Rule:
-    """Return a rule that writes, adds, or combines what is there with what comes.
+    """Return a rule that writes updates to their places, adds them, or combines them with the elements there.
 
     Args:
         accumulates: adds.
@@ -227,6 +232,7 @@ def _scatter(accumulates: bool = False, combine: tuple[Rule, str] | None = None)
     def call(
         x: Tensor, indices: Tensor, updates: Tensor, *, dimension_numbers: Any, unique_indices: bool, **_params: Any
     ) -> Tensor:
+        """Return x with updates written or combined at ``indices``."""
         numbers = dimension_numbers
         windows = iter(numbers.update_window_dims)
         dropped = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
@@ -243,7 +249,7 @@ def _scatter(accumulates: bool = False, combine: tuple[Rule, str] | None = None)
 
 
 def _reduced(x: Tensor, places: tuple[Tensor, ...], updates: Tensor, how: str) -> Tensor:
-    """Return what is there, combined with all that comes to its place."""
+    """Return an operand with each element combined with all updates to its place."""
     at = torch.zeros((), dtype=torch.int64)
     for place, size in zip(places, x.shape, strict=True):
         at = at * size + place

@@ -93,6 +93,7 @@ def _sub(x: Any, y: Any) -> Any:
 
 @rule("max", numbers=True)
 def _max(x: Any, y: Any) -> Any:
+    """Return the larger of two tensors, or of one and a number: ReLU for 0."""
     if not isinstance(x, Tensor):
         x, y = y, x
     if isinstance(y, Tensor):
@@ -162,6 +163,7 @@ def _logaddexp(x: Any, y: Any, **_params: Any) -> Any:
 
 @rule("select_n", numbers=True)
 def _select_n(which: Tensor, *cases: Any) -> Any:
+    """Return at each place the case that ``which`` numbers; False takes the first."""
     if which.dtype == torch.bool:
         otherwise, chosen = cases
         return torch.where(which, chosen, otherwise)

@@ -21,6 +21,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def _dot_general(
     x: Tensor, y: Tensor, *, dimension_numbers: Any, preferred_element_type: Any = None, **_params: Any
 ) -> Tensor:
+    """Return a product as an einsum: batch axes first, then those of x, then those of y that are not summed."""
     (summed, batch) = dimension_numbers
     letters = iter(_LETTERS)
     left, right = [""] * x.ndim, [""] * y.ndim
@@ -65,18 +66,21 @@ def linear(
         made = torch.baddbmm(bias, data.reshape(count, -1, inner), matrices.reshape(count, inner, -1))
         made = made.reshape([*shared, *rows, *outputs])
     else:
-        matrix = _ordered(weight, free_weight + of_weight)
-        if len(of_x) > 1:
-            data, matrix = data.flatten(-len(of_x)), matrix.flatten(-len(of_x))
-        if len(outputs) > 1:
-            matrix = matrix.flatten(0, len(outputs) - 1)
-        made = functional.linear(data, matrix, bias.flatten() if bias.ndim > 1 else bias)
-        if len(outputs) > 1:
-            made = made.unflatten(-1, outputs)
+        made = _one_matrix(data, _ordered(weight, free_weight + of_weight), bias, len(of_x), outputs)
     if not weight_first or not free_x:
         return made
     start, middle = len(shared), len(shared) + len(free_x)
     return made.permute([*range(start), *range(middle, made.ndim), *range(start, middle)])
+
+
+def _one_matrix(data: Tensor, weight: Tensor, bias: Tensor, summed: int, outputs: list[int]) -> Tensor:
+    """Return data times a weight whose last ``summed`` axes are summed, those of outputs and bias taken as one."""
+    if summed > 1:
+        data, weight = data.flatten(-summed), weight.flatten(-summed)
+    if len(outputs) > 1:
+        weight = weight.flatten(0, len(outputs) - 1)
+    made = functional.linear(data, weight, bias.flatten() if bias.ndim > 1 else bias)
+    return made.unflatten(-1, outputs) if len(outputs) > 1 else made
 
 
 def _ordered(x: Tensor, order: list[int]) -> Tensor:
@@ -133,19 +137,26 @@ def _transposed(
     kernel = kernel.flip(tuple(range(2, kernel.ndim)))
     kernel = kernel.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1) if groups > 1 else kernel.transpose(0, 1)
     run: Rule = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)[len(reach) - 1]
-    trimmed, extra = [low for low, _ in cut], [low - high for low, high in cut]
-    fits = min(trimmed) >= 0 and all(
-        0 <= more < max(step, size_step) for more, step, size_step in zip(extra, steps, dilation, strict=True)
-    )
-    if not fits:
-        trimmed, extra = [0] * len(reach), [0] * len(reach)
-    grows = not fits and any(min(edges) < 0 for edges in cut)
+    own = _own_padding(cut, steps, dilation)
+    trimmed, extra = ([0] * len(reach), [0] * len(reach)) if own is None else own
+    grows = own is None and any(min(edges) < 0 for edges in cut)
     made: Tensor = run(x, kernel, None if grows else bias, list(steps), trimmed, extra, groups, list(dilation))
-    if not fits:
+    if own is None:
         made = functional.pad(made, [edge for low, high in reversed(cut) for edge in (-low, -high)])
     if grows and bias is not None:  # the border that is added holds the bias alone
         made = made + bias.reshape(-1, *[1] * len(reach))
     return made
+
+
+def _own_padding(
+    cut: Sequence[tuple[int, int]], steps: Sequence[int], dilation: Sequence[int]
+) -> tuple[list[int], list[int]] | None:
+    """Return the padding and the output padding of torch that cut as much off both ends; None where there are none."""
+    trimmed, extra = [low for low, _ in cut], [low - high for low, high in cut]
+    fits = min(trimmed) >= 0 and all(
+        0 <= more < max(step, size_step) for more, step, size_step in zip(extra, steps, dilation, strict=True)
+    )
+    return (trimmed, extra) if fits else None
 
 
 @rule("ragged_dot_general")
@@ -170,6 +181,7 @@ def _as_tuples(tree: Any) -> Any:
 
 @rule("fft")
 def _fft(x: Tensor, *, fft_type: Any, fft_lengths: Sequence[int], **_params: Any) -> Tensor:
+    """Return the Fourier transform over the last axes, of the kind that ``fft_type`` names."""
     kind = str(getattr(fft_type, "name", fft_type)).lower()
     run: Rule = {"fft": torch.fft.fftn, "ifft": torch.fft.ifftn, "rfft": torch.fft.rfftn, "irfft": torch.fft.irfftn}[
         kind

@@ -86,6 +86,7 @@ def _top_k(x: Tensor, *, k: int, **params: Any) -> tuple[Tensor, Tensor]:
 
 @rule("sort")
 def _sort(*operands: Tensor, dimension: int, num_keys: int, **_params: Any) -> list[Tensor]:
+    """Return the first operand sorted along an axis, and the others in its order."""
     if num_keys != 1:
         raise UnsupportedError(f"sort by {num_keys} keys has no rule; sort by one, or give a rule (wj.rule('sort'))")
     key, *others = operands
@@ -106,6 +107,7 @@ def _over_windows(pool: Callable[..., Tensor], empty: float) -> Rule:
         window_dilation: Sequence[int],
         **_params: Any,
     ) -> Tensor:
+        """Reduce windows by torch's pooling, over the axes along which they move."""
         if set(base_dilation) != {1}:
             raise UnsupportedError("windows over a dilated operand have no rule; give one (wj.rule('reduce_window'))")
         slid = [
@@ -146,6 +148,7 @@ def _min_pool(x: Tensor, sizes: list[int], strides: list[int], dilation: list[in
 
 
 def _sum_pool(x: Tensor, sizes: list[int], strides: list[int], dilation: list[int]) -> Tensor:
+    """Return sums over windows: torch's means times the number of elements in one."""
     if set(dilation) != {1}:
         raise UnsupportedError("sums over dilated windows have no rule; give one (wj.rule('reduce_window_sum'))")
     pool: Rule = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}[len(sizes)]

@@ -9,6 +9,7 @@ for all positions of a result, or for a sample of a large one (`elements.Cursor`
 from __future__ import annotations
 
 from wellposed.frontends.jax.program import Program
+from wellposed.frontends.jax.whole import norm_rules as norm_rules
 from wellposed.frontends.jax.whole.activations import with_activations
 from wellposed.frontends.jax.whole.dropout import dropout
 from wellposed.frontends.jax.whole.norms import norm

@@ -33,7 +33,7 @@ Curve = tuple[Tensor, int]
 
 
 def with_activations(program: Program) -> None:
-    """Put torch's activations in the place of what writes them out."""
+    """Replace the steps that write out an activation by torch's operator for it."""
     curves: dict[int, dict[int, tuple[Value, Curve]]] = {}
     made: dict[int, Step] = {}
     for place, step in enumerate(program.steps):
@@ -60,7 +60,7 @@ def _count(found: tuple[Value, Curve]) -> int:
 
 
 def _curves(step: Step, known: dict[int, dict[int, tuple[Value, Curve]]]) -> dict[int, tuple[Value, Curve]]:
-    """Return what a step's result is as a function of each value that it can be seen as a function of."""
+    """Return a step's result as a function of each single value that determines it."""
     given = [value for value in step.inputs if value.number is None]
     if not given:
         return {}

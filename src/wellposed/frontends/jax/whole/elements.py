@@ -40,7 +40,7 @@ class Cursor:
         return Cursor(value, tuple(np.zeros_like(c) if size == 1 else c for c, size in pairs))
 
     def back(self, names: tuple[str, ...] | None = None) -> Cursor:
-        """Return what a chain of views reads, as far as it goes."""
+        """Return the elements that a chain of views reads, followed to its beginning."""
         cursor = self
         while cursor.value.step is not None and cursor.value.number is None:
             step = cursor.value.step
@@ -113,7 +113,7 @@ def same(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> bool:
 
 
 def source_of(value: Value) -> Value:
-    """Return what a value is, in the same order of elements."""
+    """Return the value that views of unchanged element order lead back to."""
     while value.step is not None and value.step.name in IN_ORDER and value.number is None:
         value = value.step.inputs[0]
     return value

@@ -9,12 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-from torch.nn import functional
 
 from wellposed.frontends.jax.dtypes import torch_dtype
-from wellposed.frontends.jax.primitives import rule
 from wellposed.frontends.jax.program import Step, Value
 from wellposed.frontends.jax.whole.elements import (
     IN_ORDER,
@@ -30,7 +26,7 @@ from wellposed.frontends.jax.whole.elements import (
 
 @dataclass(frozen=True, eq=False)
 class _Mean:
-    """A mean over axes of something: which elements of it, and of what."""
+    """A mean over ``axes`` of ``of``, at the positions ``reduced`` of the result that is being explained."""
 
     reduced: Cursor
     of: Value
@@ -39,7 +35,7 @@ class _Mean:
 
 @dataclass(frozen=True, eq=False)
 class _Scale:
-    """``1 / √(variance + ε)``: of what, with its mean taken out or not, and by which statistics."""
+    """A factor ``1 / √(variance + ε)``; ``centred``: the mean is subtracted in the variance (None: not known)."""
 
     variance: _Mean | Cursor
     eps: float
@@ -52,16 +48,7 @@ def norm(step: Step) -> list[Step] | None:
         return None
     (result,) = step.outputs
     here = positions(result)
-    whole = _normed(step, here, None)
-    if whole is None and step.name == "add":
-        for term, added in in_both_orders(step):
-            shift, source = here.operand(added).back(), term.step
-            plain = source is not None and source.name in ("mul", "div") and term.shape == result.shape
-            if shift.value.held and plain and term.number is None:
-                assert source is not None
-                whole = _normed(source, here.operand(term), shift)
-            if whole is not None:
-                break
+    whole = _shifted(step, here) if step.name == "add" else _normed(step, here, None)
     if whole is None:
         return None
     kind, params, operands = whole
@@ -73,10 +60,21 @@ def norm(step: Step) -> list[Step] | None:
 _Whole = tuple[str, dict[str, Any], list["Value | None"]]
 
 
+def _shifted(step: Step, here: Cursor) -> _Whole | None:
+    """Return the norm that one term of a sum is, with the other, a variable, as its shift."""
+    for term, added in in_both_orders(step):
+        shift, source = here.operand(added).back(), term.step
+        if source is None or source.name not in ("mul", "div"):
+            continue
+        if shift.value.held and term.shape == step.outputs[0].shape and term.number is None:
+            whole = _normed(source, here.operand(term), shift)
+            if whole is not None:
+                return whole
+    return None
+
+
 def _normed(step: Step, here: Cursor, shift: Cursor | None) -> _Whole | None:
     """Return the norm that a product is: x, one scale, and at most one gain, in any order."""
-    if step.name == "add":
-        return None
     x: Cursor | None = None
     gain: Cursor | None = None
     product = Cursor(step.outputs[0], here.at)
@@ -115,7 +113,7 @@ def _factors(
 
 
 def _scale(factor: Cursor, inverse: bool) -> _Scale | None:
-    """Return what ``1 / √(variance + ε)`` is made of."""
+    """Return variance and ε of a factor ``1 / √(variance + ε)``; None for any other factor."""
     cursor = factor.back()
     step = cursor.value.step
     if step is None or cursor.value.number is not None:
@@ -133,33 +131,45 @@ def _scale(factor: Cursor, inverse: bool) -> _Scale | None:
 
 
 def _variance(cursor: Cursor, eps: float) -> _Scale | None:
-    cursor = cursor.back()
-    rectified = cursor.made_by("max")
-    if rectified is not None:
-        inner = [value for value in rectified.inputs if value.number is None]
-        if len(inner) == 1:
-            cursor = cursor.operand(inner[0]).back()
+    """Return the scale whose variance a value is: held by the model, E x² − (E x)², or a mean of squares."""
+    cursor = _rectified(cursor.back())
     if cursor.value.step is None:
         return _Scale(cursor, eps, None)
     difference = cursor.made_by("sub")
     if difference is not None:
         raw, squared = (cursor.operand(value).back() for value in difference.inputs)
-        power, base = _mean(raw), _squared(squared)
-        mean = None if base is None else _mean(Cursor(base, squared.at).back())
-        of = None if power is None else _squared(Cursor(power.of, ()))
-        if power is None or mean is None or of is None or source_of(of) is not source_of(mean.of):
-            return None
-        fits = power.axes == mean.axes and same(power.reduced.flat, mean.reduced.flat)
-        return _Scale(_Mean(mean.reduced, of, mean.axes), eps, True) if fits else None
-    power = _mean(cursor)
-    of = None if power is None else _squared(Cursor(power.of, ()))
+        return _difference(raw, squared, eps)
+    power, of = _mean_square(cursor)
     if power is None or of is None:
         return None
     return _Scale(_Mean(power.reduced, of, power.axes), eps, False)
 
 
+def _rectified(cursor: Cursor) -> Cursor:
+    """Return what a maximum with a number is taken of, which keeps a variance from being negative."""
+    rectified = cursor.made_by("max")
+    inner = [] if rectified is None else [value for value in rectified.inputs if value.number is None]
+    return cursor.operand(inner[0]).back() if len(inner) == 1 else cursor
+
+
+def _mean_square(cursor: Cursor) -> tuple[_Mean | None, Value | None]:
+    """Return the mean that a value is, and what it is the mean square of."""
+    power = _mean(cursor)
+    return power, None if power is None else _squared(Cursor(power.of, ()))
+
+
+def _difference(raw: Cursor, squared: Cursor, eps: float) -> _Scale | None:
+    """Return the scale of E x² − (E x)², where both means are of one x and over the same axes."""
+    (power, of), base = _mean_square(raw), _squared(squared)
+    mean = None if base is None else _mean(Cursor(base, squared.at).back())
+    if power is None or mean is None or of is None or source_of(of) is not source_of(mean.of):
+        return None
+    fits = power.axes == mean.axes and same(power.reduced.flat, mean.reduced.flat)
+    return _Scale(_Mean(mean.reduced, of, mean.axes), eps, True) if fits else None
+
+
 def _squared(cursor: Cursor) -> Value | None:
-    """Return what a value is the square of."""
+    """Return the value whose square another one is; None where it is no square."""
     step = source_of(cursor.value).step
     if step is None:
         return None
@@ -205,23 +215,18 @@ def _fitted(here: Cursor, x: Cursor, scale: _Scale, gain: Cursor | None, shift: 
         return None
     variance = scale.variance
     if isinstance(variance, Cursor):
-        data = _shaped_like(here, inner)
-        if centre is None or data is None:
-            return None
-        return _by_statistics(data, centre, variance, scale.eps, gain, shift)
+        return _by_statistics(_shaped_like(here, inner), centre, variance, scale.eps, gain, shift)
     mean = None if centre is None else _mean(centre)
     if mean is not None and _belongs(inner, mean, mean.of):
         if not same(mean.reduced.flat, variance.reduced.flat):
             return None
-        data, of = inner, variance.of if scale.centred else _centred(variance)
-    elif not scale.centred:
-        data, of, mean = x, variance.of, None
+        data, of, centred = inner, variance.of if scale.centred else _centred(variance), True
     else:
-        return None
+        data, of, centred = x, None if scale.centred else variance.of, False
     if of is None or not _belongs(data, variance, of):
         return None
     whole = _shaped_like(here, data)
-    return None if whole is None else _by_batch(whole, scale.eps, mean is not None, gain, shift, variance)
+    return None if whole is None else _by_batch(whole, scale.eps, centred, gain, shift, variance)
 
 
 def _shaped_like(here: Cursor, data: Cursor) -> Cursor | None:
@@ -235,7 +240,7 @@ def _shaped_like(here: Cursor, data: Cursor) -> Cursor | None:
 
 
 def _centred(power: _Mean) -> Value | None:
-    """Return what the squares in a mean are of, where they are of its differences from a mean over the same axes."""
+    """Return x where a mean is one of (x − mean x)² over the same axes; else None."""
     step = source_of(power.of).step
     if step is None or step.name != "sub":
         return None
@@ -258,9 +263,16 @@ def _belongs(data: Cursor, mean: _Mean, of: Value) -> bool:
 
 
 def _by_statistics(
-    x: Cursor, centre: Cursor, variance: Cursor, eps: float, gain: Cursor | None, shift: Cursor | None
+    x: Cursor | None,
+    centre: Cursor | None,
+    variance: Cursor,
+    eps: float,
+    gain: Cursor | None,
+    shift: Cursor | None,
 ) -> _Whole | None:
     """Return a norm by statistics that the model holds, and does not train."""
+    if x is None or centre is None:
+        return None
     if centre.value.held or variance.value.held:
         return None
     for axis in range(len(x.value.shape)):
@@ -311,81 +323,3 @@ def _runs_along(one: Cursor, x: Cursor, axes: tuple[int, ...]) -> bool:
     """Whether a value has one element for each place along some axes of x."""
     sizes = tuple(x.value.shape[axis] for axis in axes)
     return one.value.size == math.prod(sizes) and same(one.flat, ravel(tuple(x.at[axis] for axis in axes), sizes))
-
-
-def _split(given: tuple[bool, ...], operands: tuple[Tensor, ...]) -> Iterator[Tensor | None]:
-    remaining = iter(operands)
-    for is_given in given:
-        yield next(remaining) if is_given else None
-
-
-def _shaped(value: Tensor | None, sizes: list[int], dtype: torch.dtype) -> Tensor | None:
-    if value is None:
-        return None
-    return (value if list(value.shape) == sizes else value.reshape(sizes)).to(dtype)
-
-
-def _vector(value: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if value is None else _shaped(value, [value.numel()], dtype)
-
-
-def _over_last(
-    operands: tuple[Tensor, ...], given: tuple[bool, ...], trailing: int
-) -> tuple[Tensor, list[int], Tensor | None, Tensor | None]:
-    """Return what is normalised over its last axes, their sizes, and gain and shift of these sizes."""
-    x, gain, shift = _split(given, operands)
-    assert x is not None
-    sizes = list(x.shape[-trailing:])
-    return x, sizes, _shaped(gain, sizes, x.dtype), _shaped(shift, sizes, x.dtype)
-
-
-@rule("layer_norm")
-def _layer_norm(*operands: Tensor, given: tuple[bool, ...], trailing: int, eps: float, dtype: torch.dtype) -> Tensor:
-    x, sizes, gain, shift = _over_last(operands, given, trailing)
-    return functional.layer_norm(x, sizes, gain, shift, eps).to(dtype)
-
-
-@rule("rms_norm")
-def _rms_norm(*operands: Tensor, given: tuple[bool, ...], trailing: int, eps: float, dtype: torch.dtype) -> Tensor:
-    x, sizes, gain, shift = _over_last(operands, given, trailing)
-    normed = functional.rms_norm(x, sizes, gain, eps)
-    return (normed if shift is None else normed + shift).to(dtype)
-
-
-def _channels_second(x: Tensor, axis: int) -> Tensor:
-    return x if axis == 1 else x.movedim(axis, 1)
-
-
-def _channels_back(x: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
-    return (x if axis == 1 else x.movedim(1, axis)).to(dtype)
-
-
-@rule("batch_norm")
-def _batch_norm(*operands: Tensor, given: tuple[bool, ...], axis: int, eps: float, dtype: torch.dtype) -> Tensor:
-    x, gain, shift = _split(given, operands)
-    assert x is not None
-    x = _channels_second(x, axis)
-    gain, shift = _vector(gain, x.dtype), _vector(shift, x.dtype)
-    normed = functional.batch_norm(x, None, None, gain, shift, training=True, eps=eps)
-    return _channels_back(normed, axis, dtype)
-
-
-@rule("statistics_norm")
-def _statistics_norm(*operands: Tensor, given: tuple[bool, ...], axis: int, eps: float, dtype: torch.dtype) -> Tensor:
-    x, mean, variance, gain, shift = _split(given, operands)
-    assert x is not None
-    x = _channels_second(x, axis)
-    mean, variance, gain, shift = (_vector(one, x.dtype) for one in (mean, variance, gain, shift))
-    normed = functional.batch_norm(x, mean, variance, gain, shift, training=False, eps=eps)
-    return _channels_back(normed, axis, dtype)
-
-
-@rule("group_norm")
-def _group_norm(
-    *operands: Tensor, given: tuple[bool, ...], axis: int, eps: float, groups: int, dtype: torch.dtype
-) -> Tensor:
-    x, gain, shift = _split(given, operands)
-    assert x is not None
-    x = _channels_second(x, axis)
-    gain, shift = _vector(gain, x.dtype), _vector(shift, x.dtype)
-    return _channels_back(functional.group_norm(x, groups, gain, shift, eps), axis, dtype)

@@ -67,6 +67,7 @@ _Fused = tuple[str, dict[str, Any], list[Value]]
 
 
 def _linear_with_bias(product: Step, bias: Cursor, at: Cursor) -> _Fused | None:
+    """Return ``linear`` for a product with one variable whose outputs each have an element of the bias."""
     (summed, batch) = product.params["dimension_numbers"]
     weights = [place for place in (0, 1) if _is_held(product.inputs[place])]
     if len(weights) != 1:
@@ -129,15 +130,20 @@ def _bare(value: Value) -> Value | None:
         step, source = value.step, value.step.inputs[0] if value.step.inputs else None
         if source is None or not source.held or step.name not in ("reshape", "broadcast_in_dim"):
             return None
-        trailing = value.shape[len(value.shape) - len(source.shape) :]
-        if step.name == "reshape" and math.prod(value.shape) != math.prod(trailing):
-            return None
-        aligned = tuple(range(len(value.shape) - len(source.shape), len(value.shape)))
-        if step.name == "broadcast_in_dim" and tuple(step.params["broadcast_dimensions"]) != aligned:
-            return None
-        if any(size not in (1, wanted) for size, wanted in zip(source.shape, trailing, strict=True)):
+        if not _adds_leading_axes(step, value.shape, source.shape):
             return None
         value = source
         if value.step is None or value.step.name not in ("reshape", "broadcast_in_dim"):
             return value if value.held else None
     return None
+
+
+def _adds_leading_axes(step: Step, shape: tuple[int, ...], before: tuple[int, ...]) -> bool:
+    """Whether a reshape or broadcast leaves the axes of what it views as the last ones, repeated at most."""
+    kept = tuple(range(len(shape) - len(before), len(shape)))
+    trailing = shape[len(shape) - len(before) :]
+    if step.name == "reshape" and math.prod(shape) != math.prod(trailing):
+        return False
+    if step.name == "broadcast_in_dim" and tuple(step.params["broadcast_dimensions"]) != kept:
+        return False
+    return all(size in (1, wanted) for size, wanted in zip(before, trailing, strict=True))

@@ -1,0 +1,196 @@
+"""The runs of a search: how they are trained, and the grid of rates that they explore."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from wellposed import ranks
+from wellposed.errors import RateError
+from wellposed.random_states import seed_all
+from wellposed.rates.answer import Exploration
+from wellposed.rates.ensemble import Ending, Member, Outcome, Runs, Single, Stack, Workload, train
+from wellposed.rates.grid import continued
+from wellposed.rates.journal import Journal
+from wellposed.rates.probe import probe, stacking_cost
+from wellposed.rates.rate import Definition, Point
+from wellposed.rates.steps import Update, updates
+from wellposed.rates.valley import further
+from wellposed.tables import BarColumn, Console, Progress, TextColumn, TimeRemainingColumn
+
+_TOO_SLOW = 1.5
+"""A stack that takes this many times as long as its runs one by one is not worth it."""
+_MEMORY = 2 * 2**30
+"""Bytes that an ensemble may take on the CPU by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """What is rarely set of `find_max_lr`.
+
+    Attributes:
+        widen: how often the grid is continued at most.
+        bound: a run whose loss rises above the first one by this many times it has diverged.
+        probes: batches over which the loss at the end is averaged, with the weights after the last step.
+        vectorize: True requires the vectorised ensemble, False trains one by one; None decides.
+        memory: bytes that an ensemble may take; by default 2 GiB, or 60 % of what a GPU has left. What does not fit
+            is trained in several ensembles.
+        target: which rate is returned: the centre of the plateau, or the argmin, as in Chen et al. 2024.
+        reference: the loss without training, from which gains are counted (ln(classes) for cross-entropy); None for
+            that of the first batch before the first step, which a poor initialisation makes large.
+    """
+
+    widen: int = 3
+    bound: float = 100.0
+    probes: int = 16
+    vectorize: bool | None = None
+    memory: int | None = None
+    target: Definition = "plateau"
+    reference: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HowTrained:
+    """How the runs of a search are trained: in stacks, or one by one.
+
+    Attributes:
+        updates: what the optimizer does with each parameter; empty where runs are trained one by one.
+        moving: buffers that a stack holds for each run.
+        at_once: runs in one stack; 0 where they are trained one by one.
+        description: the same in words.
+        warnings: what to know about it.
+    """
+
+    updates: Mapping[str, Update]
+    moving: Sequence[str]
+    at_once: int
+    description: str
+    warnings: tuple[str, ...]
+
+
+def training_of(workload: Workload, rates: tuple[float, float], settings: SearchSettings) -> HowTrained:
+    """Return how runs between two rates are trained: stacked where that is possible and no slower.
+
+    Raises:
+        RateError: they cannot be stacked, and ``settings`` require it.
+    """
+    wanted = settings.vectorize
+    how = "vectorize=False asks for it" if wanted is False else updates(workload.build, workload.objective.model, rates)
+    seen = probe(workload, how)
+    warnings = ["the forward pass is not deterministic: part of the differences between rates is noise"] * seen.noisy
+    if seen.obstacle is not None or isinstance(how, str):
+        if wanted:
+            raise RateError(f"vectorize=True, but the runs cannot be stacked: {seen.obstacle}")
+        if wanted is None:
+            warnings.insert(0, f"trained one by one: {seen.obstacle}")
+        return HowTrained({}, (), 0, "one by one", tuple(warnings))
+    cost = stacking_cost(workload, how, seen.moving) if wanted is None else 0.0
+    if cost >= _TOO_SLOW:
+        description = f"one by one (a stack takes {cost:.1f} times as long here)"
+        return HowTrained({}, (), 0, description, tuple(warnings))
+    memory = settings.memory or _free_memory(workload.feed.device)
+    at_once = max(1, min(ranks.gathered(memory // seen.memory)))
+    return HowTrained(how, seen.moving, at_once, "as one vectorised ensemble", tuple(warnings))
+
+
+def _free_memory(device: torch.device) -> int:
+    """Return the bytes that an ensemble may take."""
+    if device.type != "cuda":
+        return _MEMORY
+    return int(0.6 * torch.cuda.mem_get_info(device)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Everything that the runs of one search share.
+
+    Attributes:
+        workload: model, loss, weights, optimizer and batches.
+        training: how they are trained.
+        settings: see `find_max_lr`.
+        factor: the schedule.
+        ending: what the loss at the end is; None for the mean over batches that were trained on.
+        label: what is shown beside the progress bar.
+    """
+
+    workload: Workload
+    training: HowTrained
+    settings: SearchSettings
+    factor: Callable[[float], float]
+    ending: Ending | None = None
+    label: str = "learning rates"
+
+    def explore(self, rates: tuple[float, ...], notes: Journal | None, *, progress: bool) -> Exploration:
+        """Train what the journal does not hold, and continue the grid where its smallest loss lies at an edge.
+
+        ``notes`` is the journal, on rank 0 alone.
+        """
+        seeds = tuple(self.workload.draws)
+        outcomes = ranks.shared(dict(notes.outcomes) if notes is not None else {})
+        widened = 0
+        while True:
+            self.complete(outcomes, rates, notes, progress=progress)
+            curve = tuple(
+                Point(rate=rate, losses=tuple(outcomes[Member(rate, seed)].loss for seed in seeds)) for rate in rates
+            )
+            starts = tuple(outcomes[Member(rates[0], seed)].start for seed in seeds)
+            exploration = Exploration(curve, starts, widened, self.settings.reference)
+            beyond = continued(rates, further(exploration.valleys, exploration.by_seed), max(2, len(rates) // 2))
+            if not beyond or widened == self.settings.widen:
+                return exploration
+            rates, widened = tuple(sorted((*rates, *beyond))), widened + 1
+
+    def complete(
+        self, outcomes: dict[Member, Outcome], rates: Sequence[float], notes: Journal | None, *, progress: bool
+    ) -> None:
+        """Train at ``rates`` what ``outcomes`` do not hold, and add it to them and to the journal."""
+        wanted = [Member(rate, seed) for seed in self.workload.draws for rate in rates]
+        for part in self._run([member for member in wanted if member not in outcomes], progress=progress):
+            outcomes.update({Member(o.rate, o.seed): o for o in part})
+            if notes is not None:
+                notes.add(part)
+
+    def _run(self, members: Sequence[Member], *, progress: bool) -> Iterator[list[Outcome]]:
+        """Train some runs, in as few ensembles as memory and journal allow; yield the outcomes of each ensemble."""
+        size, feeds = self.training.at_once or 1, self.workload.feeds
+        groups = [[member for member in members if member.seed == seed] for seed in self.workload.draws]
+        parts = [group[start : start + size] for group in groups for start in range(0, len(group), size)]
+        with _bar(progress and bool(members), len(members) * self.workload.feed.steps, self.label) as advance:
+            for part in parts:
+                seed_all(part[0].seed + ranks.index())
+                yield train(
+                    self._runs(part),
+                    part,
+                    feeds[part[0].seed],
+                    bound=self.settings.bound,
+                    probes=self.settings.probes,
+                    ending=self.ending,
+                    schedule=self.factor,
+                    advance=partial(advance, len(part)),
+                )
+
+    def _runs(self, members: Sequence[Member]) -> Runs:
+        """Return the runs of some members as one stack, or the only one by itself."""
+        workload, training = self.workload, self.training
+        if training.at_once:
+            return Stack(workload.objective, workload.draws, members, training.updates, training.moving)
+        (member,) = members
+        return Single(workload.objective, workload.draws[member.seed], member.rate, workload.build)
+
+
+@contextmanager
+def _bar(shown: bool, total: int, label: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how many steps of all runs are done; what is yielded takes the runs and how many of them are still alive."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[alive]}"), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+        task = bar.add_task(label, total=total, alive="")
+
+        def advance(runs: int, alive: int) -> None:
+            bar.update(task, advance=runs, alive=f"{alive} of {runs} runs" if runs > 1 else "one by one")
+
+        yield advance

@@ -1,0 +1,102 @@
+"""Where the runs of a search start: the model, and the weights of every seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+from torch import nn
+
+from wellposed import ranks
+from wellposed.errors import OptionError, RateError
+from wellposed.graphs.restore import restored_attributes
+from wellposed.graphs.unwrap import compiled_part
+from wellposed.plans import Plan
+from wellposed.random_states import seed_all
+from wellposed.rates.ensemble import Draw, copy_of
+
+
+def builder_of(model_fn: nn.Module | Callable[[], nn.Module], otherwise: str) -> Callable[[], nn.Module]:
+    """Return what makes a model; for a module a function that copies it.
+
+    Args:
+        model_fn: either.
+        otherwise: how a module could be given, where every seed would have the weights of this one; else empty.
+
+    Raises:
+        OptionError: a module whose weights every seed would have, or what is no function.
+    """
+    if not isinstance(model_fn, nn.Module):
+        if not callable(model_fn):
+            raise OptionError(f"model_fn must be a function that makes the model, received {type(model_fn).__name__}")
+        return model_fn
+    name = type(model_fn).__name__
+    if otherwise:
+        raise OptionError(
+            f"model_fn must be a function that makes the model anew for each seed, received a {name}, whose weights "
+            f"all seeds would have: give lambda: {name}(...); or {otherwise}"
+        )
+    return partial(copy_of, model_fn, "a module in the place of a function that makes it")
+
+
+def untouched(model_fn: nn.Module | Callable[[], nn.Module]) -> AbstractContextManager[None]:
+    """Return a block that leaves a module as it was: copies share the functions (hooks) that it holds, and these may
+    refer to it.
+    """
+    return restored_attributes(model_fn) if isinstance(model_fn, nn.Module) else nullcontext()
+
+
+def drawn(
+    model_fn: Callable[[], nn.Module],
+    initialize: Plan | Callable[[nn.Module], object] | None,
+    seeds: Iterable[int],
+    *,
+    initialised: bool = False,
+) -> tuple[nn.Module, dict[int, Draw]]:
+    """Return the model of the first seed, and the weights of every seed, the same on every rank.
+
+    With ``initialised`` the model is the copy that was initialised, with attributes and factors that it was given.
+
+    Raises:
+        RateError: ``model_fn`` returns no module, or another one for each seed.
+    """
+    first: nn.Module | None = None
+    draws: dict[int, Draw] = {}
+    for seed in seeds:
+        seed_all(seed)
+        model = model_fn()
+        if not isinstance(model, nn.Module):
+            raise RateError(f"model_fn must return an nn.Module, not {type(model).__name__}")
+        filled = model
+        if initialize is not None:
+            filled = copy_of(model, "initialize=")
+            if isinstance(initialize, Plan):
+                initialize.model_copy(update={"seed": initialize.seed + seed}).apply_(filled, frozen=True)
+            else:
+                initialize(filled)
+        draw = Draw(
+            {name: tensor.detach().clone() for name, tensor in filled.named_parameters()},
+            {name: tensor.detach().clone() for name, tensor in filled.named_buffers()},
+        )
+        if not draw.parameters:
+            raise RateError(f"{type(model).__name__} has no parameters to train")
+        if compiled := compiled_part(model):
+            raise RateError(compiled)
+        if any(tensor.is_meta for tensor in (*draw.parameters.values(), *draw.buffers.values())):
+            raise RateError(f"{type(model).__name__} is on the meta device; model_fn must build it on a real one")
+        first = (filled if initialised else model) if first is None else first
+        known = next(iter(draws.values()), draw)
+        if _shapes(draw) != _shapes(known):
+            raise RateError(
+                f"model_fn returned another {type(model).__name__} for seed {seed}: names or shapes of its parameters "
+                "differ; its structure must not depend on random numbers"
+            )
+        ranks.first_([*draw.parameters.values(), *draw.buffers.values()])
+        draws[seed] = draw
+    assert first is not None
+    return first, draws
+
+
+def _shapes(draw: Draw) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in (*draw.parameters.items(), *draw.buffers.items())}
