@@ -29,15 +29,11 @@ from wellposed.signals.inputs import Input
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import RULES, Rule
 from wellposed.signals.sampling.constant_folding import held
-from wellposed.signals.sampling.joint_sampling import (
-    can_run,
-    draw_together,
-    forget_read,
-    is_drawn,
-    last_needed,
-    states_of_draws,
-)
+from wellposed.signals.sampling.drawn_nodes import is_drawn, last_needed
+from wellposed.signals.sampling.joint_draws import draw_together, forget_read
+from wellposed.signals.sampling.joint_sources import can_run
 from wellposed.signals.sampling.samples import sample_operator
+from wellposed.signals.sampling.states_of_draws import states_of_draws
 from wellposed.signals.signal import Signal, Signals, Tag
 from wellposed.signals.weights.shared_weights import remember
 from wellposed.threads import one_thread

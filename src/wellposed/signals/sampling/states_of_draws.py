@@ -1,0 +1,146 @@
+"""States of draws: the moments, correlations and shapes of distributions that draws of a node's results show."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from scipy.special import ndtr
+
+from wellposed.graphs import Node
+from wellposed.graphs.run import dense
+from wellposed.operators.schema import plain_name
+from wellposed.signals.context.arguments import is_mask, known_state
+from wellposed.signals.context.call import Drawn, Pass
+from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread, source
+from wellposed.signals.distributions.state import Marginal, State, make_state, new_serial
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import NODES
+from wellposed.signals.integration.transport import Postponed, Transport, standardised
+from wellposed.signals.sampling.joint_sources import can_run
+from wellposed.signals.sampling.samples import state_of_samples
+from wellposed.signals.sampling.totals import Totals, totals_of
+from wellposed.signals.signal import Tag
+
+ELEMENTS_FOR_SHAPE = 4096
+"""Elements of draws that tell the shape of their distribution. Chosen for time."""
+OF_ONE_SCALE = frozenset({
+    "add", "amax", "amin", "cat", "gather", "index", "index_select", "max", "maximum", "min", "minimum", "relu",
+    "scatter_reduce", "sort", "sub", "take_along_dim", "topk",
+})  # fmt: skip
+"""Operators whose results have the scale of their operands."""
+
+
+def states_of_draws(run: Pass, node: Node) -> list[State | None]:
+    """Return the states that the draws of a node's results show, None of indices.
+
+    Where ``run.postpones``, it is None of others too: `Pass.state` then works their states out when one is asked for.
+    """
+    results: list[State | None] = []
+    entering, heavy, spread = 0, False, _spread_of(run, node)
+    if plain_name(node.op) == "scatter_reduce":
+        run.segmented = node.args[1]
+    for value in node.inputs:
+        entering |= run.dependent.get(value, 0)
+        state = run.outline(value)
+        heavy |= value not in run.drawn and state is not None and state.tag == "heavy"
+    for out in node.outputs:
+        info = run.graph.values[out]
+        if not (info.is_signal or info.dtype == torch.bool):
+            results.append(None)
+            continue
+        found = _known(run, out, entering, heavy, spread)
+        if isinstance(found, Drawn):
+            run.postponed[out] = found
+        results.append(found if isinstance(found, State) else None)
+    run.drawn.update(node.outputs)
+    return results
+
+
+def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> State | Drawn:
+    """Return the state of a value that has draws, or what is known of it while its moments are postponed.
+
+    Args:
+        run: the pass.
+        out: the value.
+        entering: the sources that its node's operands depend on, as bits.
+        heavy: whether an operand that was not drawn has a heavy tail.
+        spread: of an operator that keeps the scale of its operands, their spread.
+    """
+    draws, is_signal = [dense(draw) for draw in run.draws[out]], run.graph.values[out].is_signal
+    tag: Tag = "sampled"
+    totals = totals_of(draws)
+    if heavy or totals.heavy:
+        tag = "heavy" if is_signal else "assumed"
+    roots = run.root() | entering
+    if out in run.scanned:
+        spread = _spread_among(run, totals)
+        if _stays_drawn(run, out):
+            mean = totals.mean
+            var = max(totals.second_moment - mean * mean, 0.0)
+            return make_state(draws[0].shape, mean, var, tag=tag, roots=roots, spread=spread)
+    make = partial(_state_of, draws, roots, run.segmented, is_signal, tag, spread, new_serial())
+    if not run.postpones or (draws[0].is_floating_point() and is_mask(draws[0])):
+        return make()
+    return Drawn(tag, roots, spread, make)
+
+
+def _stays_drawn(run: Pass, value: int) -> bool:
+    """Whether every reader of a value of a scan is run on its draws, so that no rule asks for its correlations."""
+    readers = run.graph.users().get(value, ())
+    return bool(readers) and all(can_run(run, run.graph.nodes[at]) for at in readers)
+
+
+def _state_of(
+    draws: list[torch.Tensor], root: int, pairs: int | None, is_signal: bool, tag: Tag, spread: Spread, serial: int
+) -> State:
+    """Return the state of a value's draws; of a mask that is added to scores, one draw stands for all.
+
+    Args:
+        draws: tensors of the value's shape.
+        root: the sources that it depends on, as bits.
+        pairs: the axis along which correlations are told apart by pair of positions, if any.
+        is_signal: whether it is a signal, and no mask of truth values.
+        tag: the state's tag.
+        spread: the state's spread.
+        serial: the state's serial, given out when its node was reached.
+    """
+    if draws[0].is_floating_point() and is_mask(draws[0]):
+        state = known_state(draws[0], root)
+    else:
+        state = state_of_samples(draws, root, pairs=pairs)
+    shape = state.marginal
+    if is_signal and kernels.nonzero(state.var) and state.mask is None:
+        few = [draw.ravel()[:: max(draw.numel() * len(draws) // ELEMENTS_FOR_SHAPE, 1)] for draw in draws]
+        shape = Marginal(transport=Postponed(partial(_shape_of, torch.cat(few))))
+    return replace(state, spread=spread, tag=tag, marginal=shape, serial=serial)
+
+
+def _shape_of(values: torch.Tensor) -> Transport:
+    """Return the shape of the distribution of one element that values of any shape show."""
+    ordered = values[torch.isfinite(values)].double().sort().values.numpy()
+    if not (ordered.size and ordered[0] < ordered[-1]):
+        return standardised(NODES)
+    return standardised(np.interp(ndtr(NODES), (np.arange(len(ordered)) + 0.5) / len(ordered), ordered))
+
+
+def _spread_of(run: Pass, node: Node) -> Spread:
+    """Return the spread of a node's results where they have the scale of its operands: draws of states show none."""
+    if plain_name(node.op) not in OF_ONE_SCALE:
+        return STEADY
+    if all((known := run.outline(value)) is None or known.spread is STEADY for value in node.inputs):
+        return STEADY
+    states = [state for value in node.inputs if (state := run.state(value)) is not None]
+    total = sum(state.second_moment for state in states)
+    return mean_spread((state.second_moment / total, state.spread) for state in states) if total > 0.0 else STEADY
+
+
+def _spread_among(run: Pass, totals: Totals) -> Spread:
+    """Return the spread that the draws of a value of a scan show: its decays are shared by all that the scan makes."""
+    if totals.infinite or min(totals.squares) <= 0.0:
+        return STEADY
+    logs = [math.log(square) for square in totals.squares]
+    return Spread(inherited=source(run.dependence.source(), float(np.var(logs, ddof=1)) if len(logs) > 1 else 0.0))
