@@ -35,7 +35,8 @@ from wellposed.plans import Plan
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.state import State
-from wellposed.signals.passes.forward import apply_rule, run_pass
+from wellposed.signals.passes.application import apply_rule
+from wellposed.signals.passes.forward import run_pass
 from wellposed.signals.registry import RULES
 from wellposed.signals.signal import Signals, Tag
 from wellposed.signals.weights.prescribed import PrescribedWeights

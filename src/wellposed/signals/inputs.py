@@ -14,6 +14,7 @@ from scipy.special import ndtri
 
 from wellposed.arrays import array_of
 from wellposed.errors import InputError
+from wellposed.graphs import Graph
 from wellposed.signals.distributions.state import Link, Marginal, Pointwise, Scaled, State, make_state
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, hermite
@@ -269,6 +270,37 @@ class Input:
 
 Described: TypeAlias = Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None
 """Inputs that are described, as `wellposed.propagate` takes them."""
+
+
+def describe_inputs(graph: Graph, inputs: Described) -> dict[int, Input]:
+    """Return one descriptor for every input of a graph, by value id: the given ones, else chosen by shape and dtype.
+
+    Raises:
+        InputError: a name that is no input, or what is no descriptor.
+    """
+    given: dict[int, Input] = {}
+    if isinstance(inputs, Mapping):
+        names = {graph.values[value].name: value for value in graph.inputs}
+        for name, descriptor in inputs.items():
+            if name not in names:
+                raise InputError(f"{graph.model} has no input {name!r}; its inputs are {', '.join(map(repr, names))}")
+            given[names[name]] = _descriptor(descriptor)
+    elif inputs is not None:
+        for value in graph.inputs:
+            if graph.values[value].is_followed:
+                given[value] = _descriptor(inputs)
+    for value in graph.inputs:
+        info = graph.values[value]
+        given.setdefault(value, Input.default(info.shape, info.dtype))
+    return given
+
+
+def _descriptor(given: Input | torch.Tensor) -> Input:
+    if isinstance(given, Input):
+        return given
+    if isinstance(given, torch.Tensor):
+        return Input.from_batch(given)
+    raise InputError(f"an input is described by wellposed.Input or a batch, not {type(given).__name__}")
 
 
 FEW, FIRST = 8, 256

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 
 from wellposed.arrays import array_of
-from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Node, Parameter
 from wellposed.operators.contraction import Contraction, contractions
-from wellposed.operators.scale_parameters import CompositeScale, ScaleParameter, parameter_values, scale_parameters
+from wellposed.operators.scale_parameters import ScaleParameter, parameter_values, scale_parameters
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -89,10 +88,22 @@ def _alike(values: Array) -> bool:
 
 
 class Weights:
-    """The states of a graph's parameters as the model holds them now.
+    """The states of a graph's parameters as the model holds them now, and what a pass may ask of other providers.
 
     A parameter on meta that the model cannot make again has no values. It counts as what leaves the signal as it is
     (gains and factors as 1, shifts and biases as 0), or else as N(0, 0.02²), tagged *assumed*.
+
+    **The life of a scale.** A provider that chooses scales (`PlannedWeights`) decides every one of them at the node
+    where a signal meets the weight. Rules ask for states and choose nothing. Here every scale is known from the start.
+
+    1. *Open*: `state` gives a parameter unit scale and names it as its own ``scale_parameter``. The pass asks `marked`
+       for every result, so that what is linear in an open scale carries its name; a weight that several parameters make
+       has one scale, under a name of its own.
+    2. *Met*: a rule asks `met` for the weight's state at its node. The provider chooses the scale there.
+    3. *Postponed*: where the output is a weight itself, or a spectrum, `met` leaves the scale open. The pass asks
+       `led_back` for every result, and the provider chooses the scale where the spectrum leads back.
+    4. *Shared out*: the scale of what several parameters make is shared out among them as soon as it is chosen.
+    5. *Known*: `known_scale` tells it from then on, and the pass puts it in wherever an open state is read.
 
     Attributes:
         assumed: what was assumed, by the names of parameters and buffers.
@@ -101,7 +112,6 @@ class Weights:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.scale_parameters: dict[int, ScaleParameter] = scale_parameters(graph)
-        self.composites: dict[str, CompositeScale] = {}
         self.fixed: frozenset[int] = parameter_values(graph)
         self.uses: tuple[Contraction, ...] = contractions(graph, self.scale_parameters)
         self.weight_at: dict[int, int] = {use.node: use.weight for use in self.uses}
@@ -153,36 +163,39 @@ class Weights:
         value = neutral_value(self.graph, parameter, self.fixed) if role == "other" else None
         return 1.0 if value is None and role == "other" and len(parameter.shape) <= 1 else value
 
-    def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
-        """Return the scale of a parameter whose state is still without one."""
-        raise PlanError(f"{node.name}: the scale of {name!r} has not been chosen")
+    # ---- the life of a scale: asked by passes and rules, decided here ------------------------------------------------
 
-    def known_scale(self, name: str) -> float | None:
-        """Return the scale that was chosen for a parameter earlier in the pass."""
-        return None
+    def marked(self, value: int, result: State, operand: Callable[[int], State | None]) -> State:
+        """Return the state of a node's result, with the name of the scale that is still open in it, if any.
 
-    def is_open(self, name: str) -> bool:
-        """Whether a parameter's state is of unit scale, until one is chosen."""
-        return False
-
-    def defers(self, node: Node) -> bool:
-        """Whether no scale is chosen at a node: it makes a weight of another, or acts on a spectrum that leads back."""
-        return False
-
-    def defer(self, key: str, node: Node) -> None:
-        """Note that the scale of a weight, by its scale parameter, is not chosen at a node."""
-
-    def meet(self, key: str, state: Callable[[int], State | None], result: State) -> State:
-        """Return the state of what several parameters make together, with the scale that it has or is to be given."""
+        Args:
+            value: the result.
+            result: its state, for operands at the scales that they have so far.
+            operand: the states of the node's operands, by value.
+        """
         return result
 
-    def arrived(self, node: Node, result: State) -> State:
-        """Return what an inverse transform leads to, once the weights that act on its spectrum have their scale."""
-        return result
+    def known_scale(self, name: str, *, settled: bool = True) -> float | None:
+        """Return the scale that was chosen earlier in the pass; None of an open one.
 
-    def decided(self, name: str) -> float | None:
-        """Return the scale that a parameter has been given so far."""
+        The scale of a weight that met zeros first is ``settled`` at no node: every contraction asks for it again.
+        """
         return None
+
+    def met(self, weight: State, node: Node, incoming: float, before: float) -> State:
+        """Return the state of a weight where a signal meets it: at its scale, which is chosen here where it is open.
+
+        Args:
+            weight: its state, of unit scale where that is open.
+            node: where they meet.
+            incoming: the sum of the signal's second moments over all elements that meet in one element of the output.
+            before: the second moment of one element of the signal.
+        """
+        return weight
+
+    def led_back(self, node: Node, result: State) -> State:
+        """Return the state of a node's result, once the postponed scales that it decides are chosen."""
+        return result
 
     def centres(self, bias: str, mean: float) -> bool:
         """Whether a bias cancels what the incoming signal's mean makes of the weight's row sums (AutoInit++)."""

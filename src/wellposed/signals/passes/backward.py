@@ -28,7 +28,7 @@ from wellposed.signals.context.call import OVERFLOW, Outcome, Pass, Unknown
 from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.inputs import Input
-from wellposed.signals.passes.forward import require_none, run_pass
+from wellposed.signals.passes.forward import run_pass
 from wellposed.signals.registry import ADJOINTS
 from wellposed.signals.rules import backward as backward  # importing it registers the rules
 from wellposed.signals.sampling.samples import LIMIT, repetitions, sample_state, state_of_samples
@@ -135,12 +135,9 @@ def require_adjoints(graph: Graph, outputs: Collection[int]) -> None:
     Operators whose rule covers some cases only count as having one.
     """
     wanted = differentiable(graph, outputs)
-    missing = [
-        node
-        for node in graph.nodes
-        if ADJOINTS.get(node.op) is None and not stops(graph, node) and not wanted.isdisjoint(node.outputs)
-    ]
-    require_none(graph, missing, "backward rule", "wellposed.extend.adjoint")
+    ADJOINTS.require(
+        graph, [node for node in graph.nodes if not stops(graph, node) and not wanted.isdisjoint(node.outputs)]
+    )
 
 
 class _Backward:

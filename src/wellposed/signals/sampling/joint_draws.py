@@ -125,7 +125,7 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
 
 @contextmanager
 def _not_looping() -> Iterator[bool]:
-    """Make `torch.vmap` raise, inside the block, for an operator that takes no batch, in place of looping with a warning.
+    """Make `torch.vmap` raise, inside the block, for an operator that takes no batch, not loop with a warning.
 
     PyTorch has no public switch for that loop. Yields whether the loop could be switched off.
     """

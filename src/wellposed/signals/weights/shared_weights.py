@@ -68,7 +68,8 @@ class _Again:
 
         def given(state: State, raw: Any) -> State:
             if self._is_kept(raw):
-                scale = None if state.scale_parameter is None else self._call.run.weights.decided(state.scale_parameter)
+                name, weights = state.scale_parameter, self._call.run.weights
+                scale = None if name is None else weights.known_scale(name, settled=False)
                 return state if scale is None else rescaled(state, scale)
             one = (1,) * len(state.lengths)
             level = float(kernel.ravel()[0]) if next(places) == at else 0.0
