@@ -303,16 +303,16 @@ def _descriptor(given: Input | torch.Tensor) -> Input:
     raise InputError(f"an input is described by wellposed.Input or a batch, not {type(given).__name__}")
 
 
-FEW, FIRST = 8, 256
-"""Most values that an input of few takes, and elements that are looked at before all are."""
+MOST_LEVELS, LOOKED_AT_FIRST = 8, 256
+"""Most values that an input of few takes, and elements that are looked at before all are. Chosen."""
 
 
 def _few(data: Array) -> tuple[tuple[float, float], ...] | None:
     """Return the values that elements take, and the share of each, where they are few."""
-    if len(np.unique(data.ravel()[:FIRST])) > FEW or data.size <= FEW * FEW:
+    if len(np.unique(data.ravel()[:LOOKED_AT_FIRST])) > MOST_LEVELS or data.size <= MOST_LEVELS * MOST_LEVELS:
         return None
     values, counts = np.unique(data, return_counts=True)
-    if len(values) > FEW:
+    if len(values) > MOST_LEVELS:
         return None
     return tuple(zip(values.tolist(), (counts / data.size).tolist(), strict=True))
 

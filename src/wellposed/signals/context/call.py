@@ -19,7 +19,7 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.signal import Tag
 
 OVERFLOW = 1e150
-"""Variances are followed up to here; float32 ends at 1e77."""
+"""Largest variance that is followed; that of float32 ends at 1e77. Chosen: its square is still a float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class PostponedState:
     """What is known of a signal that was drawn, or of a constant, before anything asks for its moments: ``make`` works
     them out.
     """
@@ -74,7 +74,7 @@ class Pass:
     draws: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     drawn: set[int] = field(default_factory=set)
     postpones: bool = False
-    postponed: dict[int, Drawn] = field(default_factory=dict)
+    postponed: dict[int, PostponedState] = field(default_factory=dict)
     scanned: set[int] = field(default_factory=set)
     dependent: dict[int, int] = field(default_factory=dict)
     sources: int = 0
@@ -95,7 +95,7 @@ class Pass:
             self.states[value] = self.postponed.pop(value).make()
         return self.states.get(value)
 
-    def outline(self, value: int) -> State | Drawn | None:
+    def outline(self, value: int) -> State | PostponedState | None:
         """Return the state of a value, or what is known of it before its moments are."""
         return self.postponed.get(value) or self.states.get(value)
 

@@ -40,10 +40,10 @@ def state_of_tensor(tensor: torch.Tensor, root: int, shape: tuple[int, ...] | No
     return make_state(shape, float(mean), float(var), roots=root, gauss=False)
 
 
-LARGEST = 1 << 14
-"""Most values of a parameter that are followed one by one."""
-FEW = 64
-"""Values up to which they are, whether or not they look like draws of one distribution."""
+LARGEST_FOLLOWED = 1 << 14
+"""Most values of a parameter that are followed one by one. Chosen for time."""
+FEW_VALUES = 64
+"""Values up to which they are, whether or not they look like draws of one distribution. Chosen."""
 
 
 def state_of_values(tensor: torch.Tensor, root: int, each: bool) -> State:
@@ -59,10 +59,10 @@ def state_of_values(tensor: torch.Tensor, root: int, each: bool) -> State:
     for axis in range(values.ndim):
         first = values.narrow(axis, 0, 1)
         values = first if bool((values == first).all()) else values
-    if values.numel() > LARGEST or not bool(torch.isfinite(values).all()):
+    if values.numel() > LARGEST_FOLLOWED or not bool(torch.isfinite(values).all()):
         return state
     array = array_of(values)
-    if not each and array.size > FEW and array.size == tensor.numel() and _alike(array):
+    if not each and array.size > FEW_VALUES and array.size == tensor.numel() and _alike(array):
         return state
     array = array.reshape([n for n, size in zip(array.shape, tensor.shape, strict=True) if size > 1])
     return state.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)

@@ -16,7 +16,7 @@ from wellposed.graphs import Node
 from wellposed.operators.norms import NORMS
 from wellposed.operators.spectral import holds_for_complex, is_complex
 from wellposed.signals.context.arguments import given_state, known_state, resolve
-from wellposed.signals.context.call import Call, Drawn, Pass, Unknown
+from wellposed.signals.context.call import Call, Pass, PostponedState, Unknown
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import State, make_state, weakest
@@ -61,7 +61,7 @@ def _given(run: Pass, out: int) -> State | None:
     make = partial(given_state, run, out, run.root())
     if not run.postpones:
         return make()
-    run.postponed[out] = Drawn("exact", 0, STEADY, make)
+    run.postponed[out] = PostponedState("exact", 0, STEADY, make)
     return None
 
 

@@ -22,15 +22,13 @@ from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.integration import kernels
 from wellposed.signals.sampling.joint_sources import nodes_between
-from wellposed.signals.sampling.samples import sample_state
+from wellposed.signals.sampling.samples import FAILURES, sample_state
 from wellposed.structure.widths import channels
 
 LEAST_DRAWS, MOST_DRAWS = 8, 128
 """Draws of one tensor that varies, at least and at most. Chosen for time."""
 ELEMENTS_OF_DRAWS = 1 << 18
 """Elements of all draws of one tensor, where that gives between `LEAST_DRAWS` and `MOST_DRAWS`. Chosen for time."""
-FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
-"""What an operator raises on draws that it does not take."""
 
 
 def draw_together(run: Pass, node: Node) -> bool:
@@ -151,7 +149,7 @@ def _at_once(node: Node, columns: dict[int, list[torch.Tensor]], count: int) -> 
                 torch.stack(column[:count]) if len(column) > 1 else column[0].expand(count, *column[0].shape)
                 for column in columns.values()
             ]
-            made = torch.vmap(lambda *drawn: tuple(_result(node, dict(zip(columns, drawn, strict=True)))))(*stacked)
+            made = torch.vmap(lambda *drawn: tuple(results_of(node, dict(zip(columns, drawn, strict=True)))))(*stacked)
         except FAILURES:
             return None
     return [list(each.unbind()) for each in made]
@@ -160,13 +158,13 @@ def _at_once(node: Node, columns: dict[int, list[torch.Tensor]], count: int) -> 
 def _one_by_one(node: Node, columns: dict[int, list[torch.Tensor]], count: int) -> list[list[torch.Tensor]] | None:
     """Run a node on each draw; None where it fails on one."""
     try:
-        rows = [_result(node, {value: c[at % len(c)] for value, c in columns.items()}) for at in range(count)]
+        rows = [results_of(node, {value: c[at % len(c)] for value, c in columns.items()}) for at in range(count)]
     except FAILURES:
         return None
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _result(node: Node, env: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+def results_of(node: Node, env: dict[int, torch.Tensor]) -> list[torch.Tensor]:
     """Return a node's results for one draw of each value that it reads (``env``), as many as the graph has uses for."""
     args = [_bound(a, env) for a in node.args]
     made = call(node.op, args, {key: _bound(a, env) for key, a in node.kwargs.items()})

@@ -1,4 +1,4 @@
-"""States of draws: the moments, correlations and shapes of distributions that draws of a node's results show."""
+"""States of draws: the moments, correlations and shapes of distributions that draws of tensors show."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from wellposed.graphs import Node
 from wellposed.graphs.run import dense
 from wellposed.operators.schema import plain_name
 from wellposed.signals.context.arguments import is_mask, known_state
-from wellposed.signals.context.call import Drawn, Pass
+from wellposed.signals.context.call import Pass, PostponedState
 from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread, source
 from wellposed.signals.distributions.state import Marginal, State, make_state, new_serial
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
+from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import Postponed, Transport, standardised
 from wellposed.signals.sampling.joint_sources import can_run
-from wellposed.signals.sampling.samples import state_of_samples
 from wellposed.signals.sampling.totals import Totals, totals_of
 from wellposed.signals.signal import Tag
 
@@ -53,14 +53,14 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
             results.append(None)
             continue
         found = _known(run, out, entering, heavy, spread)
-        if isinstance(found, Drawn):
+        if isinstance(found, PostponedState):
             run.postponed[out] = found
         results.append(found if isinstance(found, State) else None)
     run.drawn.update(node.outputs)
     return results
 
 
-def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> State | Drawn:
+def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> State | PostponedState:
     """Return the state of a value that has draws, or what is known of it while its moments are postponed.
 
     Args:
@@ -85,7 +85,7 @@ def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> S
     make = partial(_state_of, draws, roots, run.segmented, is_signal, tag, spread, new_serial())
     if not run.postpones or (draws[0].is_floating_point() and is_mask(draws[0])):
         return make()
-    return Drawn(tag, roots, spread, make)
+    return PostponedState(tag, roots, spread, make)
 
 
 def _stays_drawn(run: Pass, value: int) -> bool:
@@ -117,6 +117,102 @@ def _state_of(
         few = [draw.ravel()[:: max(draw.numel() * len(draws) // ELEMENTS_FOR_SHAPE, 1)] for draw in draws]
         shape = Marginal(transport=Postponed(partial(_shape_of, torch.cat(few))))
     return replace(state, spread=spread, tag=tag, marginal=shape, serial=serial)
+
+
+def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None = None) -> State:
+    """Return the state of sampled tensors: moments (by position along axes where they differ), correlations by axis.
+
+    Infinite elements, which shut out scores, leave the moments to the others.
+
+    Args:
+        draws: tensors of one shape.
+        root: the source of the state, as a bit.
+        pairs: the axis along which correlations are told apart by pair of positions.
+    """
+    values, finite = _stacked(draws)
+    shape = tuple(draws[0].shape)
+    long = [axis for axis, size in enumerate(shape) if size > 1]
+    powers = (values, values.square())
+    alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in long or not _differs(powers, axis))]
+    mean = values.mean(dim=alike, keepdim=True)
+    share = 1.0 if finite is None else finite.double().mean(dim=alike, keepdim=True).clamp(min=1e-300)
+    mean = mean / share
+    centred = values - mean if finite is None else (values - mean) * finite
+    var = (centred**2).mean(dim=alike, keepdim=True) / share
+    varies = bool(var.any())
+    unit = centred.div_(var.clamp(min=1e-300).sqrt())  # what does not vary is 0 here as it is
+    rhos = [_correlation(unit, axis) if varies and size > 1 else None for axis, size in enumerate(shape)]
+    state = make_state(shape, pairs=rhos, tag="sampled", roots=root)
+
+    def by_atoms(array: torch.Tensor) -> Array:
+        return np.asarray(array.reshape([array.shape[1 + axis] for axis in long]).numpy(), dtype=np.float64)
+
+    found = state.changed(mean=by_atoms(mean), var=by_atoms(var))
+    if pairs is None or not -len(shape) <= pairs < len(shape):
+        return found
+    at = pairs % len(shape)
+    if not kernels.LEAST <= shape[at] <= kernels.MOST:
+        return found
+    return _told_apart(found, torch.movedim(unit, at + 1, -1).reshape(-1, shape[at]).numpy(), found.axes[at][0])
+
+
+def _stacked(draws: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return draws as one float64 tensor, of shape (draws, *shape), and which elements are finite, None if all are; the
+    others are 0.
+
+    Real and imaginary parts become draws of their own: E|z|² is that of both together.
+    """
+    values = torch.stack([dense(d.detach()) for d in draws])
+    if values.is_complex():
+        values = 2.0**0.5 * torch.cat([values.real, values.imag])
+    values = values.to(torch.float64)
+    if not values.numel() or all(math.isfinite(float(end)) for end in values.aminmax()):
+        return values, None
+    finite = torch.isfinite(values)
+    return torch.where(finite, values, torch.zeros((), dtype=torch.float64)), finite
+
+
+def _correlation(unit: torch.Tensor, axis: int) -> float | None:
+    """Return the mean correlation of different positions along an axis of standardised draws, of shape (draws, *shape);
+    None where it is within three standard errors of 0.
+    """
+    size = unit.shape[1 + axis]
+    along = float((unit.mean(dim=axis + 1) ** 2).mean())
+    rho = (along * size - 1.0) / (size - 1)
+    error = 3.0 / math.sqrt(max(unit.numel(), 1))
+    return min(max(rho, -1.0), 1.0) if abs(rho) > max(error, 1e-3) else None
+
+
+def _told_apart(state: State, unit: Array, atom: int) -> State:
+    """Return a state with correlations by pair of positions along an atom, as standardised samples show them (``unit``,
+    of shape (samples, positions)): the average where they differ from it by less than the sampling error.
+    """
+    matrix, size = unit.T @ unit / len(unit), unit.shape[1]
+    average = (matrix.sum() - np.trace(matrix)) / (size * (size - 1))
+    matrix = np.where(np.abs(matrix - average) > 2.0 / math.sqrt(len(unit)), matrix, average)
+    others = np.moveaxis(kernels.at_zero(state.corr, (atom,)), atom, -1)[..., None]
+    return state.changed(corr=kernels.with_diagonal(np.array(kernels.by_pair(others * matrix, atom))))
+
+
+def _differs(powers: tuple[torch.Tensor, ...], axis: int) -> bool:
+    """Whether means of some powers, of shape (draws, *shape), differ by position along an axis beyond sampling error
+    (chi-squared, 6 sigma).
+
+    The error is that of all positions: of one, as few draws as there are tell too little.
+    """
+    draws, size = powers[0].shape[0], powers[0].shape[1 + axis]
+    if draws < 8 or size > 4096:
+        return False
+    over = [d for d in range(1, powers[0].ndim) if d != 1 + axis]
+    for power in powers:
+        each = power.mean(dim=over) if over else power
+        error2 = each.var(dim=0) / draws
+        pooled = float(error2.mean())
+        if pooled > 0.0:
+            off = float(((each.mean(dim=0) - each.mean()) ** 2).sum()) / pooled
+            if off > size + 6.0 * math.sqrt(2.0 * float((error2**2).sum())) / pooled:
+                return True
+    return False
 
 
 def _shape_of(values: torch.Tensor) -> Transport:

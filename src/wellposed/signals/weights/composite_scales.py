@@ -26,8 +26,8 @@ from wellposed.structure.roles import Role
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
-LEAST = 0.5
-"""Share of the variance that the parameters of a sum are given at least, however much is kept beside them."""
+LEAST_DRAWN_SHARE = 0.5
+"""Share of the variance that the parameters of a sum are given at least, however much is kept beside them. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class CompositeScales:
         composite, share = shared.composite, shared.share
         wanted = scale
         if share < 1.0:
-            wanted = math.sqrt(max((scale**2 - (1.0 - share)) / share, LEAST * scale**2 / share))
+            wanted = math.sqrt(max((scale**2 - (1.0 - share)) / share, LEAST_DRAWN_SHARE * scale**2 / share))
         given: list[float] = []
         for member, relative in shared.members.items():
             amount = relative * wanted**shared.power
