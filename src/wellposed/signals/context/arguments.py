@@ -25,9 +25,9 @@ from wellposed.signals.integration.kernels import Array
 MASKED = -30.0
 """Scores at or below this are shut out of a softmax, which gives them e⁻³⁰ of the others' weight. Chosen."""
 LARGEST_CONSTANT, LARGEST_MASK = 1 << 20, 1 << 22
-"""Most elements of a constant that are followed by position, and of one that only weights meet. Chosen for time."""
+"""Most elements of a constant that are followed by position, and of one that only weights meet. Chosen for cost."""
 MOST_CORRELATED_AXES = 4
-"""Most axes of larger constants whose correlations are told: all sets of axes are averaged over. Chosen for time."""
+"""Most axes of larger constants whose correlations are told: all sets of axes are averaged over. Chosen for cost."""
 CHANCE_ERRORS = 6.0
 """Standard errors below which the correlation of elements of a larger constant counts as chance. Chosen."""
 

@@ -41,9 +41,9 @@ def state_of_tensor(tensor: torch.Tensor, root: int, shape: tuple[int, ...] | No
 
 
 LARGEST_FOLLOWED = 1 << 14
-"""Most values of a parameter that are followed one by one. Chosen for time."""
+"""Most values of a parameter that are followed one by one. Chosen for cost."""
 FEW_VALUES = 64
-"""Values up to which they are, whether or not they look like draws of one distribution. Chosen."""
+"""Most values of a parameter that are followed so although they look like draws of one distribution. Chosen."""
 
 
 def state_of_values(tensor: torch.Tensor, root: int, each: bool) -> State:

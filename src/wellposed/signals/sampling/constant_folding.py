@@ -23,9 +23,9 @@ from wellposed.signals.sampling.samples import FAILURES
 from wellposed.signals.signal import Tag
 
 LARGEST_COMPUTED = 1 << 24
-"""Most elements of a tensor that is computed of parameters. Chosen for memory."""
+"""Most elements of a tensor that is computed of parameters. Chosen for cost."""
 LARGEST_REMEMBERED = 1 << 18
-"""Most elements of one that is kept; a larger one is computed again wherever it is read. Chosen for memory."""
+"""Most elements of such a tensor that is kept; a larger one is computed again wherever it is read. Chosen for cost."""
 
 
 def held(run: Pass, node: Node) -> tuple[list[State | None], Tag] | None:

@@ -26,7 +26,7 @@ from wellposed.structure.bounds import ANY, bounds
 LOGARITHMIC = frozenset({"masked_fill", "sub", "where"})
 """Operators, beside views, that lead from running sums of logarithms of decays to the decays of pairs of times."""
 LARGEST_BESIDE_CHOICE = 1 << 14
-"""Most elements of a signal without draws that a node beside one with draws may read. Chosen for time."""
+"""Most elements of a signal without draws that a node beside one with draws may read. Chosen for cost."""
 CHOICES = frozenset({
     "amax", "amin", "argmax", "argmin", "argsort", "cummax", "cummin", "cumprod", "kthvalue", "log_softmax",
     "logsumexp", "max", "median", "min", "mode", "prod", "sort", "topk",

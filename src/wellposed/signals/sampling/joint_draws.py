@@ -26,9 +26,9 @@ from wellposed.signals.sampling.samples import FAILURES, sample_state
 from wellposed.structure.widths import channels
 
 LEAST_DRAWS, MOST_DRAWS = 8, 128
-"""Draws of one tensor that varies, at least and at most. Chosen for time."""
+"""Draws of one tensor that varies, at least and at most. Chosen for cost."""
 ELEMENTS_OF_DRAWS = 1 << 18
-"""Elements of all draws of one tensor, where that gives between `LEAST_DRAWS` and `MOST_DRAWS`. Chosen for time."""
+"""Elements of all draws of one tensor, where that gives between `LEAST_DRAWS` and `MOST_DRAWS`. Chosen for cost."""
 
 
 def draw_together(run: Pass, node: Node) -> bool:

@@ -20,13 +20,13 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 
 LARGEST_DRAWN = 1 << 18
-"""Most elements of a tensor that is drawn together with others. Chosen for time."""
+"""Most elements of a tensor that is drawn together with others. Chosen for cost."""
 LARGEST_IN_SCAN = 1 << 21
-"""Most elements of one in a scan, which may hold the decays of all pairs of times. Chosen for time and memory."""
+"""Most elements of a tensor in a scan, which may hold the decays of all pairs of times. Chosen for cost."""
 CLIMBED_FOR_SHAPE = 16
-"""Most nodes that are climbed past to a signal whose state tells its distribution better. Chosen for time."""
+"""Most nodes that are climbed past to a signal whose state tells its distribution better. Chosen for cost."""
 MOST_CLIMBED = 96
-"""Most nodes that are climbed past to signals that are independent of one another. Chosen for time."""
+"""Most nodes that are climbed past to signals that are independent of one another. Chosen for cost."""
 PRODUCTS = frozenset({"bmm", "einsum", "matmul", "mm"})
 """Operators that multiply two signals and sum."""
 

@@ -22,10 +22,10 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.sampling.states_of_draws import state_of_samples
 
 MOST_SAMPLED = 1 << 22
-"""Most elements of all tensors of an operator that is run on samples of its operands. Chosen for time."""
+"""Most elements of all tensors of an operator that is run on samples of its operands. Chosen for cost."""
 MOST_FEATURES = 1 << 16
 """Most elements of features that are drawn, by which positions are alike by chance: of more that chance is small.
-Chosen for time."""
+Chosen for cost."""
 LEAST_IN_COMMON = 1e-6
 """Share of the variance above which a part that elements have in common is drawn. Chosen."""
 FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)

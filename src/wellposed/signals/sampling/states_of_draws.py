@@ -26,7 +26,7 @@ from wellposed.signals.sampling.totals import Totals, totals_of
 from wellposed.signals.signal import Tag
 
 ELEMENTS_FOR_SHAPE = 4096
-"""Elements of draws that tell the shape of their distribution. Chosen for time."""
+"""Elements of draws that tell the shape of their distribution. Chosen for cost."""
 OF_ONE_SCALE = frozenset({
     "add", "amax", "amin", "cat", "gather", "index", "index_select", "max", "maximum", "min", "minimum", "relu",
     "scatter_reduce", "sort", "sub", "take_along_dim", "topk",
