@@ -173,6 +173,7 @@ class Input:
         return made if self.values is None else self._of_few(made)
 
     def _in_space(self, made: State, shape: Sequence[int]) -> State:
+        """Return the state of an input (batch, channels, *space), or with channels last, with its correlations."""
         axes, channels = made.axes, channel_axis(shape)
         spatial = [i for i in range(1, len(shape)) if i != channels]
         space = [axes[i][0] if axes[i] else None for i in spatial]
@@ -199,6 +200,7 @@ class Input:
         )
 
     def _by_column(self, made: State) -> State:
+        """Return the state of a table (batch, columns) with mean and variance by column."""
         columns = self.columns or ()
         if len(made.axes) != 2 or made.shape[1] != len(columns):
             raise InputError(f"a table of {len(columns)} columns was described, the input is {made.shape}")
@@ -207,6 +209,7 @@ class Input:
         return made.with_moments(mean=mean, var=var)
 
     def _profile(self, space: tuple[int, ...]) -> Array:
+        """Return the correlation by displacement along the spatial axes, as long as kernels are kept."""
         cap = kernels.lag_cap(len(space))
         if self.profile is None:
             profile = _one_over_f(space) if self.kind == "image" else np.ones((1,) * len(space))
@@ -257,6 +260,7 @@ class Input:
         return (math.sqrt(rho) * fields[:, :1] + math.sqrt(1 - rho) * fields[:, 1:]).movedim(1, where)
 
     def _torus(self, space: tuple[int, ...]) -> Array:
+        """Return the power spectrum, of mean 1, of the fields on a torus of twice the size of ``space``."""
         if self.profile is None:
             return _one_over_f_power(space)
         table = np.asarray(self.profile, dtype=np.float64)
@@ -296,6 +300,7 @@ def describe_inputs(graph: Graph, inputs: Described) -> dict[int, Input]:
 
 
 def _descriptor(given: Input | torch.Tensor) -> Input:
+    """Return a descriptor: the given one, or that of a batch."""
     if isinstance(given, Input):
         return given
     if isinstance(given, torch.Tensor):

@@ -119,7 +119,7 @@ class Registry(Mapping[Overload, Rule]):
         return self._rules.pop(op)
 
     def restore(self, entry: Rule) -> None:
-        """Put an entry back that `remove` gave, in the place of what is there."""
+        """Put an entry that `remove` gave in the place of the one that is there, if any."""
         self._rules[entry.op] = entry
 
     def require(self, graph: Graph, nodes: Iterable[Node]) -> None:
@@ -148,6 +148,7 @@ def _family_of(module: str) -> str:
 
 
 def _listed(ops: Iterable[Overloads], what: str) -> Iterator[Overload]:
+    """Yield overloads one by one; raises `OptionError` for other things, and for overloads that graphs never hold."""
     for item in ops:
         for op in (item,) if isinstance(item, (Overload, torch._ops.OpOverloadPacket)) else item:
             if not isinstance(op, Overload):

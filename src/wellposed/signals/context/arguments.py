@@ -16,7 +16,7 @@ from wellposed.graphs.run import dense
 from wellposed.operators.norms import NORMS
 from wellposed.operators.schema import ref_of
 from wellposed.signals.context.call import Pass, Unknown
-from wellposed.signals.context.parameters import state_of_tensor
+from wellposed.signals.context.parameters import by_position, state_of_tensor, told_apart
 from wellposed.signals.distributions.state import State, make_state, rescaled
 from wellposed.signals.distributions.views import unpaired
 from wellposed.signals.integration import kernels
@@ -101,7 +101,7 @@ def _as_table(state: State, tensor: torch.Tensor) -> State:
     values = dense(tensor.detach())
     if values.ndim < 2 or values.is_complex() or not bool(torch.isfinite(values).all()):
         return state
-    short = _told_apart(values)
+    short = told_apart(values)
     rows = array_of(short)
     along = [axis for axis, size in enumerate(rows.shape[:-1]) if size > 1]
     cap = kernels.lag_cap(len(along))
@@ -181,12 +181,10 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST_CONSTANT
 def _by_position(values: torch.Tensor, root: int, largest: int) -> State:
     """Return the state of finite values: each by itself where they are few, as nothing about them is random."""
     state = state_of_tensor(values, root)
-    different = _told_apart(values) if values.numel() > largest else values
+    different = told_apart(values) if values.numel() > largest else values
     if different.numel() > largest or values.ndim == 0:
         return _with_correlations(state, values)
-    full = array_of(different)
-    array = full.reshape([n for n, size in zip(full.shape, values.shape, strict=True) if size > 1])
-    return state.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+    return by_position(state, array_of(different))
 
 
 def _with_correlations(state: State, values: torch.Tensor) -> State:
@@ -221,16 +219,6 @@ def _mean_products(state: State, values: torch.Tensor) -> Array:
         same, any_ = np.split(sums, 2, axis=axis)
         sums = np.concatenate([same, (any_ * size - same) / (size - 1)], axis=axis)
     return sums
-
-
-def _told_apart(values: torch.Tensor) -> torch.Tensor:
-    """Return one position of each axis along which all elements are the same (one filter for all channels)."""
-    for axis, size in enumerate(values.shape):
-        first = values.narrow(axis, 0, 1)
-        ends_alike = size > 1 and torch.equal(first, values.narrow(axis, size - 1, 1))
-        if ends_alike and bool((values == first).all()):
-            values = first
-    return values
 
 
 def is_mask(values: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""The states of parameters as the model holds them now, and what a pass may ask of any source of such states."""
+"""The states of parameters as the model holds them now, and the questions that a pass asks of any provider of them."""
 
 from __future__ import annotations
 
@@ -47,25 +47,37 @@ FEW_VALUES = 64
 
 
 def state_of_values(tensor: torch.Tensor, root: int, each: bool) -> State:
-    """Return the state of a parameter that keeps its values, and that nothing sums over: they are known.
+    """Return the state of a parameter that keeps its values, which are known, and over which nothing sums.
 
-    They are followed by position where ``each`` of them is asked for, they are few, or differ by more than chance (the
-    bias of one gate among four, decay rates that grow along an axis), and count as drawn alike elsewhere.
+    They are followed by position where ``each`` of them is asked for, where they are few, and where they differ by more
+    than chance (the bias of one gate among four, decay rates that grow along an axis). Others count as drawn alike.
     """
     state = state_of_tensor(tensor, root)
     if tensor.is_complex() or not kernels.nonzero(state.var):
         return state
-    values = tensor.detach()
-    for axis in range(values.ndim):
-        first = values.narrow(axis, 0, 1)
-        values = first if bool((values == first).all()) else values
+    values = told_apart(tensor.detach())
     if values.numel() > LARGEST_FOLLOWED or not bool(torch.isfinite(values).all()):
         return state
     array = array_of(values)
     if not each and array.size > FEW_VALUES and array.size == tensor.numel() and _alike(array):
         return state
-    array = array.reshape([n for n, size in zip(array.shape, tensor.shape, strict=True) if size > 1])
+    return by_position(state, array)
+
+
+def by_position(state: State, values: Array) -> State:
+    """Return the state of known ``values``, of the state's axes, or of length 1 where all of an axis are alike."""
+    array = values.reshape([n for n, size in zip(values.shape, state.shape, strict=True) if size > 1])
     return state.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+
+
+def told_apart(values: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with one position alone of each axis along which all its elements are alike."""
+    for axis, size in enumerate(values.shape):
+        first = values.narrow(axis, 0, 1)
+        ends_alike = size > 1 and torch.equal(first, values.narrow(axis, size - 1, 1))
+        if ends_alike and bool((values == first).all()):
+            values = first
+    return values
 
 
 def _alike(values: Array) -> bool:
@@ -88,7 +100,7 @@ def _alike(values: Array) -> bool:
 
 
 class Weights:
-    """The states of a graph's parameters as the model holds them now, and what a pass may ask of other providers.
+    """The states of a graph's parameters as the model holds them now; the questions that a pass asks of any provider.
 
     A parameter on meta that the model cannot make again has no values. It counts as what leaves the signal as it is
     (gains and factors as 1, shifts and biases as 0), or else as N(0, 0.02²), tagged *assumed*.
@@ -148,7 +160,7 @@ class Weights:
         return float(held.mean()) + float(held.std(correction=0)) * normal
 
     def _assume(self, parameter: Parameter) -> float | None:
-        """Return the value that all elements are assumed to have, None for N(0, 0.02²); what it is, is noted."""
+        """Return the value that all elements are assumed to have, None for N(0, 0.02²); `assumed` notes it."""
         value = self._neutral(parameter)
         self.assumed[parameter.name] = "N(0, 0.02²)" if value is None else f"{value:g}"
         return value
@@ -198,7 +210,7 @@ class Weights:
         return result
 
     def centres(self, bias: str, mean: float) -> bool:
-        """Whether a bias cancels what the incoming signal's mean makes of the weight's row sums (AutoInit++)."""
+        """Whether a bias cancels the output's mean, which the row sums of the weight make of ``mean`` (AutoInit++)."""
         return False
 
 

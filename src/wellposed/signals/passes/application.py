@@ -66,7 +66,7 @@ def _given(run: Pass, out: int) -> State | None:
 
 
 def _by_rule(run: Pass, node: Node) -> Results:
-    """Return what the operator's rule makes of the states that enter it, or else what samples of them show."""
+    """Return the states that the operator's rule makes of its operands' states, or else those that samples show."""
     call, rule = Call(run, node), _rule_of(run, node)
     pairs = rule is None or rule.pairs or rule.elementwise
     args = tuple(resolve(run, a, pairs=pairs) for a in node.args)
@@ -108,7 +108,9 @@ def _valid(
 
 
 def _with_tails(node: Node, rule: Rule | None, weak: Tag, result: State | None) -> State | None:
-    """Return a result of what may have heavy tails: these end where a rule says so, at norms, and at a softmax."""
+    """Return a result, tagged heavy where an operand is (``weak``): heavy tails end at bounded functions, norms and
+    softmax.
+    """
     if result is None or weak != "heavy" or (rule is not None and rule.elementwise):
         return result
     ends = node.op in NORMS or result.standardised is not None or result.softmax is not None

@@ -1,4 +1,4 @@
-"""What a model computes of its parameters alone, where it is no linear map of one: run, rather than followed.
+"""Values that a model computes of its parameters alone, and not as a linear map of one: they are run, not followed.
 
 A spectral norm (sigma = uᵀ W v, where u and v come from W) is a function of one draw: rules that take its factors for
 strangers are off by orders of magnitude.
@@ -29,10 +29,10 @@ LARGEST_REMEMBERED = 1 << 18
 
 
 def held(run: Pass, node: Node) -> tuple[list[State | None], Tag] | None:
-    """Return what a node makes of parameters alone, by its values; None where it is left to its rule.
+    """Return the states of a node's results, computed of parameters alone; None where they are left to its rule.
 
-    Parameters that keep their values have them. Of those that a plan draws, one draw is taken, where two factors of a
-    product depend on the same one, or where no rule knows the operator; rules follow the rest.
+    Parameters that keep their values give numbers. Of parameters that a plan draws, one draw is taken where two factors
+    of a product depend on the same one, and where no rule knows the operator.
     """
     weights = run.weights
     drawn = any(map(run.drawn.__contains__, node.inputs))
@@ -88,7 +88,7 @@ def _meets_itself(run: Pass, node: Node) -> bool:
 
 
 def _is_sampled(node: Node) -> bool:
-    """Whether a function of one tensor has no better rule than samples; a draw keeps what goes with it."""
+    """Whether a function of one tensor has no better rule than samples: one draw keeps its dependence on others."""
     rule = RULES.get(node.op)
     return (rule is None or rule.tag == "sampled") and len(node.inputs) == 1 and not is_random(node)
 

@@ -64,7 +64,7 @@ def sample_state(
 
 
 def _masked(state: State, scores: State, mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Draw masked scores: what is let through, and one large negative number elsewhere."""
+    """Draw masked scores: numbers where the mask lets them through, and one large negative number elsewhere."""
     drawn = sample_state(scores, generator, torch.float64).reshape(state.shape)
     return torch.where(mask, drawn, outside(state))
 
@@ -234,7 +234,7 @@ def _roots(moments: Moments, sizes: tuple[int, ...], atom: int) -> tuple[torch.T
 
 
 def _root(covariance: Array) -> torch.Tensor:
-    """Return a root of a covariance (what of it is no covariance, being rounded, is left out)."""
+    """Return a root of a covariance matrix; eigenvalues that rounding has made negative count as 0."""
     values, vectors = np.linalg.eigh(covariance)
     return torch.from_numpy(vectors * np.sqrt(np.maximum(values, 0.0))).float()
 

@@ -1,4 +1,4 @@
-"""Scales of weights that are chosen while a pass runs, so that what they make has the wanted second moment."""
+"""Scales of weights that are chosen while a pass runs, so that outputs have the wanted second moment."""
 
 from __future__ import annotations
 
@@ -99,6 +99,7 @@ class PlannedWeights(Weights):
         )
 
     def _is_zero(self, parameter: Parameter) -> bool:
+        """Whether a parameter that would be drawn holds zeros alone."""
         drawn = self.roles[parameter.name] in ("weight", "embedding", "weight_norm")
         if parameter.values is None or not (drawn or parameter.name in self.composite.leaves):
             return False
@@ -146,10 +147,10 @@ class PlannedWeights(Weights):
         return math.sqrt(self.target / next(use.fan_in for use in uses if use.kind != "embedding"))
 
     def _scale_of_table(self, name: str) -> float:
-        """Return the scale with which a table's rows, times what they are multiplied by, have the target variance.
+        """Return the scale with which a table's rows, times the factors behind them, have the target variance.
 
-        Rows that are added to those of a table whose scale is another's matter, since it scores or is kept, have the
-        variance of these: tokens would not be seen beside positions of 1/fan-in of their variance, or fifty times it.
+        Rows that are added to those of a table whose scale is decided elsewhere, since it scores or is kept, have the
+        variance of these: positions of a fan-in times the tokens' variance would hide the tokens.
         """
         factors, leader = tables(self.graph).factors, self.leader_of(name)
         if leader is None:
@@ -257,19 +258,7 @@ class PlannedWeights(Weights):
             scale = self.scales[name]
             self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
             return scale
-        if not math.isfinite(total):
-            raise PlanError(
-                f"{node.name}: the signal that meets weight {name!r} has the second moment {before}; it overflowed "
-                "before this node, so no scale can be given. Look at wp.propagate(graph) for where it grows"
-            )
-        if total <= 0.0:
-            if self.zero_signal == "error":
-                raise PlanError(
-                    f"{node.name}: the signal that meets weight {name!r} is 0 (second moment {before:g}), so no scale "
-                    "of the weight can bring its output to the target. A zero constant or a zero-initialised gate "
-                    "before it makes it so; give the gate a value, leave the weight out with skip=, or take 1/fan-in "
-                    "for it, or what a later use of it asks for, with zero_signal='fan_in'"
-                )
+        if not self._meets_signal(node, f"weight {name!r}", total, before):
             self.unmet[name] = node.index
             use = next((u for u in self.contractions.get(name, ()) if u.node == node.index), None)
             total, before = float(use.fan_in if use is not None else 1), 0.0
@@ -277,6 +266,26 @@ class PlannedWeights(Weights):
         scale = self.scales.get(name, math.sqrt(self.target / total))
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
         return scale
+
+    def _meets_signal(self, node: Node, weight: str, total: float, before: float) -> bool:
+        """Whether a weight meets a signal, of second moment ``before``, and no zeros: ``total`` is that of its output.
+
+        Raises:
+            PlanError: the signal has overflowed, or it is 0 and ``zero_signal`` asks for an error.
+        """
+        if not math.isfinite(total):
+            raise PlanError(
+                f"{node.name}: the signal that meets {weight} has the second moment {before}; it overflowed before "
+                "this node, so no scale can be given. Look at wp.propagate(graph) for where it grows"
+            )
+        if total <= 0.0 and self.zero_signal == "error":
+            raise PlanError(
+                f"{node.name}: the signal that meets {weight} is 0 (second moment {before:g}), so no scale of the "
+                "weight can bring its output to the target. A zero constant or a zero-initialised gate before it makes "
+                "it so; give the gate a value, leave the weight out with skip=, or take 1/fan-in for it, or what a "
+                "later use of it asks for, with zero_signal='fan_in'"
+            )
+        return total > 0.0
 
     def _met_later(self, name: str, node: Node, incoming: float, before: float, total: float) -> float:
         """Return the scale of a weight that met zeros first (the state of a loop): its first signal decides.
@@ -293,19 +302,8 @@ class PlannedWeights(Weights):
         if key in self.composite.effective:
             return self.composite.effective[key]
         made_at = self.graph.values[self.composite.composites[key].value].name
-        if not math.isfinite(incoming * unit):
-            raise PlanError(
-                f"{node.name}: the signal that meets the weight made at {made_at} has the second moment "
-                f"{before}; it overflowed before this node, so no scale can be given. Look at wp.propagate(graph) for "
-                "where it grows"
-            )
-        met = incoming > 0.0
+        met = self._meets_signal(node, f"the weight made at {made_at}", incoming * unit, before)
         if not met:
-            if self.zero_signal == "error":
-                raise PlanError(
-                    f"{node.name}: the signal that meets the weight made at {made_at} is 0, so no scale of "
-                    "it can bring its output to the target; take 1/fan-in for it with zero_signal='fan_in'"
-                )
             incoming, before = float(next(use.fan_in for use in self.uses if use.node == node.index)), 0.0
         given: dict[str, float] = {}
 
@@ -321,7 +319,7 @@ class PlannedWeights(Weights):
         return effective
 
     def settling(self) -> dict[str, float]:
-        """Return the scales that bring what weights make of the last state of their loop to the target, by name.
+        """Return the scales with which the outputs of weights in loops, for the loop's last state, meet the target.
 
         They are those of the weights that met zeros first and a signal later. A state follows from its weight's scale,
         so that a pass with these scales given may ask for others.
