@@ -65,15 +65,7 @@ def _largest(run: Pass, value: int) -> int:
 
 
 def given_state(run: Pass, value: int, root: int, largest: int = LARGEST_CONSTANT) -> State:
-    """Return the state of a value that is known; of a large table that a weight sums over, with correlations of its
-    rows.
-
-    Args:
-        run: the pass.
-        value: the value.
-        root: its source, as a bit.
-        largest: up to how many elements it is followed by position.
-    """
+    """Return the `known_state` of a value; of a large table that a weight sums over, with correlations of its rows."""
     tensor = run.graph.known[value]
     state = known_state(tensor, root, largest)
     if run.independent or state.var.size > 1 or not kernels.nonzero(state.var) or not _meets_weight(run, value):

@@ -40,6 +40,8 @@ def state_of_tensor(tensor: torch.Tensor, root: int, shape: tuple[int, ...] | No
     return make_state(shape, float(mean), float(var), roots=root, gauss=False)
 
 
+ASSUMED_STD = 0.02
+"""Standard deviation of a parameter without values that is no gain, bias or factor. Chosen: language models draw so."""
 LARGEST_FOLLOWED = 1 << 14
 """Most values of a parameter that are followed one by one. Chosen for cost."""
 FEW_VALUES = 64
@@ -138,7 +140,7 @@ class Weights:
         if held is None:
             value = self._assume(parameter)
             if value is None:
-                return make_state(parameter.shape, 0.0, 4e-4, roots=root, tag="assumed")
+                return make_state(parameter.shape, 0.0, ASSUMED_STD**2, roots=root, tag="assumed")
             return make_state(parameter.shape, value, 0.0, tag="assumed")
         summed = role in ("weight", "embedding") or (role == "recurrent" and len(parameter.shape) > 1)
         if summed or held.shape != parameter.shape:  # of a large tensor on meta, a sample
@@ -156,13 +158,13 @@ class Weights:
         normal = unit_draw(parameter)
         if held is None:
             value = self._assume(parameter)
-            return 0.02 * normal if value is None else torch.full_like(normal, value)
+            return ASSUMED_STD * normal if value is None else torch.full_like(normal, value)
         return float(held.mean()) + float(held.std(correction=0)) * normal
 
     def _assume(self, parameter: Parameter) -> float | None:
         """Return the value that all elements are assumed to have, None for N(0, 0.02²); `assumed` notes it."""
         value = self._neutral(parameter)
-        self.assumed[parameter.name] = "N(0, 0.02²)" if value is None else f"{value:g}"
+        self.assumed[parameter.name] = f"N(0, {ASSUMED_STD:g}²)" if value is None else f"{value:g}"
         return value
 
     def _neutral(self, parameter: Parameter) -> float | None:

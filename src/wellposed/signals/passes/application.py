@@ -74,7 +74,7 @@ def _by_rule(run: Pass, node: Node) -> Results:
     results = None if rule is None else _call_rule(call, rule, args, kwargs)
     if rule is None or results is None:
         return _by_samples(call, args, kwargs)
-    if not run.independent:
+    if not run.independent:  # AutoInit's own assumptions follow no spectrum
         results = [None if result is None else run.weights.led_back(node, result) for result in results]
     results = _valid(call, rule, rule.tag, _states_in((args, kwargs)), results)
     if run.weights.repeated:

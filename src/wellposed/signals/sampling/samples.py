@@ -23,6 +23,10 @@ from wellposed.signals.sampling.states_of_draws import state_of_samples
 
 MOST_SAMPLED = 1 << 22
 """Most elements of all tensors of an operator that is run on samples of its operands. Chosen for cost."""
+LEAST_REPETITIONS, MOST_REPETITIONS = 2, 256
+"""Samples that an operator is run on, at least and at most. Chosen for cost."""
+ELEMENTS_OF_SAMPLES = 1 << 16
+"""Elements of all samples of an operator, where that gives 2 to 256 of them. Chosen for cost."""
 MOST_FEATURES = 1 << 16
 """Most elements of features that are drawn, by which positions are alike by chance: of more that chance is small.
 Chosen for cost."""
@@ -240,8 +244,8 @@ def _root(covariance: Array) -> torch.Tensor:
 
 
 def repetitions(elements: int) -> int:
-    """Return how often an operator on so many elements is run: 65536 elements in all, 2 to 256 times."""
-    return max(2, min(256, (1 << 16) // max(elements, 1)))
+    """Return how often an operator whose operands and results have so many elements is run on samples."""
+    return max(LEAST_REPETITIONS, min(MOST_REPETITIONS, ELEMENTS_OF_SAMPLES // max(elements, 1)))
 
 
 def sample_operator(
@@ -255,13 +259,8 @@ def sample_operator(
 ) -> list[State | None] | None:
     """Run an operator on samples of its operands, each drawn by itself; None where that cannot be done.
 
-    Args:
-        graph: the graph.
-        node: the operator's node.
-        args: its arguments, with states in the place of signals.
-        kwargs: those by keyword.
-        root: gives a new source for each result.
-        pairs: the axis of the results along which correlations are told apart by pair of positions.
+    ``args`` and ``kwargs`` are its arguments with states in the place of signals; ``root`` gives a source for each
+    result. Along the axis ``pairs`` of results correlations are told apart by pair of positions.
     """
     sizes = [math.prod(graph.values[v].shape) for v in (*node.inputs, *node.outputs)]
     if sum(sizes) > MOST_SAMPLED:

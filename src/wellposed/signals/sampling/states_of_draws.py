@@ -27,6 +27,8 @@ from wellposed.signals.signal import Tag
 
 ELEMENTS_FOR_SHAPE = 4096
 """Elements of draws that tell the shape of their distribution. Chosen for cost."""
+LONGEST_BY_POSITION = 4096
+"""Longest axis along which the moments of samples may differ by position. Chosen for cost."""
 OF_ONE_SCALE = frozenset({
     "add", "amax", "amin", "cat", "gather", "index", "index_select", "max", "maximum", "min", "minimum", "relu",
     "scatter_reduce", "sort", "sub", "take_along_dim", "topk",
@@ -63,12 +65,8 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
 def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> State | PostponedState:
     """Return the state of a value that has draws, or what is known of it while its moments are postponed.
 
-    Args:
-        run: the pass.
-        out: the value.
-        entering: the sources that its node's operands depend on, as bits.
-        heavy: whether an operand that was not drawn has a heavy tail.
-        spread: of an operator that keeps the scale of its operands, their spread.
+    Of its node's operands, ``entering`` are the sources, as bits, ``heavy`` says whether one that was not drawn has a
+    heavy tail, and ``spread`` is theirs where the operator keeps their scale.
     """
     draws, is_signal = [dense(draw) for draw in run.draws[out]], run.graph.values[out].is_signal
     tag: Tag = "sampled"
@@ -97,16 +95,10 @@ def _stays_drawn(run: Pass, value: int) -> bool:
 def _state_of(
     draws: list[torch.Tensor], root: int, pairs: int | None, is_signal: bool, tag: Tag, spread: Spread, serial: int
 ) -> State:
-    """Return the state of a value's draws; of a mask that is added to scores, one draw stands for all.
+    """Return the `state_of_samples` of a value's draws; of a mask that is added to scores, one draw stands for all.
 
-    Args:
-        draws: tensors of the value's shape.
-        root: the sources that it depends on, as bits.
-        pairs: the axis along which correlations are told apart by pair of positions, if any.
-        is_signal: whether it is a signal, and no mask of truth values.
-        tag: the state's tag.
-        spread: the state's spread.
-        serial: the state's serial, given out when its node was reached.
+    The ``serial`` was given out when the value's node was reached. Truth values (no ``is_signal``) have no shape of a
+    distribution.
     """
     if draws[0].is_floating_point() and is_mask(draws[0]):
         state = known_state(draws[0], root)
@@ -201,7 +193,7 @@ def _differs(powers: tuple[torch.Tensor, ...], axis: int) -> bool:
     The error is that of all positions: of one, as few draws as there are tell too little.
     """
     draws, size = powers[0].shape[0], powers[0].shape[1 + axis]
-    if draws < 8 or size > 4096:
+    if draws < 8 or size > LONGEST_BY_POSITION:
         return False
     over = [d for d in range(1, powers[0].ndim) if d != 1 + axis]
     for power in powers:
