@@ -34,7 +34,8 @@ import wellposed as wp
 from common import RESULTS, markdown, write
 from nets.images import preact_resnet
 from nets.libraries import import_extras, without_norm
-from rates import DATA, SIDE, images, loss_fn
+from rates import mean_loss
+from training_data import DATA, SIDE, images
 from wellposed.errors import WellposedError
 from wellposed.gradients import gradcosine, gradient_norm, gradinit, lsuv, metainit, nio, warmup
 from wellposed.plans import Plan
@@ -123,24 +124,26 @@ def planned(name: str) -> Method:
 
 
 def _gradient_norm(model: nn.Module, batches: list[Data], base: Plan | None, seed: int, _: Optimizer) -> Plan:
-    return gradient_norm(model, loss_fn, batches, plan=base, seed=seed, progress=False)
+    return gradient_norm(model, mean_loss, batches, plan=base, seed=seed, progress=False)
 
 
 def _nio(model: nn.Module, batches: list[Data], base: Plan | None, seed: int, _: Optimizer) -> Plan:
-    return nio(model, loss_fn, batches, plan=base, seed=seed, progress=False)
+    return nio(model, mean_loss, batches, plan=base, seed=seed, progress=False)
 
 
 def _gradinit(model: nn.Module, batches: list[Data], base: Plan | None, seed: int, optimizer: Optimizer) -> Plan:
     options: dict[str, Any] = {"optimizer": optimizer, "eta": 0.1 if optimizer == "sgd" else 0.001}
-    return gradinit(model, loss_fn, batches, plan=base, iterations=100, rate=0.02, seed=seed, progress=False, **options)
+    return gradinit(
+        model, mean_loss, batches, plan=base, iterations=100, rate=0.02, seed=seed, progress=False, **options
+    )
 
 
 def _metainit(model: nn.Module, batches: list[Data], base: Plan | None, seed: int, _: Optimizer) -> Plan:
-    return metainit(model, loss_fn, batches, plan=base, iterations=40, rate=0.01, seed=seed, progress=False)
+    return metainit(model, mean_loss, batches, plan=base, iterations=40, rate=0.01, seed=seed, progress=False)
 
 
 def _lsuv(model: nn.Module, batches: list[Data], _: Plan | None, seed: int, __: Optimizer) -> Plan:
-    return lsuv(model, loss_fn, batches, seed=seed)
+    return lsuv(model, mean_loss, batches, seed=seed)
 
 
 METHODS = {
@@ -227,7 +230,7 @@ class Trial:
         if key in self.journal:
             return self.journal[key]
         batch = (self._train[0][:SCORED], self._train[1][:SCORED])
-        found = gradcosine(self._model(seed, self.plan(method, seed)), loss_fn, batch, sub_batches=None)
+        found = gradcosine(self._model(seed, self.plan(method, seed)), mean_loss, batch, sub_batches=None)
         return self._note(key, {"cosine": found.cosine, "norm": found.norm, "ratio": found.ratio})
 
     def run(self, method: str, seed: int, rate: float) -> dict[str, Any]:
@@ -250,7 +253,7 @@ class Trial:
             for group in optimizer.param_groups:
                 group["lr"] = rate * rising(step) * (1 + math.cos(math.pi * step / STEPS)) / 2
             optimizer.zero_grad()
-            loss = loss_fn(model, batch)
+            loss = mean_loss(model, batch)
             losses.append(float(loss.detach()))
             if not math.isfinite(losses[-1]):
                 break

@@ -39,7 +39,8 @@ import torch
 from torch import Tensor, nn
 
 from common import RESULTS, markdown, write
-from rates import DATA, SIDE, images, loss_fn
+from rates import mean_loss
+from training_data import DATA, SIDE, images
 from wellposed.gradients import gradcosine, gradient_norm, gradinit, nio
 
 TRAIN, TEST, BATCH, STEPS, SCORED = 2_560, 1_000, 64, 80, 64
@@ -114,7 +115,7 @@ def run_published(search: Any, bn: bool, iterations: int, model: nn.Module, batc
 
 def run_ours(refine: Callable[..., Any], model: nn.Module, batches: list[Data]) -> None:
     """Refine a model, in place."""
-    refine(model, loss_fn, batches, progress=False).apply_(model)
+    refine(model, mean_loss, batches, progress=False).apply_(model)
 
 
 def trained(start: nn.Module, batches: list[Data], test: Data, rate: float) -> tuple[float, float]:
@@ -126,7 +127,7 @@ def trained(start: nn.Module, batches: list[Data], test: Data, rate: float) -> t
     for step in range(STEPS):
         optimizer.param_groups[0]["lr"] = rate * (1 + math.cos(math.pi * step / STEPS)) / 2
         optimizer.zero_grad()
-        loss = loss_fn(model, batches[step % len(batches)])
+        loss = mean_loss(model, batches[step % len(batches)])
         losses.append(float(loss.detach()))
         if not math.isfinite(losses[-1]):
             return math.inf, math.nan
@@ -145,7 +146,7 @@ def step_time(model: nn.Module, batch: Data) -> float:
     for _ in range(5):
         start = time.process_time()
         optimizer.zero_grad()
-        loss_fn(twin, batch).backward()
+        mean_loss(twin, batch).backward()
         optimizer.step()
         times.append(time.process_time() - start)
     return min(times)
@@ -187,7 +188,7 @@ def main() -> None:
             spent = time.process_time() - begin
             refined = copy.deepcopy(start)  # the published search leaves parts of its graph on the modules
             refined.load_state_dict(model.state_dict())
-            score = gradcosine(refined, loss_fn, (x[:SCORED], y[:SCORED]), sub_batches=None)
+            score = gradcosine(refined, mean_loss, (x[:SCORED], y[:SCORED]), sub_batches=None)
             found = {rate: trained(refined, batches, test, rate) for rate in RATES}
             rate = min(found, key=lambda rate: found[rate][0])
             row: dict[str, Any] = {

@@ -26,8 +26,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import wellposed as wp
 from common import markdown, write
 from rated_families import Case, families
-from rates import images, stored, told
+from rates import stored, told
 from rates_tables import base_of, correlation, true_of
+from training_data import images
 from wellposed.rates import relative
 
 FAMILIES = ("std128", "mixed64", "residual64", "batchnorm64", "cnn", "convolutions", "convolutions-flat", "vit")

@@ -14,7 +14,6 @@ other libraries are run where these are installed (range_tests.py).
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import math
 import time
@@ -32,14 +31,13 @@ from common import RESULTS, write
 from range_tests import STEPS, range_tests
 from rated_families import Case, families
 from rates_tables import summary
+from training_data import DATA, TEXTS, Text, images
 from wellposed.rates import Rate, relative
 from wellposed.rates.find import find_max_lr
 from wellposed.rates.valley import valley
 
-DATASETS = Path(__file__).resolve().parents[2] / "shared" / "datasets"
-DATA = DATASETS / "cifar10"
 JOURNALS = Path("build") / "rates"
-SIDE, IMAGES = 16, 25_600
+IMAGES = 25_600
 RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "paths": ("paths", {}),
     "ntk": ("ntk", {}),
@@ -56,29 +54,13 @@ SEEDS, OTHER = 3, 100
 """Draws of each net, and the first seed of short searches, which share nothing with them."""
 
 
-def images(folder: Path, count: int, side: int = SIDE) -> tuple[Tensor, Tensor]:
-    """Return the first training images, pooled, each channel standardised, and their labels.
-
-    Shapes ``[count, 3, side, side]`` and ``[count]``.
-    """
-    from PIL import Image
-    from pyarrow import parquet
-
-    table = parquet.read_table(folder / "train.parquet").slice(0, count)
-    raw = [np.asarray(Image.open(io.BytesIO(cell["bytes"].as_py()))) for cell in table["img"]]
-    pixels = torch.from_numpy(np.stack(raw)).permute(0, 3, 1, 2).float()
-    pooled = functional.adaptive_avg_pool2d(pixels, side)
-    std, mean = torch.std_mean(pooled, dim=(0, 2, 3), keepdim=True)
-    return (pooled - mean) / std, torch.tensor(table["label"].to_pylist())
-
-
 class Data:
     """Images and bytes, and batches of them for a net."""
 
-    def __init__(self, folder: Path, text: Path = DATASETS / "shakespeare") -> None:
+    def __init__(self, folder: Path, text: Path = TEXTS) -> None:
         self.folder, self.text = folder, text
         self._images: tuple[Tensor, Tensor] | None = None
-        self._text: Any = None
+        self._text: Text | None = None
 
     def batches(self, case: Case, steps: int) -> Callable[[int], Iterator[tuple[Tensor, Tensor]]]:
         """Return what gives each seed its batches: images in random order, or windows of bytes at random places."""
@@ -99,8 +81,6 @@ class Data:
                 yield x[chosen], y[chosen]
 
     def _windows(self, case: Case, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        from transfer import Text  # which takes its images from here
-
         if self._text is None:
             self._text = Text.read(self.text)
         for windows in replace(self._text, size=case.batch).batches(seed):
@@ -187,7 +167,7 @@ def main() -> None:
     """Run the benchmark and write its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, default=DATA, help="folder with train.parquet of CIFAR-10")
-    parser.add_argument("--text", type=Path, default=DATASETS / "shakespeare", help="folder of texts")
+    parser.add_argument("--text", type=Path, default=TEXTS, help="folder of texts")
     parser.add_argument("--families", nargs="+", default=(), metavar="FAMILY")
     parser.add_argument("--journals", type=Path, default=JOURNALS, help="where finished runs are noted")
     parser.add_argument("--rules-only", action="store_true", help="take the true rates from the results in --out")

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from common import RESULTS, cross_entropy, markdown, write
-from rates import DATA, images
+from training_data import DATA, images
 from wellposed.rates.find import find_max_lr
 
 STEPS = 40

@@ -31,12 +31,10 @@ from torch.nn import functional
 
 import wellposed as wp
 from common import RESULTS, markdown, write
-from nets.growing import CLASSES, CONTEXT, GPT, SIDE, VOCABULARY, gpt_2, llama, mixtral, olmo_2, resnet, vit
+from nets.growing import CLASSES, CONTEXT, GPT, SIDE, gpt_2, llama, mixtral, olmo_2, resnet, vit
+from training_data import DATA, HELD_OUT, TEXTS, Text, images
 from transfer_peers import BETAS, DECAY, Peer, peers
 
-DATASETS = Path(__file__).resolve().parents[2] / "shared" / "datasets"
-HELD_OUT = 16
-"""Batches on which the loss is taken after the last step."""
 NORM = 1.0
 """Where families that clip do so."""
 
@@ -60,45 +58,6 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """The bytes of a text: nine tenths to train on, the last tenth held out."""
-
-    train: Tensor
-    test: Tensor
-    size: int = 16
-    chance: float = math.log(VOCABULARY)
-
-    @classmethod
-    def read(cls, folder: Path) -> Text:
-        """Read the files of a folder; bytes beyond ASCII become a question mark."""
-        raw = b"".join(path.read_bytes() for path in sorted(folder.glob("*.txt")))
-        ids = torch.tensor([byte if byte < VOCABULARY else 63 for byte in raw])
-        cut = len(ids) * 9 // 10
-        return cls(ids[:cut], ids[cut:])
-
-    def batches(self, seed: int) -> Iterator[Tensor]:
-        """Yield batches of windows at random places."""
-        generator = torch.Generator().manual_seed(seed)
-        while True:
-            starts = torch.randint(len(self.train) - CONTEXT - 1, (self.size,), generator=generator)
-            yield torch.stack([self.train[start : start + CONTEXT + 1] for start in starts.tolist()])
-
-    def held_out(self) -> list[Tensor]:
-        """Return batches of windows spread over the text that is held out."""
-        starts = torch.linspace(0, len(self.test) - CONTEXT - 2, HELD_OUT * self.size).long().tolist()
-        windows = torch.stack([self.test[start : start + CONTEXT + 1] for start in starts])
-        return list(windows.split(self.size))
-
-    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
-        """Return the mean cross-entropy of the next byte."""
-        output = model(batch[:, :-1])
-        logits = (output if isinstance(output, Tensor) else output.logits).flatten(0, 1).float()
-        own: Any = getattr(model, "loss", functional.cross_entropy)  # u-μP scales gradients there
-        found: Tensor = own(logits, batch[:, 1:].flatten())
-        return found
-
-
-@dataclass(frozen=True, slots=True)
 class Images:
     """CIFAR-10, channels standardised: the first images to train on, the last ones held out."""
 
@@ -110,8 +69,6 @@ class Images:
     @classmethod
     def read(cls, folder: Path) -> Images:
         """Read ``train.parquet``; that takes pyarrow and Pillow."""
-        from rates import images
-
         return cls(*images(folder, 15_000, SIDE))
 
     def batches(self, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -375,8 +332,8 @@ def cost(repeats: int = 5) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, default=DATASETS / "shakespeare", help="folder of texts")
-    parser.add_argument("--images", type=Path, default=DATASETS / "cifar10", help="folder with train.parquet")
+    parser.add_argument("--text", type=Path, default=TEXTS, help="folder of texts")
+    parser.add_argument("--images", type=Path, default=DATA, help="folder with train.parquet")
     parser.add_argument("--only", default="*", help="pattern of families")
     parser.add_argument("--ways", default="*", help="pattern of ways")
     parser.add_argument("--seeds", type=int, help="draws of each rate, in place of each family's own number")

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 import wellposed as wp
 from common import RESULTS, cross_entropy, markdown, write
-from rates import DATA, JOURNALS, images
+from rates import JOURNALS
+from training_data import DATA, images
 from wellposed.rates.find import find_max_lr
 
 BASE, WIDE = 64, 1024

@@ -178,7 +178,7 @@ def test_operators_that_gradients_were_only_assumed_to_pass_are_told(monkeypatch
             return self.second(torch.maximum(first, -first))
 
     assert not wp.plan(Larger(), X, direction="backward", inputs=WHITE).warnings
-    monkeypatch.setattr("wellposed.signals.passes.backward.LIMIT", 0)  # nothing may be run on samples
+    monkeypatch.setattr("wellposed.signals.passes.backward.MOST_SAMPLED", 0)  # nothing may be run on samples
     (said,) = wp.plan(Larger(), X, direction="backward", inputs=WHITE).warnings
     assert said.startswith("gradients were assumed to pass maximum.default unchanged")
 

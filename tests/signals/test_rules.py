@@ -13,7 +13,7 @@ from torch.nn import functional
 from wellposed.signals import operators, rule, unregister
 from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.registry import RULES
-from wellposed.signals.sampling import joint_sampling
+from wellposed.signals.sampling import drawn_nodes, joint_sources
 
 aten = torch.ops.aten
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
@@ -278,7 +278,8 @@ DECAYS = [
 @pytest.mark.parametrize("case", DECAYS, ids=lambda case: case.label)
 def test_decay(case, monkeypatch):
     """What lies between 0 and 1 stays there, and is known by position, where a scan is too large to be drawn."""
-    monkeypatch.setattr(joint_sampling, "WIDEST", 0)
+    for module in (drawn_nodes, joint_sources):
+        monkeypatch.setattr(module, "LARGEST_IN_SCAN", 0)
     for state in verify(None, case).states:
         mean, var = dense_moments(state)
         assert (mean**2 + var).max() <= 1.0 + 1e-6 or "factors" in case.label or "masked" in case.label

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from wellposed.signals.sampling.samples import state_of_samples
+from wellposed.signals.sampling.states_of_draws import state_of_samples
 
 
 def draws(count, rows, scale=1.0):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from wellposed.signals.sampling.totals import MANY, totals_of
+from wellposed.signals.sampling.totals import MANY_ELEMENTS, totals_of
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ def test_totals_are_those_of_finite_elements(dtype, shut):
 
 
 def test_one_element_with_most_of_the_squares_is_heavy():
-    values = torch.ones(MANY)
+    values = torch.ones(MANY_ELEMENTS)
     assert not totals_of([values]).heavy
-    values[3] = MANY**0.5
+    values[3] = MANY_ELEMENTS**0.5
     assert totals_of([values]).heavy
-    assert not totals_of([values[: MANY // 2]]).heavy  # too few to say so
+    assert not totals_of([values[: MANY_ELEMENTS // 2]]).heavy  # too few to say so
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])

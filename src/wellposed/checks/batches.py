@@ -13,8 +13,7 @@ from wellposed.errors import InputError
 from wellposed.graphs import Graph
 from wellposed.graphs.tree import input_tensors
 from wellposed.signals import Input
-from wellposed.signals.inputs import Described
-from wellposed.signals.passes.forward import describe_inputs
+from wellposed.signals.inputs import Described, describe_inputs
 from wellposed.signals.sampling.drawing import draw_inputs
 
 if TYPE_CHECKING:

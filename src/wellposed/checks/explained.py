@@ -22,7 +22,7 @@ from wellposed.operators.product import describe
 from wellposed.plans import Plan
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.state import State
-from wellposed.signals.passes.forward import apply_rule
+from wellposed.signals.passes.application import apply_rule
 from wellposed.signals.registry import RULES
 from wellposed.signals.signal import Tag
 

@@ -30,8 +30,7 @@ from wellposed.rates.passes import (
     white_inputs,
 )
 from wellposed.rates.rate import RelativeRate
-from wellposed.signals.inputs import Described, Input
-from wellposed.signals.passes.forward import describe_inputs
+from wellposed.signals.inputs import Described, Input, describe_inputs
 from wellposed.signals.sampling.drawing import draw_inputs
 
 NAME = "maximal_update"

@@ -28,10 +28,10 @@ from wellposed.rates.passes import (
 )
 from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.state import State, make_state
-from wellposed.signals.inputs import Described, Input
+from wellposed.signals.inputs import Described, Input, describe_inputs
 from wellposed.signals.integration import kernels
 from wellposed.signals.passes.backward import Gradients, gradients_of
-from wellposed.signals.passes.forward import describe_inputs, run_pass
+from wellposed.signals.passes.forward import run_pass
 from wellposed.signals.sampling.drawing import draw_inputs
 from wellposed.signals.weights.prescribed import PrescribedWeights
 

@@ -14,6 +14,7 @@ from scipy.special import ndtri
 
 from wellposed.arrays import array_of
 from wellposed.errors import InputError
+from wellposed.graphs import Graph
 from wellposed.signals.distributions.state import Link, Marginal, Pointwise, Scaled, State, make_state
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, hermite
@@ -172,6 +173,7 @@ class Input:
         return made if self.values is None else self._of_few(made)
 
     def _in_space(self, made: State, shape: Sequence[int]) -> State:
+        """Return the state of an input (batch, channels, *space), or with channels last, with its correlations."""
         axes, channels = made.axes, channel_axis(shape)
         spatial = [i for i in range(1, len(shape)) if i != channels]
         space = [axes[i][0] if axes[i] else None for i in spatial]
@@ -198,6 +200,7 @@ class Input:
         )
 
     def _by_column(self, made: State) -> State:
+        """Return the state of a table (batch, columns) with mean and variance by column."""
         columns = self.columns or ()
         if len(made.axes) != 2 or made.shape[1] != len(columns):
             raise InputError(f"a table of {len(columns)} columns was described, the input is {made.shape}")
@@ -206,6 +209,7 @@ class Input:
         return made.with_moments(mean=mean, var=var)
 
     def _profile(self, space: tuple[int, ...]) -> Array:
+        """Return the correlation by displacement along the spatial axes, as long as kernels are kept."""
         cap = kernels.lag_cap(len(space))
         if self.profile is None:
             profile = _one_over_f(space) if self.kind == "image" else np.ones((1,) * len(space))
@@ -256,6 +260,7 @@ class Input:
         return (math.sqrt(rho) * fields[:, :1] + math.sqrt(1 - rho) * fields[:, 1:]).movedim(1, where)
 
     def _torus(self, space: tuple[int, ...]) -> Array:
+        """Return the power spectrum, of mean 1, of the fields on a torus of twice the size of ``space``."""
         if self.profile is None:
             return _one_over_f_power(space)
         table = np.asarray(self.profile, dtype=np.float64)
@@ -271,16 +276,48 @@ Described: TypeAlias = Input | torch.Tensor | Mapping[str, Input | torch.Tensor]
 """Inputs that are described, as `wellposed.propagate` takes them."""
 
 
-FEW, FIRST = 8, 256
-"""Most values that an input of few takes, and elements that are looked at before all are."""
+def describe_inputs(graph: Graph, inputs: Described) -> dict[int, Input]:
+    """Return one descriptor for every input of a graph, by value id: the given ones, else chosen by shape and dtype.
+
+    Raises:
+        InputError: a name that is no input, or what is no descriptor.
+    """
+    given: dict[int, Input] = {}
+    if isinstance(inputs, Mapping):
+        names = {graph.values[value].name: value for value in graph.inputs}
+        for name, descriptor in inputs.items():
+            if name not in names:
+                raise InputError(f"{graph.model} has no input {name!r}; its inputs are {', '.join(map(repr, names))}")
+            given[names[name]] = _descriptor(descriptor)
+    elif inputs is not None:
+        for value in graph.inputs:
+            if graph.values[value].is_followed:
+                given[value] = _descriptor(inputs)
+    for value in graph.inputs:
+        info = graph.values[value]
+        given.setdefault(value, Input.default(info.shape, info.dtype))
+    return given
+
+
+def _descriptor(given: Input | torch.Tensor) -> Input:
+    """Return a descriptor: the given one, or that of a batch."""
+    if isinstance(given, Input):
+        return given
+    if isinstance(given, torch.Tensor):
+        return Input.from_batch(given)
+    raise InputError(f"an input is described by wellposed.Input or a batch, not {type(given).__name__}")
+
+
+MOST_LEVELS, LOOKED_AT_FIRST = 8, 256
+"""Most values that an input of few takes, and elements that are looked at before all are. Chosen."""
 
 
 def _few(data: Array) -> tuple[tuple[float, float], ...] | None:
     """Return the values that elements take, and the share of each, where they are few."""
-    if len(np.unique(data.ravel()[:FIRST])) > FEW or data.size <= FEW * FEW:
+    if len(np.unique(data.ravel()[:LOOKED_AT_FIRST])) > MOST_LEVELS or data.size <= MOST_LEVELS * MOST_LEVELS:
         return None
     values, counts = np.unique(data, return_counts=True)
-    if len(values) > FEW:
+    if len(values) > MOST_LEVELS:
         return None
     return tuple(zip(values.tolist(), (counts / data.size).tolist(), strict=True))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from wellposed.errors import OptionError
+from wellposed.errors import OptionError, UnsupportedError
+from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import ALIASES
 from wellposed.graphs.operators import overloads as overloads
 from wellposed.signals.signal import Tag
@@ -63,10 +65,12 @@ class Registry(Mapping[Overload, Rule]):
 
     Args:
         what: what an entry is called in messages ("rule").
+        decorator: the public decorator that registers one.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, decorator: str) -> None:
         self.what = what
+        self.decorator = decorator
         self._rules: dict[Overload, Rule] = {}
 
     def __getitem__(self, op: Overload) -> Rule:
@@ -115,8 +119,22 @@ class Registry(Mapping[Overload, Rule]):
         return self._rules.pop(op)
 
     def restore(self, entry: Rule) -> None:
-        """Put an entry back that `remove` gave, in the place of what is there."""
+        """Put an entry that `remove` gave in the place of the one that is there, if any."""
         self._rules[entry.op] = entry
+
+    def require(self, graph: Graph, nodes: Iterable[Node]) -> None:
+        """Raise `UnsupportedError` with the operators of ``nodes`` that have no entry, unless all have one."""
+        without = [node for node in nodes if node.op not in self._rules]
+        if not without:
+            return
+        where = {node.op_name: node.name for node in reversed(without)}
+        counts = Counter(node.op_name for node in without)
+        lines = [f"  {op} ({count} times, first at {where[op]})" for op, count in counts.most_common()]
+        raise UnsupportedError(
+            f"{len(counts)} operators of {graph.model} have no {self.what}:\n"
+            + "\n".join(lines)
+            + f"\nRegister a rule for each with {self.decorator}, or leave strict off to have them sampled."
+        )
 
     def table(self) -> dict[Overload, Rule]:
         """Return all entries, ordered by family and name."""
@@ -130,6 +148,7 @@ def _family_of(module: str) -> str:
 
 
 def _listed(ops: Iterable[Overloads], what: str) -> Iterator[Overload]:
+    """Yield overloads one by one; raises `OptionError` for other things, and for overloads that graphs never hold."""
     for item in ops:
         for op in (item,) if isinstance(item, (Overload, torch._ops.OpOverloadPacket)) else item:
             if not isinstance(op, Overload):
@@ -141,8 +160,8 @@ def _listed(ops: Iterable[Overloads], what: str) -> Iterator[Overload]:
             yield op
 
 
-RULES = Registry("rule")
-ADJOINTS = Registry("backward rule")
+RULES = Registry("rule", "wellposed.rule")
+ADJOINTS = Registry("backward rule", "wellposed.extend.adjoint")
 
 
 def rule(

@@ -52,7 +52,7 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import times
 from wellposed.signals.integration.transport import Postponed, of_product, of_sum, of_values
-from wellposed.signals.sampling.joint_sampling import can_run
+from wellposed.signals.sampling.joint_sources import can_run
 from wellposed.signals.sampling.samples import outside
 
 SINGLE = float(np.finfo(np.float32).max)

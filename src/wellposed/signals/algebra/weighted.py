@@ -12,21 +12,18 @@ from wellposed.signals.algebra.effective_dims import note_terms
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.dependence import REPEATED
 from wellposed.signals.distributions.spread import NONE, Sources, Spread, source
-from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, rescaled, weakest
+from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.structure.patches import unviewed
 
 
 def scaled_weight(call: Call, weight: State, incoming: float, before: float) -> State:
-    """Return the weight at its scale, choosing that where it is still open."""
-    if weight.scale_parameter is None:
-        return weight
-    if call.run.weights.defers(call.node):
-        call.run.weights.defer(weight.scale_parameter, call.node)
-        return weight
-    scale = call.run.weights.choose(weight.scale_parameter, call.node, incoming, before, weight.second_moment)
-    return rescaled(weight, scale)
+    """Return the state of a weight where a signal meets it (`Weights.met`): at its scale, unless that is postponed.
+
+    ``incoming`` sums the signal's second moments over all that meets in one output; ``before`` is that of one element.
+    """
+    return call.run.weights.met(weight, call.node, incoming, before)
 
 
 def second_moments(data: State, centred: bool) -> tuple[Array, Array]:

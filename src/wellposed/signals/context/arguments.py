@@ -16,19 +16,20 @@ from wellposed.graphs.run import dense
 from wellposed.operators.norms import NORMS
 from wellposed.operators.schema import ref_of
 from wellposed.signals.context.call import Pass, Unknown
-from wellposed.signals.context.parameters import state_of_tensor
+from wellposed.signals.context.parameters import by_position, state_of_tensor, told_apart
 from wellposed.signals.distributions.state import State, make_state, rescaled
 from wellposed.signals.distributions.views import unpaired
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
 
 MASKED = -30.0
-"""Scores at or below this are shut out of a softmax."""
-LARGEST, LARGEST_MASK = 1 << 20, 1 << 22
-"""Most elements of a constant that are followed by position, and of one that a weight is multiplied with."""
-MOST_AXES = 4
-"""Axes of larger constants whose correlations are told."""
-CHANCE = 6.0
-"""Standard errors below which they count as none."""
+"""Scores at or below this are shut out of a softmax, which gives them e⁻³⁰ of the others' weight. Chosen."""
+LARGEST_CONSTANT, LARGEST_MASK = 1 << 20, 1 << 22
+"""Most elements of a constant that are followed by position, and of one that only weights meet. Chosen for cost."""
+MOST_CORRELATED_AXES = 4
+"""Most axes of larger constants whose correlations are told: all sets of axes are averaged over. Chosen for cost."""
+CHANCE_ERRORS = 6.0
+"""Standard errors below which the correlation of elements of a larger constant counts as chance. Chosen."""
 
 
 def state_of(run: Pass, value: int) -> State | None:
@@ -55,16 +56,16 @@ def state_of(run: Pass, value: int) -> State | None:
 
 
 def _largest(run: Pass, value: int) -> int:
-    """Return up to how many elements a constant is followed by position: many of what only weights are made with, as
-    masks are, since a product with a signal sums over them.
+    """Return up to how many elements a constant is followed by position: more where its readers make weights of it
+    alone (masks of weights), as a product with a signal then sums over its elements.
     """
     readers = [run.graph.nodes[index] for index in run.graph.users().get(value, ())]
     of_weights = bool(readers) and all(out in run.weights.fixed for node in readers for out in node.outputs)
-    return LARGEST_MASK if of_weights else LARGEST
+    return LARGEST_MASK if of_weights else LARGEST_CONSTANT
 
 
-def given_state(run: Pass, value: int, root: int, largest: int = LARGEST) -> State:
-    """Return the state of a value that is known: of a large table that a weight sums over, what its rows share."""
+def given_state(run: Pass, value: int, root: int, largest: int = LARGEST_CONSTANT) -> State:
+    """Return the `known_state` of a value; of a large table that a weight sums over, with correlations of its rows."""
     tensor = run.graph.known[value]
     state = known_state(tensor, root, largest)
     if run.independent or state.var.size > 1 or not kernels.nonzero(state.var) or not _meets_weight(run, value):
@@ -86,13 +87,13 @@ def _meets_weight(run: Pass, value: int) -> bool:
 
 
 def _as_table(state: State, tensor: torch.Tensor) -> State:
-    """Return the state of a table with the correlation of its rows by displacement: those of neighbouring positions are
-    no strangers to a weight. Its columns count as uncorrelated.
+    """Return the state of a table, of shape (..., columns), with the correlation of its rows by displacement: a weight
+    makes neighbouring rows alike of neighbouring ones. Its columns count as uncorrelated.
     """
     values = dense(tensor.detach())
     if values.ndim < 2 or values.is_complex() or not bool(torch.isfinite(values).all()):
         return state
-    short = _told_apart(values)
+    short = told_apart(values)
     rows = array_of(short)
     along = [axis for axis, size in enumerate(rows.shape[:-1]) if size > 1]
     cap = kernels.lag_cap(len(along))
@@ -121,7 +122,9 @@ def _unknown_buffer(run: Pass, value: int) -> State:
 
 @once
 def unmade(graph: Graph) -> dict[int, str]:
-    """Return the masks and indices whose values nobody knows, with the buffer on meta that each is made of."""
+    """Return the masks and indices whose values are not known, by value, with the name of the buffer on meta that each
+    is made of.
+    """
     found = {
         value: name
         for name, value in graph.buffers.items()
@@ -135,8 +138,16 @@ def unmade(graph: Graph) -> dict[int, str]:
     return found
 
 
-def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST) -> State:
-    """Return the state of a constant: its finite values, with their variation along short axes kept by position."""
+def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST_CONSTANT) -> State:
+    """Return the state of a constant: by position where it is small, else the moments and correlations of its values.
+
+    Infinite elements leave the moments to the others. A mask that is added to scores says where it shuts out.
+
+    Args:
+        tensor: the constant.
+        root: its source, as a bit, where its values count as drawn.
+        largest: up to how many elements it is followed by position, axes along which all are the same left out.
+    """
     values = dense(tensor.detach())
     if values.is_complex():  # of mean 0, since no two phases are alike
         sizes = known_state(values.abs(), root)
@@ -156,14 +167,16 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST) -> Stat
     finite = torch.isfinite(values)
     if not bool(finite.all()):
         return _of_elements(values[finite], tuple(values.shape))
+    return _by_position(values, root, largest)
+
+
+def _by_position(values: torch.Tensor, root: int, largest: int) -> State:
+    """Return the state of finite values: each by itself where they are few, as nothing about them is random."""
     state = state_of_tensor(values, root)
-    different = _told_apart(values) if values.numel() > largest else values
+    different = told_apart(values) if values.numel() > largest else values
     if different.numel() > largest or values.ndim == 0:
         return _with_correlations(state, values)
-    # small constants are followed position by position: nothing about them is random
-    full = array_of(different)
-    array = full.reshape([n for n, size in zip(full.shape, values.shape, strict=True) if size > 1])
-    return state.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+    return by_position(state, array_of(different))
 
 
 def _with_correlations(state: State, values: torch.Tensor) -> State:
@@ -171,21 +184,13 @@ def _with_correlations(state: State, values: torch.Tensor) -> State:
     that is more than chance (the rows of a table of sines, which differ little in most columns).
     """
     rank = len(state.lengths)
-    if not 0 < rank <= MOST_AXES or not kernels.nonzero(state.var):
+    if not 0 < rank <= MOST_CORRELATED_AXES or not kernels.nonzero(state.var):
         return state
-    exact = torch.complex128 if values.is_complex() else torch.float64
-    centred = values.reshape(state.lengths).to(exact) - state.pooled_mean
-    sums = np.zeros((2,) * rank)
-    for steps in np.ndindex(*sums.shape):  # the mean product of elements that may differ along some axes
-        over = [axis for axis, step in enumerate(steps) if step]
-        sums[steps] = float((centred.mean(dim=over) if over else centred).abs().square().mean())
-    for axis, size in enumerate(state.lengths):  # those that do
-        same, any_ = np.split(sums, 2, axis=axis)
-        sums = np.concatenate([same, (any_ * size - same) / (size - 1)], axis=axis)
-    corr = sums / sums[(0,) * rank]
+    products = _mean_products(state, values)
+    corr = products / products[(0,) * rank]
     for steps in np.ndindex(*corr.shape):
         pairs = values.numel() * math.prod(size - 1 for size, step in zip(state.lengths, steps, strict=True) if step)
-        if any(steps) and abs(corr[steps]) < CHANCE * math.sqrt(2.0 / pairs):
+        if any(steps) and abs(corr[steps]) < CHANCE_ERRORS * math.sqrt(2.0 / pairs):
             corr[steps] = 0.0
     for axis in range(rank):
         apart = corr.take([1], axis=axis)
@@ -193,14 +198,19 @@ def _with_correlations(state: State, values: torch.Tensor) -> State:
     return state.with_moments(corr=np.clip(corr, -1.0, 1.0))
 
 
-def _told_apart(values: torch.Tensor) -> torch.Tensor:
-    """Return one position of each axis along which all elements are the same (one filter for all channels)."""
-    for axis, size in enumerate(values.shape):
-        first = values.narrow(axis, 0, 1)
-        ends_alike = size > 1 and torch.equal(first, values.narrow(axis, size - 1, 1))
-        if ends_alike and bool((values == first).all()):
-            values = first
-    return values
+def _mean_products(state: State, values: torch.Tensor) -> Array:
+    """Return the mean product of two centred elements, of shape (2, ..., 2): by atom, whether they differ along it."""
+    rank = len(state.lengths)
+    exact = torch.complex128 if values.is_complex() else torch.float64
+    centred = values.reshape(state.lengths).to(exact) - state.pooled_mean
+    sums = np.zeros((2,) * rank)
+    for steps in np.ndindex(*sums.shape):  # first of elements that may differ along some axes, or be the same
+        over = [axis for axis, step in enumerate(steps) if step]
+        sums[steps] = float((centred.mean(dim=over) if over else centred).abs().square().mean())
+    for axis, size in enumerate(state.lengths):
+        same, any_ = np.split(sums, 2, axis=axis)
+        sums = np.concatenate([same, (any_ * size - same) / (size - 1)], axis=axis)
+    return sums
 
 
 def is_mask(values: torch.Tensor) -> bool:
@@ -239,7 +249,7 @@ def _mask(masked: torch.Tensor, low: float) -> State:
 
 
 def _of_elements(kept: torch.Tensor, shape: tuple[int, ...]) -> State:
-    """Return a state with the moments of some elements."""
+    """Return a state of the given shape with the moments of the elements that are ``kept``."""
     mean = float(kept.double().mean()) if kept.numel() else 0.0
     var = float(kept.double().var(correction=0)) if kept.numel() else 0.0
     return make_state(shape, mean, var)
@@ -248,7 +258,8 @@ def _of_elements(kept: torch.Tensor, shape: tuple[int, ...]) -> State:
 def resolve(run: Pass, argument: Any, *, pairs: bool = False) -> Any:
     """Return an operator's argument with states in the place of signals, tensors in that of known values.
 
-    States tell ``pairs`` of positions apart where that is asked for.
+    Weights have the scale that was chosen for them so far. Correlations by pair of positions are averaged over unless
+    ``pairs`` is set.
     """
     if isinstance(argument, Ref):
         info = run.graph.values[argument.value]

@@ -19,7 +19,7 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.signal import Tag
 
 OVERFLOW = 1e150
-"""Variances are followed up to here; float32 ends at 1e77."""
+"""Largest variance that is followed; that of float32 ends at 1e77. Chosen: its square is still a float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,8 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """What is known of a signal that was drawn, or of a constant, before anything asks for its moments: ``make`` works
-    them out.
-    """
+class PostponedState:
+    """A state whose moments nothing has asked for: that of a drawn signal or of a constant. ``make`` works it out."""
 
     tag: Tag
     roots: int
@@ -51,14 +49,16 @@ class Pass:
     """One propagation: the states so far, and what rules share.
 
     Attributes:
+        states: by value id; None of values that are not followed.
+        memo: what rules keep for one another, by keys of their own.
         alive: states that rules look for again, for as long as anything else holds them.
-        draws: of signals that went through several operators together (`joint`), by value id.
+        draws: by value id, of values that were drawn together (`sampling/joint_draws.py`).
         drawn: the values whose states were read off draws.
         postpones: whether states are read off draws when they are first asked for.
-        postponed: those that nothing has asked for yet.
-        scanned: those of them that a scan with decays makes, which is drawn up to the next weight.
-        dependent: bit set of the independent sources that a value depends on, indices and masks included.
-        sources: those of everything that has been drawn.
+        postponed: by value id, the states that nothing has asked for yet.
+        scanned: the values that a scan with decays makes, which is drawn up to the next weight.
+        dependent: by value id, the independent sources that a value depends on, as bits; of indices and masks too.
+        sources: the sources of everything that has been drawn, as bits.
         segmented: where maxima were taken over segments of an axis (the edges of a graph), that axis.
         last_weight: index of the last node that meets a weight.
     """
@@ -74,7 +74,7 @@ class Pass:
     draws: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     drawn: set[int] = field(default_factory=set)
     postpones: bool = False
-    postponed: dict[int, Drawn] = field(default_factory=dict)
+    postponed: dict[int, PostponedState] = field(default_factory=dict)
     scanned: set[int] = field(default_factory=set)
     dependent: dict[int, int] = field(default_factory=dict)
     sources: int = 0
@@ -95,12 +95,12 @@ class Pass:
             self.states[value] = self.postponed.pop(value).make()
         return self.states.get(value)
 
-    def outline(self, value: int) -> State | Drawn | None:
+    def outline(self, value: int) -> State | PostponedState | None:
         """Return the state of a value, or what is known of it before its moments are."""
         return self.postponed.get(value) or self.states.get(value)
 
     def forget(self, value: int) -> None:
-        """Let go of the state of a value, and of what it depends on: of deep networks, that is many bits for each."""
+        """Let go of the state of a value, and of its sources, which in deep networks are many bits."""
         self.postponed.pop(value, None)
         self.states.pop(value, None)
         self.dependent.pop(value, None)

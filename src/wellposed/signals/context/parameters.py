@@ -1,4 +1,4 @@
-"""The states of parameters as the model holds them now, and what a pass may ask of any source of such states."""
+"""The states of parameters as the model holds them now, and the questions that a pass asks of any provider of them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 import torch
 
 from wellposed.arrays import array_of
-from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Node, Parameter
 from wellposed.operators.contraction import Contraction, contractions
-from wellposed.operators.scale_parameters import CompositeScale, ScaleParameter, parameter_values, scale_parameters
+from wellposed.operators.scale_parameters import ScaleParameter, parameter_values, scale_parameters
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -41,32 +40,46 @@ def state_of_tensor(tensor: torch.Tensor, root: int, shape: tuple[int, ...] | No
     return make_state(shape, float(mean), float(var), roots=root, gauss=False)
 
 
-LARGEST = 1 << 14
-"""Most values of a parameter that are followed one by one."""
-FEW = 64
-"""Values up to which they are, whether or not they look like draws of one distribution."""
+ASSUMED_STD = 0.02
+"""Standard deviation of a parameter without values that is no gain, bias or factor. Chosen: language models draw so."""
+LARGEST_FOLLOWED = 1 << 14
+"""Most values of a parameter that are followed one by one. Chosen for cost."""
+FEW_VALUES = 64
+"""Most values of a parameter that are followed so although they look like draws of one distribution. Chosen."""
 
 
 def state_of_values(tensor: torch.Tensor, root: int, each: bool) -> State:
-    """Return the state of a parameter that keeps its values, and that nothing sums over: they are known.
+    """Return the state of a parameter that keeps its values, which are known, and over which nothing sums.
 
-    They are followed by position where ``each`` of them is asked for, they are few, or differ by more than chance (the
-    bias of one gate among four, decay rates that grow along an axis), and count as drawn alike elsewhere.
+    They are followed by position where ``each`` of them is asked for, where they are few, and where they differ by more
+    than chance (the bias of one gate among four, decay rates that grow along an axis). Others count as drawn alike.
     """
     state = state_of_tensor(tensor, root)
     if tensor.is_complex() or not kernels.nonzero(state.var):
         return state
-    values = tensor.detach()
-    for axis in range(values.ndim):
-        first = values.narrow(axis, 0, 1)
-        values = first if bool((values == first).all()) else values
-    if values.numel() > LARGEST or not bool(torch.isfinite(values).all()):
+    values = told_apart(tensor.detach())
+    if values.numel() > LARGEST_FOLLOWED or not bool(torch.isfinite(values).all()):
         return state
     array = array_of(values)
-    if not each and array.size > FEW and array.size == tensor.numel() and _alike(array):
+    if not each and array.size > FEW_VALUES and array.size == tensor.numel() and _alike(array):
         return state
-    array = array.reshape([n for n, size in zip(array.shape, tensor.shape, strict=True) if size > 1])
+    return by_position(state, array)
+
+
+def by_position(state: State, values: Array) -> State:
+    """Return the state of known ``values``, of the state's axes, or of length 1 where all of an axis are alike."""
+    array = values.reshape([n for n, size in zip(values.shape, state.shape, strict=True) if size > 1])
     return state.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+
+
+def told_apart(values: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with one position alone of each axis along which all its elements are alike."""
+    for axis, size in enumerate(values.shape):
+        first = values.narrow(axis, 0, 1)
+        ends_alike = size > 1 and torch.equal(first, values.narrow(axis, size - 1, 1))
+        if ends_alike and bool((values == first).all()):
+            values = first
+    return values
 
 
 def _alike(values: Array) -> bool:
@@ -89,10 +102,22 @@ def _alike(values: Array) -> bool:
 
 
 class Weights:
-    """The states of a graph's parameters as the model holds them now.
+    """The states of a graph's parameters as the model holds them now; the questions that a pass asks of any provider.
 
     A parameter on meta that the model cannot make again has no values. It counts as what leaves the signal as it is
     (gains and factors as 1, shifts and biases as 0), or else as N(0, 0.02²), tagged *assumed*.
+
+    **The life of a scale.** A provider that chooses scales (`PlannedWeights`) decides every one of them at the node
+    where a signal meets the weight. Rules ask for states and choose nothing. Here every scale is known from the start.
+
+    1. *Open*: `state` gives a parameter unit scale and names it as its own ``scale_parameter``. The pass asks `marked`
+       for every result, so that what is linear in an open scale carries its name; a weight that several parameters make
+       has one scale, under a name of its own.
+    2. *Met*: a rule asks `met` for the weight's state at its node. The provider chooses the scale there.
+    3. *Postponed*: where the output is a weight itself, or a spectrum, `met` leaves the scale open. The pass asks
+       `led_back` for every result, and the provider chooses the scale where the spectrum leads back.
+    4. *Shared out*: the scale of what several parameters make is shared out among them as soon as it is chosen.
+    5. *Known*: `known_scale` tells it from then on, and the pass puts it in wherever an open state is read.
 
     Attributes:
         assumed: what was assumed, by the names of parameters and buffers.
@@ -101,7 +126,6 @@ class Weights:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.scale_parameters: dict[int, ScaleParameter] = scale_parameters(graph)
-        self.composites: dict[str, CompositeScale] = {}
         self.fixed: frozenset[int] = parameter_values(graph)
         self.uses: tuple[Contraction, ...] = contractions(graph, self.scale_parameters)
         self.weight_at: dict[int, int] = {use.node: use.weight for use in self.uses}
@@ -116,7 +140,7 @@ class Weights:
         if held is None:
             value = self._assume(parameter)
             if value is None:
-                return make_state(parameter.shape, 0.0, 4e-4, roots=root, tag="assumed")
+                return make_state(parameter.shape, 0.0, ASSUMED_STD**2, roots=root, tag="assumed")
             return make_state(parameter.shape, value, 0.0, tag="assumed")
         summed = role in ("weight", "embedding") or (role == "recurrent" and len(parameter.shape) > 1)
         if summed or held.shape != parameter.shape:  # of a large tensor on meta, a sample
@@ -134,13 +158,13 @@ class Weights:
         normal = unit_draw(parameter)
         if held is None:
             value = self._assume(parameter)
-            return 0.02 * normal if value is None else torch.full_like(normal, value)
+            return ASSUMED_STD * normal if value is None else torch.full_like(normal, value)
         return float(held.mean()) + float(held.std(correction=0)) * normal
 
     def _assume(self, parameter: Parameter) -> float | None:
-        """Return the value that all elements are assumed to have, None for N(0, 0.02²); what it is, is noted."""
+        """Return the value that all elements are assumed to have, None for N(0, 0.02²); `assumed` notes it."""
         value = self._neutral(parameter)
-        self.assumed[parameter.name] = "N(0, 0.02²)" if value is None else f"{value:g}"
+        self.assumed[parameter.name] = f"N(0, {ASSUMED_STD:g}²)" if value is None else f"{value:g}"
         return value
 
     def _neutral(self, parameter: Parameter) -> float | None:
@@ -153,39 +177,42 @@ class Weights:
         value = neutral_value(self.graph, parameter, self.fixed) if role == "other" else None
         return 1.0 if value is None and role == "other" and len(parameter.shape) <= 1 else value
 
-    def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
-        """Return the scale of a parameter whose state is still without one."""
-        raise PlanError(f"{node.name}: the scale of {name!r} has not been chosen")
+    # ---- the life of a scale: asked by passes and rules, decided here ------------------------------------------------
 
-    def known_scale(self, name: str) -> float | None:
-        """Return the scale that was chosen for a parameter earlier in the pass."""
-        return None
+    def marked(self, value: int, result: State, operand: Callable[[int], State | None]) -> State:
+        """Return the state of a node's result, with the name of the scale that is still open in it, if any.
 
-    def is_open(self, name: str) -> bool:
-        """Whether a parameter's state is of unit scale, until one is chosen."""
-        return False
-
-    def defers(self, node: Node) -> bool:
-        """Whether no scale is chosen at a node: it makes a weight of another, or acts on a spectrum that leads back."""
-        return False
-
-    def defer(self, key: str, node: Node) -> None:
-        """Note that the scale of a weight, by its scale parameter, is not chosen at a node."""
-
-    def meet(self, key: str, state: Callable[[int], State | None], result: State) -> State:
-        """Return the state of what several parameters make together, with the scale that it has or is to be given."""
+        Args:
+            value: the result.
+            result: its state, for operands at the scales that they have so far.
+            operand: the states of the node's operands, by value.
+        """
         return result
 
-    def arrived(self, node: Node, result: State) -> State:
-        """Return what an inverse transform leads to, once the weights that act on its spectrum have their scale."""
-        return result
+    def known_scale(self, name: str, *, settled: bool = True) -> float | None:
+        """Return the scale that was chosen earlier in the pass; None of an open one.
 
-    def decided(self, name: str) -> float | None:
-        """Return the scale that a parameter has been given so far."""
+        The scale of a weight that met zeros first is ``settled`` at no node: every contraction asks for it again.
+        """
         return None
+
+    def met(self, weight: State, node: Node, incoming: float, before: float) -> State:
+        """Return the state of a weight where a signal meets it: at its scale, which is chosen here where it is open.
+
+        Args:
+            weight: its state, of unit scale where that is open.
+            node: where they meet.
+            incoming: the sum of the signal's second moments over all elements that meet in one element of the output.
+            before: the second moment of one element of the signal.
+        """
+        return weight
+
+    def led_back(self, node: Node, result: State) -> State:
+        """Return the state of a node's result, once the postponed scales that it decides are chosen."""
+        return result
 
     def centres(self, bias: str, mean: float) -> bool:
-        """Whether a bias cancels what the incoming signal's mean makes of the weight's row sums (AutoInit++)."""
+        """Whether a bias cancels the output's mean, which the row sums of the weight make of ``mean`` (AutoInit++)."""
         return False
 
 

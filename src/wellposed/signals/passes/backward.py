@@ -28,10 +28,11 @@ from wellposed.signals.context.call import OVERFLOW, Outcome, Pass, Unknown
 from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.inputs import Input
-from wellposed.signals.passes.forward import require_none, run_pass
+from wellposed.signals.passes.forward import run_pass
 from wellposed.signals.registry import ADJOINTS
 from wellposed.signals.rules import backward as backward  # importing it registers the rules
-from wellposed.signals.sampling.samples import LIMIT, repetitions, sample_state, state_of_samples
+from wellposed.signals.sampling.samples import FAILURES, MOST_SAMPLED, repetitions, sample_state
+from wellposed.signals.sampling.states_of_draws import state_of_samples
 from wellposed.signals.signal import Signal, Signals, Tag
 from wellposed.structure.reach import (
     Entry,
@@ -135,12 +136,9 @@ def require_adjoints(graph: Graph, outputs: Collection[int]) -> None:
     Operators whose rule covers some cases only count as having one.
     """
     wanted = differentiable(graph, outputs)
-    missing = [
-        node
-        for node in graph.nodes
-        if ADJOINTS.get(node.op) is None and not stops(graph, node) and not wanted.isdisjoint(node.outputs)
-    ]
-    require_none(graph, missing, "backward rule", "wellposed.extend.adjoint")
+    ADJOINTS.require(
+        graph, [node for node in graph.nodes if not stops(graph, node) and not wanted.isdisjoint(node.outputs)]
+    )
 
 
 class _Backward:
@@ -323,7 +321,7 @@ def _sampled(
     node, graph = call.node, call.graph
     wanted = [v for v in dict.fromkeys(node.inputs) if v in gradient_of]
     size = sum(int(np.prod(graph.values[v].shape)) for v in (*node.inputs, *node.outputs))
-    if size > LIMIT or not wanted:
+    if size > MOST_SAMPLED or not wanted:
         return None
     gradients = [None if term is None else settled(call, term) for term in received]
     generator = torch.Generator().manual_seed(node.index)
@@ -332,7 +330,7 @@ def _sampled(
         try:
             for _ in range(repetitions(size)):
                 draws.append(_differentiated(node, args, kwargs, wanted, gradients, generator))
-        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+        except FAILURES:
             return None
     sent = []
     for i, value in enumerate(wanted):

@@ -86,7 +86,7 @@ def in_two_steps(
     inputs: Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None = None,
     weights: Literal["current", "planned"] | Mapping[str, Prescribed] | Any = "current",
 ) -> tuple[Signals, Callable[[], Signals]]:
-    """Return what `propagate` does without gradients, and a function that goes on to what it does with them."""
+    """Return the signals that `propagate` gives without gradients, and a function that adds the gradients to them."""
     signals, run = run_pass(graph, _provider(graph, weights), inputs=inputs, keep=True)
 
     def backward() -> Signals:
@@ -98,6 +98,7 @@ def in_two_steps(
 
 
 def _provider(graph: Graph, weights: Any) -> Weights:
+    """Return the provider of parameters' states that ``weights`` of `propagate` names."""
     if not isinstance(weights, str):
         return PrescribedWeights(graph, getattr(weights, "prescriptions", weights))
     if weights not in ("current", "planned"):

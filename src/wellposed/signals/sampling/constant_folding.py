@@ -1,4 +1,4 @@
-"""What a model computes of its parameters alone, where it is no linear map of one: run, rather than followed.
+"""Values that a model computes of its parameters alone, and not as a linear map of one: they are run, not followed.
 
 A spectral norm (sigma = uᵀ W v, where u and v come from W) is a function of one draw: rules that take its factors for
 strangers are off by orders of magnitude.
@@ -7,12 +7,10 @@ strangers are off by orders of magnitude.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
-from wellposed.graphs import Node, Ref
-from wellposed.graphs.run import call
+from wellposed.graphs import Node
 from wellposed.operators.product import describe
 from wellposed.operators.scale_parameters import is_random
 from wellposed.signals.context.arguments import is_masked, known_state
@@ -20,19 +18,21 @@ from wellposed.signals.context.call import Pass
 from wellposed.signals.context.parameters import state_of_tensor, state_of_values
 from wellposed.signals.distributions.state import State
 from wellposed.signals.registry import RULES
+from wellposed.signals.sampling.joint_draws import results_of
+from wellposed.signals.sampling.samples import FAILURES
 from wellposed.signals.signal import Tag
 
-LARGEST = 1 << 24
-"""Elements of the largest tensor that is computed."""
-REMEMBERED = 1 << 18
-"""Elements of the largest that is kept; others are computed again where they are read."""
+LARGEST_COMPUTED = 1 << 24
+"""Most elements of a tensor that is computed of parameters. Chosen for cost."""
+LARGEST_REMEMBERED = 1 << 18
+"""Most elements of such a tensor that is kept; a larger one is computed again wherever it is read. Chosen for cost."""
 
 
 def held(run: Pass, node: Node) -> tuple[list[State | None], Tag] | None:
-    """Return what a node makes of parameters alone, by its values; None where it is left to its rule.
+    """Return the states of a node's results, computed of parameters alone; None where they are left to its rule.
 
-    Parameters that keep their values have them. Of those that a plan draws, one draw is taken, where two factors of a
-    product depend on the same one, or where no rule knows the operator; rules follow the rest.
+    Parameters that keep their values give numbers. Of parameters that a plan draws, one draw is taken where two factors
+    of a product depend on the same one, and where no rule knows the operator.
     """
     weights = run.weights
     drawn = any(map(run.drawn.__contains__, node.inputs))
@@ -88,7 +88,7 @@ def _meets_itself(run: Pass, node: Node) -> bool:
 
 
 def _is_sampled(node: Node) -> bool:
-    """Whether a function of one tensor has no better rule than samples; a draw keeps what goes with it."""
+    """Whether a function of one tensor has no better rule than samples: one draw keeps its dependence on others."""
     rule = RULES.get(node.op)
     return (rule is None or rule.tag == "sampled") and len(node.inputs) == 1 and not is_random(node)
 
@@ -109,7 +109,7 @@ def _value(run: Pass, value: int, drawn: bool) -> torch.Tensor | None:
     if key not in run.memo:
         graph, info = run.graph, run.graph.values[value]
         result: torch.Tensor | None = None
-        if math.prod(info.shape) > LARGEST:
+        if math.prod(info.shape) > LARGEST_COMPUTED:
             pass
         elif info.kind == "parameter":
             result = run.weights.values(graph.parameters[graph.aliases.get(info.name, info.name)], drawn)
@@ -120,7 +120,7 @@ def _value(run: Pass, value: int, drawn: bool) -> torch.Tensor | None:
             result = buffer.detach().cpu() if not buffer.is_meta else _normal(buffer, value) if drawn else None
         elif info.node is not None and value in run.weights.fixed and not is_random(graph.nodes[info.node]):
             result = _computed(run, graph.nodes[info.node], value, drawn)
-        if result is not None and info.node is not None and result.numel() > REMEMBERED:
+        if result is not None and info.node is not None and result.numel() > LARGEST_REMEMBERED:
             return result
         run.memo[key] = result
     numbers: torch.Tensor | None = run.memo[key]
@@ -132,20 +132,12 @@ def _normal(buffer: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def _computed(run: Pass, node: Node, value: int, drawn: bool) -> torch.Tensor | None:
-    given = {v: _value(run, v, drawn) for v in node.inputs}
-    if any(numbers is None for numbers in given.values()):
+    """Return the numbers of a node's result ``value``; None where those of an operand are unknown or are refused."""
+    env = {v: given for v in node.inputs if (given := _value(run, v, drawn)) is not None}
+    if len(env) < len(set(node.inputs)):
         return None
-
-    def resolved(argument: Any) -> Any:
-        if isinstance(argument, Ref):
-            return given[argument.value]
-        if isinstance(argument, (list, tuple)):
-            return type(argument)(resolved(item) for item in argument)
-        return torch.device("cpu") if isinstance(argument, torch.device) else argument
-
     try:
         with torch.no_grad():
-            results = call(node.op, [resolved(a) for a in node.args], {k: resolved(a) for k, a in node.kwargs.items()})
-    except (RuntimeError, ValueError, TypeError, NotImplementedError):  # an operator refuses the numbers
+            return results_of(node, env)[node.outputs.index(value)]
+    except FAILURES:
         return None
-    return results[node.outputs.index(value)]

@@ -12,29 +12,43 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Graph, Node, Ref
-from wellposed.graphs.run import call, dense
+from wellposed.graphs.run import call
 from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.distributions.expansion import UNEVEN
-from wellposed.signals.distributions.state import Moments, State, evaluated, make_state
+from wellposed.signals.distributions.state import Moments, State, evaluated
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.sampling.states_of_draws import state_of_samples
 
-LIMIT = 1 << 22
-"""Most elements that are drawn for one operator."""
-FEATURES = 1 << 16
-"""Most elements of features that are drawn, by which positions are alike by chance: of more that chance is small."""
-LEAST = 1e-6
-"""Share of the variance from which on it is drawn that elements have it in common."""
+MOST_SAMPLED = 1 << 22
+"""Most elements of all tensors of an operator that is run on samples of its operands. Chosen for cost."""
+LEAST_REPETITIONS, MOST_REPETITIONS = 2, 256
+"""Samples that an operator is run on, at least and at most. Chosen for cost."""
+ELEMENTS_OF_SAMPLES = 1 << 16
+"""Elements of all samples of an operator, where that gives 2 to 256 of them. Chosen for cost."""
+MOST_FEATURES = 1 << 16
+"""Most elements of features that are drawn, by which positions are alike by chance: of more that chance is small.
+Chosen for cost."""
+LEAST_IN_COMMON = 1e-6
+"""Share of the variance above which a part that elements have in common is drawn. Chosen."""
+FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
+"""What an operator raises on samples that it does not take."""
 
 
 def sample_state(
     state: State, generator: torch.Generator, dtype: torch.dtype = torch.float32, channels: Collection[int] = ()
 ) -> torch.Tensor:
-    """Draw one tensor from a state: Gaussian marginals (or the known function of a Gaussian) by position.
+    """Draw one tensor of a state's shape: Gaussian marginals (or the known function of a Gaussian) by position.
 
-    Elements that are correlated at all share one common part of the average strength. Along the atoms ``channels`` lie
-    products of weights with the features at a position, by which positions are alike by chance.
+    Correlations are those of the state by displacement or by pair along one atom, and along the others their averages.
+
+    Args:
+        state: the state.
+        generator: what is drawn from.
+        dtype: the type of the result.
+        channels: the atoms along which products of different weights with the features at a position lie: positions are
+            alike by chance in all of them.
     """
     base, fn = state.gaussian_source()
     if fn is not None and base.lengths == state.lengths:
@@ -54,7 +68,7 @@ def sample_state(
 
 
 def _masked(state: State, scores: State, mask: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Draw masked scores: what is let through, and one large negative number elsewhere."""
+    """Draw masked scores: numbers where the mask lets them through, and one large negative number elsewhere."""
     drawn = sample_state(scores, generator, torch.float64).reshape(state.shape)
     return torch.where(mask, drawn, outside(state))
 
@@ -69,19 +83,23 @@ def outside(x: State) -> float:
 
 
 def _local_scale(state: State, generator: torch.Generator) -> torch.Tensor | float:
-    """Draw the root of the local scale: what all elements share along the atoms that share most of it, and what they
-    have in common along the others, as two Gamma-distributed factors.
+    """Draw the root of the local scale, which broadcasts over elements by atoms.
 
-    Of products with filters of few elements that see an input each (depthwise convolutions) it is first the size of the
-    filter: given that they are Gaussian, and all positions share it.
+    Of products with filters of few elements that see an input each (depthwise convolutions) it is the size of the
+    filter: given that size they are Gaussian, and all positions share it.
     """
     scales = evaluated(state.local_scales)
     kappa = 0.0 if scales is None else float(scales.ravel()[0])
     if scales is None or kappa <= UNEVEN:
         return 1.0
     filters = _size_of_filters(state, scales, kappa, generator)
-    if filters is not None:
-        return filters
+    return _two_factors(state, scales, kappa, generator) if filters is None else filters
+
+
+def _two_factors(state: State, scales: Array, kappa: float, generator: torch.Generator) -> torch.Tensor:
+    """Draw the root of the local scale of variance ``kappa`` as two Gamma-distributed factors: one that is common to
+    all elements along the atoms that share it, and one of each element along those that share less than half of it.
+    """
     shared = [i for i, n in enumerate(scales.shape) if n > 1]
     others = [float(kernels.off_diagonal_mean(scales, state.lengths, i).ravel()[0]) for i in shared]
     partly = [i for i, other in zip(shared, others, strict=True) if other < 0.5 * kappa]
@@ -120,7 +138,7 @@ def _noise(state: State, generator: torch.Generator, within: Collection[int]) ->
     channels = [i for i in sorted(within) if corr.shape[i] == 1 and sizes[i] > 1]
     features = round(1.0 / state.equal_norm_inverse_dim) if state.gauss and state.equal_norm_inverse_dim > 0.0 else 0
     positions = [n for i, n in enumerate(sizes) if i not in channels]
-    if not features or not channels or features * math.prod(positions) > FEATURES:
+    if not features or not channels or features * math.prod(positions) > MOST_FEATURES:
         return _expected(state.moments, sizes, generator).double()
     of_features = tuple(1 if i in channels else n for i, n in enumerate(sizes))
     of_features = (*of_features[: channels[0]], features, *of_features[channels[0] + 1 :])
@@ -178,7 +196,7 @@ def _in_common(corr: Array, sizes: Sequence[int]) -> dict[tuple[int, ...], float
         other = (n * kernels.pair_mean(shares, sizes, [i]) - same) / (n - 1)
         shares = np.concatenate([same - other, other], axis=i)
     found = {tuple(i for i, inside in enumerate(at) if inside): float(share) for at, share in np.ndenumerate(shares)}
-    kept = {along: share for along, share in found.items() if along and share > LEAST}
+    kept = {along: share for along, share in found.items() if along and share > LEAST_IN_COMMON}
     total = sum(kept.values())
     return {along: share / max(total, 1.0) for along, share in kept.items()}
 
@@ -220,93 +238,14 @@ def _roots(moments: Moments, sizes: tuple[int, ...], atom: int) -> tuple[torch.T
 
 
 def _root(covariance: Array) -> torch.Tensor:
-    """Return a root of a covariance (what of it is no covariance, being rounded, is left out)."""
+    """Return a root of a covariance matrix; eigenvalues that rounding has made negative count as 0."""
     values, vectors = np.linalg.eigh(covariance)
     return torch.from_numpy(vectors * np.sqrt(np.maximum(values, 0.0))).float()
 
 
-def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None = None) -> State:
-    """Return the state of sampled tensors: moments (by position along axes where they differ), correlations by axis.
-
-    Infinite elements, which shut out scores, leave the moments to the others. Along the axis ``pairs`` correlations are
-    told apart by pair of positions.
-    """
-    values = torch.stack([dense(d.detach()) for d in draws])
-    if values.is_complex():  # real and imaginary parts, as draws of their own: E|z|² is that of both together
-        values = 2.0**0.5 * torch.cat([values.real, values.imag])
-    values = values.to(torch.float64)
-    finite = None
-    if values.numel() and not all(math.isfinite(float(end)) for end in values.aminmax()):
-        finite = torch.isfinite(values)
-        values = torch.where(finite, values, torch.zeros((), dtype=torch.float64))
-    shape = tuple(draws[0].shape)
-    long = [axis for axis, size in enumerate(shape) if size > 1]
-    powers = (values, values.square())
-    alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in long or not _differs(powers, axis))]
-    mean = values.mean(dim=alike, keepdim=True)
-    share = 1.0 if finite is None else finite.double().mean(dim=alike, keepdim=True).clamp(min=1e-300)
-    mean = mean / share
-    centred = values - mean if finite is None else (values - mean) * finite
-    var = (centred**2).mean(dim=alike, keepdim=True) / share
-    varies = bool(var.any())
-    unit = centred.div_(var.clamp(min=1e-300).sqrt())  # what does not vary is 0 here as it is
-    rhos: list[float | None] = []
-    for axis, size in enumerate(shape):
-        if size == 1 or not varies:
-            rhos.append(None)
-            continue
-        along = float((unit.mean(dim=axis + 1) ** 2).mean())
-        rho = (along * size - 1.0) / (size - 1)
-        error = 3.0 / math.sqrt(max(values.numel(), 1))
-        rhos.append(min(max(rho, -1.0), 1.0) if abs(rho) > max(error, 1e-3) else None)
-    state = make_state(shape, pairs=rhos, tag="sampled", roots=root)
-
-    def by_atoms(array: torch.Tensor) -> Array:
-        return np.asarray(array.reshape([array.shape[1 + axis] for axis in long]).numpy(), dtype=np.float64)
-
-    found = state.changed(mean=by_atoms(mean), var=by_atoms(var))
-    if pairs is None or not -len(shape) <= pairs < len(shape):
-        return found
-    at = pairs % len(shape)
-    if not kernels.LEAST <= shape[at] <= kernels.MOST:
-        return found
-    return _told_apart(found, torch.movedim(unit, at + 1, -1).reshape(-1, shape[at]).numpy(), found.axes[at][0])
-
-
-def _told_apart(state: State, unit: Array, atom: int) -> State:
-    """Return a state with correlations by pair of positions along an atom, from standardised samples of these: those
-    that differ from their average by more than the sampling error.
-    """
-    matrix, size = unit.T @ unit / len(unit), unit.shape[1]
-    average = (matrix.sum() - np.trace(matrix)) / (size * (size - 1))
-    matrix = np.where(np.abs(matrix - average) > 2.0 / math.sqrt(len(unit)), matrix, average)
-    others = np.moveaxis(kernels.at_zero(state.corr, (atom,)), atom, -1)[..., None]
-    return state.changed(corr=kernels.with_diagonal(np.array(kernels.by_pair(others * matrix, atom))))
-
-
-def _differs(powers: tuple[torch.Tensor, ...], axis: int) -> bool:
-    """Whether means of some powers differ by position along an axis beyond sampling error (chi-squared, 6 sigma).
-
-    The error is that of all positions: of one, as few draws as there are tell too little.
-    """
-    draws, size = powers[0].shape[0], powers[0].shape[1 + axis]
-    if draws < 8 or size > 4096:
-        return False
-    over = [d for d in range(1, powers[0].ndim) if d != 1 + axis]
-    for power in powers:
-        each = power.mean(dim=over) if over else power
-        error2 = each.var(dim=0) / draws
-        pooled = float(error2.mean())
-        if pooled > 0.0:
-            off = float(((each.mean(dim=0) - each.mean()) ** 2).sum()) / pooled
-            if off > size + 6.0 * math.sqrt(2.0 * float((error2**2).sum())) / pooled:
-                return True
-    return False
-
-
 def repetitions(elements: int) -> int:
-    """Return how often an operator on so many elements is run: 65536 elements in all, 2 to 256 times."""
-    return max(2, min(256, (1 << 16) // max(elements, 1)))
+    """Return how often an operator whose operands and results have so many elements is run on samples."""
+    return max(LEAST_REPETITIONS, min(MOST_REPETITIONS, ELEMENTS_OF_SAMPLES // max(elements, 1)))
 
 
 def sample_operator(
@@ -318,12 +257,13 @@ def sample_operator(
     *,
     pairs: int | None = None,
 ) -> list[State | None] | None:
-    """Run an operator on samples of its incoming signals; None where that cannot be done.
+    """Run an operator on samples of its operands, each drawn by itself; None where that cannot be done.
 
-    Along the axis ``pairs`` of its results correlations are told apart by pair of positions.
+    ``args`` and ``kwargs`` are its arguments with states in the place of signals; ``root`` gives a source for each
+    result. Along the axis ``pairs`` of results correlations are told apart by pair of positions.
     """
     sizes = [math.prod(graph.values[v].shape) for v in (*node.inputs, *node.outputs)]
-    if sum(sizes) > LIMIT:
+    if sum(sizes) > MOST_SAMPLED:
         return None
     generator = torch.Generator().manual_seed(node.index)
     repeats = repetitions(sum(sizes))
@@ -334,7 +274,7 @@ def sample_operator(
                 given = [_drawn(a, generator, graph, raw) for a, raw in zip(args, node.args, strict=True)]
                 named = {key: _drawn(a, generator, graph, node.kwargs.get(key)) for key, a in kwargs.items()}
                 draws.append(call(node.op, given, named))
-    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+    except FAILURES:
         return None
     results: list[State | None] = []
     for index, out in enumerate(node.outputs):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-MANY = 512
-"""Elements from which on one that has a quarter of all squares shows a heavy tail."""
+MANY_ELEMENTS, HEAVY_SHARE = 512, 0.25
+"""Least number of elements of which one with this share of all squares shows a heavy tail. Chosen."""
 
 
 class Totals(NamedTuple):
@@ -29,7 +29,7 @@ class Totals(NamedTuple):
         """Whether one of many elements has a quarter of all squares, or some are no numbers."""
         if self.undefined:
             return True
-        return sum(self.counts) >= MANY and self.largest**2 > 0.25 * math.fsum(self.squares) > 0.0
+        return sum(self.counts) >= MANY_ELEMENTS and self.largest**2 > HEAVY_SHARE * math.fsum(self.squares) > 0.0
 
     @property
     def mean(self) -> float:

@@ -26,8 +26,8 @@ from wellposed.structure.roles import Role
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
-LEAST = 0.5
-"""Share of the variance that the parameters of a sum are given at least, however much is kept beside them."""
+LEAST_DRAWN_SHARE = 0.5
+"""Share of the variance that the parameters of a sum are given at least, however much is kept beside them. Chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,12 @@ class CompositeScales:
     """The composites that lead to weights, and their scales as a pass comes to them.
 
     Attributes:
-        scale parameters: by value id, for what is scaled by a composite.
+        scale_parameters: by value id, for values that are linear in a composite's scale.
         composites: by key.
         leaves: the parameters that are scaled through composites.
         deferred: nodes at which no scale is chosen, since what they make is a weight itself.
         effective: the chosen scales of composites, on their unit state.
+        open: by key, how the scale is to be shared out, for composites that a pass has come to.
         words: for each parameter that was given its scale by a composite, how.
     """
 
@@ -144,7 +145,7 @@ class CompositeScales:
         composite, share = shared.composite, shared.share
         wanted = scale
         if share < 1.0:
-            wanted = math.sqrt(max((scale**2 - (1.0 - share)) / share, LEAST * scale**2 / share))
+            wanted = math.sqrt(max((scale**2 - (1.0 - share)) / share, LEAST_DRAWN_SHARE * scale**2 / share))
         given: list[float] = []
         for member, relative in shared.members.items():
             amount = relative * wanted**shared.power
@@ -164,6 +165,7 @@ class CompositeScales:
         return effective
 
     def _words(self, composite: CompositeScale, others: list[str], share: float) -> str:
+        """Return how a parameter got its scale from a composite, for the plan's reason."""
         node = self.graph.values[composite.value].name
         with_others = f" with {', '.join(map(repr, others[:3]))}" if others else ""
         if composite.kind == "made":

@@ -1,4 +1,4 @@
-"""Scales of weights that are chosen while a pass runs, so that what they make has the wanted second moment."""
+"""Scales of weights that are chosen while a pass runs, so that outputs have the wanted second moment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wellposed.graphs import Graph, Node, Parameter
 from wellposed.operators.contraction import Contraction
 from wellposed.operators.spectral import inverse_after
 from wellposed.signals.context.parameters import Weights, unit_draw
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.state import State, make_state, rescaled
 from wellposed.signals.weights.composite_scales import CompositeScales
 from wellposed.structure.tables import tables
 
@@ -85,9 +85,8 @@ class PlannedWeights(Weights):
                 self.contractions.setdefault(contraction.parameter, []).append(contraction)
         self.composite = CompositeScales(graph, self.fixed, self.uses, self.roles, self.kept)
         self.scale_parameters |= self.composite.scale_parameters
-        self.composites = self.composite.composites
         self.spectra: dict[int, int] = {}
-        self.waiting: dict[int, list[str]] = {}
+        self.postponed: dict[int, list[str]] = {}
         users = graph.users() if any(graph.values[use.data].dtype.is_complex for use in self.uses) else {}
         for use in self.uses:
             if use.data in self.fixed or not graph.values[use.data].dtype.is_complex:
@@ -100,6 +99,7 @@ class PlannedWeights(Weights):
         )
 
     def _is_zero(self, parameter: Parameter) -> bool:
+        """Whether a parameter that would be drawn holds zeros alone."""
         drawn = self.roles[parameter.name] in ("weight", "embedding", "weight_norm")
         if parameter.values is None or not (drawn or parameter.name in self.composite.leaves):
             return False
@@ -147,10 +147,10 @@ class PlannedWeights(Weights):
         return math.sqrt(self.target / next(use.fan_in for use in uses if use.kind != "embedding"))
 
     def _scale_of_table(self, name: str) -> float:
-        """Return the scale with which a table's rows, times what they are multiplied by, have the target variance.
+        """Return the scale with which a table's rows, times the factors behind them, have the target variance.
 
-        Rows that are added to those of a table whose scale is another's matter, since it scores or is kept, have the
-        variance of these: tokens would not be seen beside positions of 1/fan-in of their variance, or fifty times it.
+        Rows that are added to those of a table whose scale is decided elsewhere, since it scores or is kept, have the
+        variance of these: positions of a fan-in times the tokens' variance would hide the tokens.
         """
         factors, leader = tables(self.graph).factors, self.leader_of(name)
         if leader is None:
@@ -178,9 +178,13 @@ class PlannedWeights(Weights):
             return torch.zeros(parameter.shape, dtype=parameter.tensor.dtype)
         if role == "gain":
             return torch.full(parameter.shape, self.gain(parameter), dtype=parameter.tensor.dtype)
-        if self.is_open(parameter.name):
+        if self._is_drawn(parameter.name):
             return unit_draw(parameter) if drawn and role != "weight_norm" else None
         return super().values(parameter, drawn) if role in ("other", "recurrent") else None
+
+    def gain(self, parameter: Parameter) -> float:
+        """Return a norm gain's own constant (0 in a zero-initialised residual branch), or 1."""
+        return self.gains.get(parameter.name, 1.0)
 
     def centres(self, bias: str, mean: float) -> bool:
         """Record the mean that a bias is to cancel; only where ``center`` asks for it and there is a mean."""
@@ -188,9 +192,58 @@ class PlannedWeights(Weights):
             return False
         return self.centred.setdefault(bias, mean) == mean
 
-    def gain(self, parameter: Parameter) -> float:
-        """Return a norm gain's own constant (0 in a zero-initialised residual branch), or 1."""
-        return self.gains.get(parameter.name, 1.0)
+    # ---- the life of a scale (`Weights`) -----------------------------------------------------------------------------
+
+    def _is_drawn(self, name: str) -> bool:
+        """Whether a parameter's state is of unit scale, until one is chosen."""
+        drawn = self.roles.get(name) in ("weight", "weight_norm") or name in self.composite.leaves
+        return drawn and name not in self.kept and name not in self.zero_kept
+
+    def marked(self, value: int, result: State, operand: Callable[[int], State | None]) -> State:
+        """Return the state of a node's result, with the name of the scale that is still open in it, if any."""
+        scale_parameter = self.scale_parameters.get(value)
+        name = None if scale_parameter is None else scale_parameter.parameter
+        if name is not None:
+            composite = self.composite.composites.get(name)
+            if composite is not None and composite.value == value:
+                return self.composite.meet(composite, name, operand, result)
+            is_open = self._is_drawn(name) or name in self.composite.open
+            name = name if is_open and self.known_scale(name) is None else None
+        return result if result.scale_parameter == name else result.amended(scale_parameter=name)
+
+    def known_scale(self, name: str, *, settled: bool = True) -> float | None:
+        """Return the scale chosen earlier in the pass; of a weight that met zeros first, only if not ``settled``."""
+        if name in self.composite.composites:
+            return self.composite.effective.get(name)
+        if name not in self.decisions or (settled and name in self.unmet):
+            return None
+        return self.decisions[name].scale
+
+    def met(self, weight: State, node: Node, incoming: float, before: float) -> State:
+        """Return the state of a weight where a signal meets it, at the scale that `choose` gives it.
+
+        At nodes that make a weight of another one, or part of a spectrum, the scale stays open.
+        """
+        name = weight.scale_parameter
+        if name is None:
+            return weight
+        if node.index in self.spectra and self.known_scale(name) is None:
+            self.postponed.setdefault(self.spectra[node.index], []).append(name)
+        if node.index in self.spectra or node.index in self.composite.deferred:
+            return weight
+        return rescaled(weight, self.choose(name, node, incoming, before, weight.second_moment))
+
+    def led_back(self, node: Node, result: State) -> State:
+        """Choose the scales of weights that act on a spectrum: what this leads back to gets the target variance."""
+        keys = self.postponed.pop(node.index, ())
+        if not keys or not 0.0 < (second := result.second_moment) < math.inf:
+            return result
+        scale = 1.0
+        for key in dict.fromkeys(keys):
+            leaves = self.composite.open[key].composite.members if key in self.composite.open else (key,)
+            self.composite.words.update(dict.fromkeys(leaves, f"of what {node.name} makes of the spectrum"))
+            scale = self.choose(key, node, second, second, 1.0)
+        return result.changed(mean=result.mean * scale, var=result.var * scale**2)
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides."""
@@ -205,19 +258,7 @@ class PlannedWeights(Weights):
             scale = self.scales[name]
             self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
             return scale
-        if not math.isfinite(total):
-            raise PlanError(
-                f"{node.name}: the signal that meets weight {name!r} has the second moment {before}; it overflowed "
-                "before this node, so no scale can be given. Look at wp.propagate(graph) for where it grows"
-            )
-        if total <= 0.0:
-            if self.zero_signal == "error":
-                raise PlanError(
-                    f"{node.name}: the signal that meets weight {name!r} is 0 (second moment {before:g}), so no scale "
-                    "of the weight can bring its output to the target. A zero constant or a zero-initialised gate "
-                    "before it makes it so; give the gate a value, leave the weight out with skip=, or take 1/fan-in "
-                    "for it, or what a later use of it asks for, with zero_signal='fan_in'"
-                )
+        if not self._meets_signal(node, f"weight {name!r}", total, before):
             self.unmet[name] = node.index
             use = next((u for u in self.contractions.get(name, ()) if u.node == node.index), None)
             total, before = float(use.fan_in if use is not None else 1), 0.0
@@ -226,40 +267,43 @@ class PlannedWeights(Weights):
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
         return scale
 
-    def defer(self, key: str, node: Node) -> None:
-        """Note a weight that acts on a spectrum: its scale is chosen where that leads back."""
-        if node.index in self.spectra and self.known_scale(key) is None:
-            self.waiting.setdefault(self.spectra[node.index], []).append(key)
+    def _meets_signal(self, node: Node, weight: str, total: float, before: float) -> bool:
+        """Whether a weight meets a signal, of second moment ``before``, and no zeros: ``total`` is that of its output.
 
-    def arrived(self, node: Node, result: State) -> State:
-        """Choose the scale of the weights that act on a spectrum: what that leads back to has the target variance."""
-        keys, second = self.waiting.pop(node.index, []), result.second_moment
-        if not keys or not 0.0 < second < math.inf:
-            return result
-        scale = 1.0
-        for key in dict.fromkeys(keys):
-            leaves = self.composite.open[key].composite.members if key in self.composite.open else (key,)
-            self.composite.words.update(dict.fromkeys(leaves, f"of what {node.name} makes of the spectrum"))
-            scale = self.choose(key, node, second, second, 1.0)
-        return result.changed(mean=result.mean * scale, var=result.var * scale**2)
+        Raises:
+            PlanError: the signal has overflowed, or it is 0 and ``zero_signal`` asks for an error.
+        """
+        if not math.isfinite(total):
+            raise PlanError(
+                f"{node.name}: the signal that meets {weight} has the second moment {before}; it overflowed before "
+                "this node, so no scale can be given. Look at wp.propagate(graph) for where it grows"
+            )
+        if total <= 0.0 and self.zero_signal == "error":
+            raise PlanError(
+                f"{node.name}: the signal that meets {weight} is 0 (second moment {before:g}), so no scale of the "
+                "weight can bring its output to the target. A zero constant or a zero-initialised gate before it makes "
+                "it so; give the gate a value, leave the weight out with skip=, or take 1/fan-in for it, or what a "
+                "later use of it asks for, with zero_signal='fan_in'"
+            )
+        return total > 0.0
+
+    def _met_later(self, name: str, node: Node, incoming: float, before: float, total: float) -> float:
+        """Return the scale of a weight that met zeros first (the state of a loop): its first signal decides.
+
+        The decision names what it meets last, which `settling` compares.
+        """
+        new = self.waits(name)
+        scale = self.scales.get(name, math.sqrt(self.target / total)) if new else self.decisions[name].scale
+        self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
+        return scale
 
     def _choose_composite(self, key: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Choose the scale of a weight that several parameters make."""
         if key in self.composite.effective:
             return self.composite.effective[key]
-        if not math.isfinite(incoming * unit):
-            raise PlanError(
-                f"{node.name}: the signal that meets the weight made at {self._made_at(key)} has the second moment "
-                f"{before}; it overflowed before this node, so no scale can be given. Look at wp.propagate(graph) for "
-                "where it grows"
-            )
-        met = incoming > 0.0
+        made_at = self.graph.values[self.composite.composites[key].value].name
+        met = self._meets_signal(node, f"the weight made at {made_at}", incoming * unit, before)
         if not met:
-            if self.zero_signal == "error":
-                raise PlanError(
-                    f"{node.name}: the signal that meets the weight made at {self._made_at(key)} is 0, so no scale of "
-                    "it can bring its output to the target; take 1/fan-in for it with zero_signal='fan_in'"
-                )
             incoming, before = float(next(use.fan_in for use in self.uses if use.node == node.index)), 0.0
         given: dict[str, float] = {}
 
@@ -274,51 +318,14 @@ class PlannedWeights(Weights):
                 self.unmet[name] = node.index
         return effective
 
-    def meet(self, key: str, state: Callable[[int], State | None], result: State) -> State:
-        """Return the state of what several parameters make together, with the scale that it has or is to be given."""
-        return self.composite.meet(self.composites[key], key, state, result)
-
-    def _made_at(self, key: str) -> str:
-        return self.graph.values[self.composites[key].value].name
-
-    def _met_later(self, name: str, node: Node, incoming: float, before: float, total: float) -> float:
-        """Return the scale of a weight that met zeros first (the state of a loop): its first signal decides.
-
-        The decision names what it meets last, which `settling` compares.
-        """
-        new = self.waits(name)
-        scale = self.scales.get(name, math.sqrt(self.target / total)) if new else self.decisions[name].scale
-        self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
-        return scale
-
     def settling(self) -> dict[str, float]:
-        """Return the scales that bring what weights make of the last state of their loop to the target, by name.
+        """Return the scales with which the outputs of weights in loops, for the loop's last state, meet the target.
 
         They are those of the weights that met zeros first and a signal later. A state follows from its weight's scale,
         so that a pass with these scales given may ask for others.
         """
         met = {name: self.decisions[name] for name in self.unmet if not self.waits(name)}
         return {name: one.scale * math.sqrt(self.target / one.after) for name, one in met.items()}
-
-    def known_scale(self, name: str) -> float | None:
-        """Return the scale chosen earlier in the pass; of a weight that met zeros, every contraction asks again."""
-        if name in self.composites:
-            return self.composite.effective.get(name)
-        return None if name not in self.decisions or name in self.unmet else self.decisions[name].scale
-
-    def is_open(self, name: str) -> bool:
-        """Whether a parameter's state is of unit scale, until one is chosen."""
-        role = self.roles.get(name)
-        drawn = role in ("weight", "weight_norm") or name in self.composite.leaves
-        return drawn and name not in self.kept and name not in self.zero_kept
-
-    def defers(self, node: Node) -> bool:
-        """Whether no scale is chosen at a node, since what it makes is a weight of another one."""
-        return node.index in self.composite.deferred or node.index in self.spectra
-
-    def decided(self, name: str) -> float | None:
-        """Return the scale that a parameter has been given so far."""
-        return None if name not in self.decisions else self.decisions[name].scale
 
     def waits(self, name: str) -> bool:
         """Whether a weight has met nothing but zeros so far."""

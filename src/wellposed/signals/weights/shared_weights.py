@@ -1,4 +1,4 @@
-"""What a weight that is met more than once makes: its results at several nodes are no strangers.
+"""Weights that are met more than once: their results at several nodes depend on one draw.
 
 For one draw of W, Cov(W x, W y) = Var(W) times the sum of E[x y]: the rule that gives the second moment of W x, asked
 for the kernel of x and y. The same holds of views and sums, being linear. So a rule is asked again, for a state that
@@ -22,7 +22,10 @@ from wellposed.signals.registry import Rule
 
 
 def remember(call: Call, rule: Rule, args: Any, kwargs: Any, results: list[State | None]) -> None:
-    """Keep how an operator made its results, where they depend on a weight that is met more than once."""
+    """Keep how an operator made each of its results that depend on a weight which is met more than once.
+
+    `Dependence` then compares two such results by their operands. Entries of ``results`` are replaced by those kept.
+    """
     node, dependence = call.node, call.run.dependence
     sums = node.index in call.run.weights.repeated
     if not (sums or rule.additive):
@@ -40,7 +43,7 @@ def remember(call: Call, rule: Rule, args: Any, kwargs: Any, results: list[State
 
 
 class _Again:
-    """A rule, asked for what another kernel of one operand makes of the kernel of the result."""
+    """A rule that is asked again: for the kernel of its result, given another kernel of one operand."""
 
     def __init__(self, call: Call, rule: Rule, args: Any, kwargs: Any, index: int, sums: bool) -> None:
         self._call, self._rule, self._args, self._kwargs, self._index = call, rule, args, kwargs, index
@@ -55,20 +58,24 @@ class _Again:
         return isinstance(raw, Ref) and raw.value in self._kept
 
     def __call__(self, at: int, kernel: Array) -> Array:
+        """Return the result's kernel where the operand ``at`` has this ``kernel``, and the other operands have none."""
         first = float(kernel.ravel()[0])
         most = float(np.abs(kernel).max())
-        if abs(first) < most * (1.0 - 1e-9):  # no kernel of one tensor: the difference of two that are
+        if abs(first) < most * (1.0 - 1e-9):  # not the kernel of one tensor, but the difference of two such kernels
             white = np.zeros_like(kernel)
             white[(0,) * kernel.ndim] = 2.0 * most
             return kernels.total(self._asked(at, kernel + white), -self._asked(at, white))
         return self._asked(at, kernel) if first > 0.0 else -self._asked(at, -kernel)
 
     def _asked(self, at: int, kernel: Array) -> Array:
+        """Return what `__call__` does, for a kernel that one tensor can have."""
         places = iter(range(len(self.operands)))
 
         def given(state: State, raw: Any) -> State:
+            """Return an argument: the weight at its scale, the operand with the kernel, zeros for the others."""
             if self._is_kept(raw):
-                scale = None if state.scale_parameter is None else self._call.run.weights.decided(state.scale_parameter)
+                name, weights = state.scale_parameter, self._call.run.weights
+                scale = None if name is None else weights.known_scale(name, settled=False)
                 return state if scale is None else rescaled(state, scale)
             one = (1,) * len(state.lengths)
             level = float(kernel.ravel()[0]) if next(places) == at else 0.0
@@ -101,6 +108,7 @@ def _others(call: Call, rule: Rule) -> set[int]:
 
 
 def _pairs(tree: Any, raw: Any) -> list[tuple[State, Any]]:
+    """Return the states among arguments, each with the argument in its place at the node."""
     found: list[tuple[State, Any]] = []
 
     def noted(state: State, own: Any) -> State:

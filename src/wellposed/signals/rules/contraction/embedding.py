@@ -10,8 +10,9 @@ import torch
 from wellposed.arrays import array_of
 from wellposed.operators.views import view_of
 from wellposed.signals.algebra.arithmetic import operand
+from wellposed.signals.algebra.weighted import scaled_weight
 from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.distributions.state import Marginal, State, make_state, rescaled
+from wellposed.signals.distributions.state import Marginal, State, make_state
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import overloads, rule
 
@@ -51,9 +52,7 @@ def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any
 def looked_up(call: Call, weight: State, indices: Any) -> State:
     """Return rows of a table as a new signal."""
     weight = pooled(weight)
-    if weight.scale_parameter is not None:
-        name = weight.scale_parameter
-        weight = rescaled(weight, call.run.weights.choose(name, call.node, 1.0, 1.0, weight.second_moment))
+    weight = scaled_weight(call, weight, 1.0, 1.0)
     shape = call.shape()
     value = call.value_of(1)
     tokens = token_input(call, value) if value is not None else None

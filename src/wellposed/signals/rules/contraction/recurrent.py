@@ -13,7 +13,8 @@ from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.reduction.statistics import at_shape
-from wellposed.signals.sampling.samples import sample_state, state_of_samples
+from wellposed.signals.sampling.samples import sample_state
+from wellposed.signals.sampling.states_of_draws import state_of_samples
 
 SAMPLES, STEPS, WIDTH, DRAWS = 8, 64, 256, 16
 """Largest batch, sequence and width that are run, and how often."""

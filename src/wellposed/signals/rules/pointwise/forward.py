@@ -18,7 +18,7 @@ from wellposed.signals.distributions.state import Pointwise, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.sampling.joint_sampling import can_run
+from wellposed.signals.sampling.joint_sources import can_run
 
 ROOTED = frozenset({"log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt", "sqrt"})
 """Functions for which it matters that what is positive stays so."""

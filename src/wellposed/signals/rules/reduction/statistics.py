@@ -17,7 +17,8 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import select
 from wellposed.signals.distributions.state import Pointwise, State, make_state
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.sampling.samples import sample_state, state_of_samples
+from wellposed.signals.sampling.samples import sample_state
+from wellposed.signals.sampling.states_of_draws import state_of_samples
 from wellposed.structure.bounds import ANY, bounds
 
 aten: torch._ops._OpNamespace = torch.ops.aten

@@ -47,8 +47,7 @@ def transform(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
         made = make_state(call.shape(), 0.0, x.second_moment * power, gauss=True, roots=x.roots | call.root())
         return made.amended(spread=x.spread)
     half = described.real and described.inverse
-    result = (_from_half if half else _between_wholes)(call, x, described)
-    return call.run.weights.arrived(call.node, result)
+    return (_from_half if half else _between_wholes)(call, x, described)
 
 
 def _atoms(x: State, described: Transform) -> list[tuple[int, int, int]]:

@@ -1,0 +1,81 @@
+"""Checks of what rules return: a state of the operator's shape, whose moments are finite and no variance negative."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from wellposed.errors import RuleError
+from wellposed.graphs import Node
+from wellposed.signals.context.call import OVERFLOW, Call, Pass
+from wellposed.signals.distributions.state import State, make_state, weakest
+from wellposed.signals.integration import kernels
+from wellposed.signals.registry import Rule
+from wellposed.signals.signal import Tag
+
+
+def checked(call: Call, rule: Rule | None, index: int, result: State | None, tag: Tag) -> State | None:
+    """Return a result that later rules can take, with the weakest of its own tag and ``tag``; 0 for None, if a signal.
+
+    Raises:
+        RuleError: the rule gave another shape than the operator's result ``index`` has, NaN, or a negative variance.
+    """
+    node = call.node
+    value = call.graph.values[node.outputs[index]]
+    if result is None:
+        return make_state(value.shape, 0.0, 0.0, tag="assumed") if value.is_followed else None
+    shape = result.shape
+    if shape != value.shape:
+        raise RuleError(f"{_who(node, rule)} gave a signal of shape {shape}, the operator {value.shape}")
+    least, most = kernels.extent(result.var)
+    if not (least >= 0.0 and most <= OVERFLOW and math.isfinite(sum(kernels.extent(result.mean)))):
+        result, tag = _repaired(call, _who(node, rule), result, tag)
+    tag = weakest(tag, result.tag)
+    return result if result.tag == tag else result.amended(tag=tag)
+
+
+def _who(node: Node, rule: Rule | None) -> str:
+    """Return node, operator and rule, for messages."""
+    return f"{node.name} ({node.op_name})" + (f": rule {rule.function.__name__!r}" if rule else "")
+
+
+def _repaired(call: Call, who: str, result: State, tag: Tag) -> tuple[State, Tag]:
+    """Return a result whose moments later rules can take, where the model itself overflows or a variance is -0 but for
+    rounding; raises `RuleError` where it is the rule that is wrong.
+    """
+    mean, var = result.mean, result.var
+    if not (np.isfinite(mean).all() and np.isfinite(var).all()) or (var.size and float(var.max()) > OVERFLOW):
+        if (np.isnan(mean).any() or np.isnan(var).any()) and not _overflowing(call.run, call.node):
+            raise RuleError(f"{who} gave NaN; {entering(call.run, call.node)}")
+        # the figure says that the model overflows here, and stays a number
+        root = OVERFLOW**0.5
+        mean = np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root).clip(-root, root)
+        var = np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW).clip(None, OVERFLOW)
+        corr = np.nan_to_num(result.corr, nan=0.0)
+        result = result.with_moments(mean=mean, var=var, corr=corr)
+        tag = weakest(tag, "approximate")
+    least = float(var.min(initial=0.0))
+    if least < 0.0:
+        if least < -1e-9 * max(float(np.abs(var).max()), float(np.square(mean).max()), 1e-300):
+            raise RuleError(f"{who} gave a negative variance ({least:.4g}); {entering(call.run, call.node)}")
+        result = result.amended(var=np.maximum(var, 0.0))
+    return result, tag
+
+
+def _overflowing(run: Pass, node: Node) -> bool:
+    """Whether an operand of a node is so large that its result overflows."""
+    states = [run.state(value) for value in node.inputs]
+    return any(s is not None and not s.second_moment < OVERFLOW**0.5 for s in states)
+
+
+def entering(run: Pass, node: Node) -> str:
+    """Return the moments of a node's operands, for messages."""
+    told = []
+    for value in node.inputs:
+        state = run.state(value)
+        if state is not None:
+            told.append(
+                f"{run.graph.values[value].name}: mean {state.pooled_mean:.4g}, variance {state.pooled_var:.4g}"
+            )
+    return "entering signals: " + ("; ".join(told) or "none")

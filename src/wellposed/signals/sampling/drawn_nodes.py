@@ -1,0 +1,261 @@
+"""Drawn nodes: which nodes of a graph are run on draws, and how long states and draws are kept for them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from wellposed.graphs import Graph, Node
+from wellposed.operators.schema import plain_name
+from wellposed.signals.context.call import Pass
+from wellposed.signals.distributions.alignment import align
+from wellposed.signals.distributions.dependence import REPEATED
+from wellposed.signals.integration import kernels
+from wellposed.signals.registry import RULES
+from wellposed.signals.sampling.joint_sources import (
+    CLIMBED_FOR_SHAPE,
+    LARGEST_IN_SCAN,
+    PRODUCTS,
+    can_run,
+    is_constant,
+    share_sources,
+)
+from wellposed.structure.bounds import ANY, bounds
+
+LOGARITHMIC = frozenset({"masked_fill", "sub", "where"})
+"""Operators, beside views, that lead from running sums of logarithms of decays to the decays of pairs of times."""
+LARGEST_BESIDE_CHOICE = 1 << 14
+"""Most elements of a signal without draws that a node beside one with draws may read. Chosen for cost."""
+CHOICES = frozenset({
+    "amax", "amin", "argmax", "argmin", "argsort", "cummax", "cummin", "cumprod", "kthvalue", "log_softmax",
+    "logsumexp", "max", "median", "min", "mode", "prod", "sort", "topk",
+})  # fmt: skip
+"""Operators that choose among elements, or multiply many of them: their results have no closed form."""
+PICKS = frozenset({"gather", "index", "index_put", "index_select", "scatter", "scatter_add", "take_along_dim"})
+"""Operators that pick elements, or write to places, by index."""
+EXTREMES = frozenset({"maximum", "minimum"})
+"""Operators that keep a running maximum or minimum over times, where a model calls one for each time."""
+CANCELLING_MEANS = 0.1
+"""Product of two means, relative to the larger second moment, above which they cancel in a difference. Chosen."""
+
+
+def is_drawn(run: Pass, node: Node) -> bool:
+    """Whether a node is run on draws.
+
+    It can be, and it chooses among its signals, picks or masks them by indices or conditions found among them, takes a
+    difference of signals whose covariance no link tells, weighs or multiplies what depends on one source, or reads
+    values that have draws. A node that begins a scan is noted in ``run.scanned``.
+    """
+    # conditions that ask for no moments come first
+    either = _chooses(run, node) or _goes_along(run, node) or _selects(run, node) or _cancels(run, node)
+    return (either or _weighs_by_products(run, node) or _is_outer(run, node)) and can_run(run, node)
+
+
+def _chooses(run: Pass, node: Node) -> bool:
+    """Whether a node's result has no closed form, and is likely to meet its own operands again; notes scans."""
+    name = plain_name(node.op)
+    if name == "scatter_reduce":  # a maximum for each name: softmax over segments
+        return node.args[4] in ("amax", "amin") and all(v in run.graph.known for v in node.inputs[:2])
+    if _is_decay(run, node) or _is_running_extreme(run, node):
+        run.scanned.update(node.outputs)
+    elif name not in CHOICES:
+        return False
+    return bool(run.dependent.get(node.inputs[0], 0))
+
+
+def _is_decay(run: Pass, node: Node) -> bool:
+    """Whether a node begins a scan that can be drawn: a running sum of logarithms of decays, never positive."""
+    graph = run.graph
+    if plain_name(node.op) != "cumsum" or bounds(graph).get(node.inputs[0], ANY).sign != -1:
+        return False
+    open_ = list(node.outputs)
+    while open_:  # down to the decays themselves, which may be one for each pair of times
+        value = open_.pop()
+        if math.prod(graph.values[value].shape) > LARGEST_IN_SCAN:
+            return False
+        for reader in (graph.nodes[at] for at in graph.users().get(value, ())):
+            if reader.op.is_view or plain_name(reader.op) in LOGARITHMIC:
+                open_ += reader.outputs
+    return True
+
+
+def _is_running_extreme(run: Pass, node: Node) -> bool:
+    """Whether a node begins a scan that keeps its numbers in range by a running maximum (minimum): it takes the larger
+    of one position of a tensor and of a value that other positions of this tensor made.
+
+    Everything that is divided by exp of this maximum depends on it.
+    """
+    if plain_name(node.op) not in EXTREMES or not share_sources(run, node.inputs):
+        return False
+    makers = [run.graph.values[_uncast(run, value)].node for value in node.inputs]
+    views = [run.graph.nodes[at] for at in makers if at is not None and run.graph.nodes[at].op.is_view]
+    return len(views) < len(makers) and any(_is_position(run, view) for view in views)
+
+
+def _is_position(run: Pass, node: Node) -> bool:
+    """Whether a view is one position of an axis."""
+    before, after = (run.graph.values[value].shape for value in (node.inputs[0], node.outputs[0]))
+    return len(after) < len(before) and math.prod(after) < math.prod(before)
+
+
+def _selects(run: Pass, node: Node) -> bool:
+    """Whether a node picks or masks signals by indices or conditions that depend on the same signals."""
+    values = run.graph.values
+    chosen = [v for v in node.inputs if not values[_uncast(run, v)].is_signal and run.dependent.get(v, 0)]
+    if not chosen or not share_sources(run, node.inputs):
+        return False
+    states = [run.state(v) for v in node.inputs]
+    bases = {state.gaussian_source()[0].serial for state in states if state is not None and kernels.nonzero(state.var)}
+    return len(bases) != 1 or plain_name(node.op) in PICKS
+
+
+def _weighs_by_products(run: Pass, node: Node) -> bool:
+    """Whether a node weighs signals by products of signals (scores without a softmax) that depend on the same source,
+    where correlations of positions differ by pair: rules follow these through one product, not through two. Notes a
+    scan.
+    """
+    if plain_name(node.op) not in PRODUCTS or not share_sources(run, node.inputs):
+        return False
+    if not any(_is_of_products(run, value) for value in node.inputs):
+        return False
+    states = [run.state(value) for value in node.inputs]
+    if not any(state is not None and any(map(kernels.positions, state.corr.shape)) for state in states):
+        return False
+    run.scanned.update(node.outputs)
+    return True
+
+
+def _is_of_products(run: Pass, value: int) -> bool:
+    """Whether a value is a product of two signals, or a view, a copy or a multiple of one by known numbers."""
+    for _ in range(CLIMBED_FOR_SHAPE):
+        at = run.graph.values[value].node
+        if at is None or at in run.weights.weight_at:
+            return False
+        node = run.graph.nodes[at]
+        signals = [v for v in node.inputs if not is_constant(run, v)]
+        if plain_name(node.op) in PRODUCTS:
+            return len(signals) > 1
+        if len(signals) != 1 or not (node.op.is_view or plain_name(node.op) in ("mul", "div", "_to_copy", "to")):
+            return False
+        value = signals[0]
+    return False
+
+
+def _is_outer(run: Pass, node: Node) -> bool:
+    """Whether a node multiplies every position of a signal with every one of another that depends on the same source
+    (keys with keys, channel by channel): no state tells the pairs on the diagonal from the others.
+    """
+    return (
+        _has_outer_shape(run.graph, node)
+        and share_sources(run, node.inputs)
+        and not any(is_constant(run, value) for value in node.inputs)
+    )
+
+
+def _has_outer_shape(graph: Graph, node: Node) -> bool:
+    """Whether a node is a product of two tensors each of which is broadcast along an axis of the other."""
+    if plain_name(node.op) != "mul" or len(node.inputs) != 2:
+        return False
+    first, second = (graph.values[value].shape for value in node.inputs)
+    pairs = list(zip(reversed(first), reversed(second), strict=False))
+    return any(n == 1 < m for n, m in pairs) and any(m == 1 < n for n, m in pairs)
+
+
+def _cancels(run: Pass, node: Node) -> bool:
+    """Whether a node takes the difference of two signals whose means cancel, and which depend on one source, where no
+    link between them tells a covariance: both are even in the source, as (sum x)² and sum x² are.
+    """
+    if plain_name(node.op) != "sub" or not share_sources(run, node.inputs):
+        return False
+    states = [run.state(value) for value in node.inputs]
+    if len(states) != 2 or (x := states[0]) is None or (y := states[1]) is None or x.roots & y.roots <= REPEATED:
+        return False
+    alike = x.pooled_mean * y.pooled_mean > CANCELLING_MEANS * max(x.second_moment, y.second_moment)
+    if not alike or x.gauss or y.gauss:
+        return False
+    p, q, _ = align(x, y)
+    if p.dims is None or q.dims is None:
+        return False
+    found = run.dependence.between(x, y, p.dims, q.dims)
+    scale = math.sqrt(kernels.average(x.var) * kernels.average(y.var))
+    return scale > 0.0 and (found is None or float(np.abs(found).max()) < 1e-6 * scale)
+
+
+def _uncast(run: Pass, value: int) -> int:
+    """Return the value of which another is a copy in another type."""
+    at = run.graph.values[value].node
+    while at is not None and plain_name(run.graph.nodes[at].op) in ("_to_copy", "to"):
+        value = run.graph.nodes[at].inputs[0]
+        at = run.graph.values[value].node
+    return value
+
+
+def _goes_along(run: Pass, node: Node) -> bool:
+    """Whether a node reads values that have draws, and otherwise constants or values that depend on the same sources.
+
+    Where no weight follows (losses), and in a scan, it may read other signals too.
+    """
+    if run.drawn.isdisjoint(node.inputs):
+        return False
+    if node.index > run.last_weight or not run.scanned.isdisjoint(node.inputs):
+        return True
+    together = 0
+    for value in node.inputs:
+        if value in run.draws:
+            together |= run.dependent.get(value, 0)
+        elif math.prod(run.graph.values[value].shape) > LARGEST_BESIDE_CHOICE and not is_constant(run, value):
+            return False  # experts' outputs, which their weights have made all but independent of what chose them
+    return all(
+        value in run.draws or is_constant(run, value) or run.dependent.get(value, 0) & together for value in node.inputs
+    )
+
+
+def last_needed(run: Pass) -> dict[int, list[int]]:
+    """Return, by node index, the values whose states and draws no later node may need.
+
+    The last node that may need a value is the last that reads it, or that may be run on draws together with it. A value
+    that nothing reads is needed by its own node alone, and an output of the graph to the end.
+    """
+    ends = frozenset(run.graph.outputs)
+    last = {out: node.index for node in run.graph.nodes for out in node.outputs if out not in ends}
+    last |= {value: node.index for node in run.graph.nodes for value in node.inputs}
+    if not run.independent:
+        for value, at in _last_drawn(run).items():
+            last[value] = max(last[value], at)
+    gone: dict[int, list[int]] = {}
+    for value, at in last.items():
+        gone.setdefault(at, []).append(value)
+    return gone
+
+
+def _last_drawn(run: Pass) -> dict[int, int]:
+    """Return the index of the last node that may be run on draws together with each value that is read."""
+    graph, weighted = run.graph, run.weights.weight_at
+    may: set[int] = set()  # values that may have draws
+    for node in graph.nodes:
+        if node.index not in weighted and (not may.isdisjoint(node.inputs) or _may_start(run, node)):
+            may.update(node.outputs)
+    needed: dict[int, int] = {}
+    for node in reversed(graph.nodes):
+        if node.index in weighted:
+            continue
+        until = max((needed.get(out, -1) for out in node.outputs), default=-1)
+        if until < 0 and not may.isdisjoint(node.outputs):
+            until = node.index
+        for value in node.inputs:
+            needed[value] = max(needed.get(value, -1), until)
+    return needed
+
+
+def _may_start(run: Pass, node: Node) -> bool:
+    """Whether a node may be run on draws although nothing that it reads has any; `is_drawn` decides it with states."""
+    rule, name = RULES.get(node.op), plain_name(node.op)
+    if rule is None or rule.tag == "sampled" or name in CHOICES | PICKS or name in ("cumsum", "scatter_reduce"):
+        return True
+    values = run.graph.values
+    if any(not values[v].is_signal and v not in run.graph.known and values[v].node is not None for v in node.inputs):
+        return True
+    if _has_outer_shape(run.graph, node):
+        return True
+    return name in EXTREMES | PRODUCTS | {"div", "sub"} and len(node.inputs) > 1

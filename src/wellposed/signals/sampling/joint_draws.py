@@ -1,0 +1,189 @@
+"""Joint draws: sources are drawn from their states, and nodes are run on these draws.
+
+The draws of a value are a list of tensors, each of the value's own shape: one for a constant, and otherwise as many as
+its size allows. All values that are drawn together have draws in one order, so that the i-th draws of two values belong
+to one pass of the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from wellposed.graphs import Node, Ref
+from wellposed.graphs.operators import traits
+from wellposed.graphs.run import call
+from wellposed.random_states import seeded
+from wellposed.signals.context.arguments import state_of
+from wellposed.signals.context.call import Pass
+from wellposed.signals.integration import kernels
+from wellposed.signals.sampling.joint_sources import nodes_between
+from wellposed.signals.sampling.samples import FAILURES, sample_state
+from wellposed.structure.widths import channels
+
+LEAST_DRAWS, MOST_DRAWS = 8, 128
+"""Draws of one tensor that varies, at least and at most. Chosen for cost."""
+ELEMENTS_OF_DRAWS = 1 << 18
+"""Elements of all draws of one tensor, where that gives between `LEAST_DRAWS` and `MOST_DRAWS`. Chosen for cost."""
+
+
+def draw_together(run: Pass, node: Node) -> bool:
+    """Run a node on draws of its operands, and keep the draws of its results in ``run.draws``.
+
+    The sources of its operands are drawn, and the nodes in between are run first. Results of a node that reads from a
+    scan belong to the scan.
+
+    Returns:
+        Whether all of them could be drawn and run.
+    """
+    inner = nodes_between(run, node)
+    if inner is None:
+        return False
+    sources = dict.fromkeys(value for each in (*inner, node) for value in each.inputs)
+    made = {value for each in inner for value in each.outputs}
+    count = _count(run, (*inner, node), sources)
+    if not all(value in made or _draw(run, value, count) for value in sources):
+        return False
+    if not all(_run_on_draws(run, each) for each in (*inner, node)):
+        return False
+    if not run.scanned.isdisjoint(node.inputs):
+        run.scanned.update(node.outputs)
+    return True
+
+
+def _count(run: Pass, nodes: Iterable[Node], sources: Iterable[int]) -> int:
+    """Return how many draws to make of sources: as many as the largest tensor allows, and as those that exist have."""
+    known = [len(run.draws[value]) for value in sources if value in run.draws and len(run.draws[value]) > 1]
+    return min([_affordable(run, (v for node in nodes for v in (*node.inputs, *node.outputs))), *known])
+
+
+def _affordable(run: Pass, values: Iterable[int]) -> int:
+    """Return the largest number of draws that are made of some values together: the largest of them decides."""
+    largest = max((math.prod(run.graph.values[value].shape) for value in values), default=1)
+    return max(LEAST_DRAWS, min(MOST_DRAWS, ELEMENTS_OF_DRAWS // max(largest, 1)))
+
+
+def _draw(run: Pass, value: int, count: int) -> bool:
+    """Draw a value ``count`` times from its state, once where it is constant, and keep the draws.
+
+    Returns:
+        Whether that could be done: a state tells its distribution, or it is known.
+    """
+    if value in run.draws:
+        return True
+    graph, info = run.graph, run.graph.values[value]
+    if value in graph.known:
+        run.draws[value] = [graph.known[value]]
+        return True
+    tensor = graph.buffer_tensors.get(info.name) if info.kind == "buffer" else None
+    if tensor is not None and not tensor.is_meta:
+        run.draws[value] = [tensor.detach()]
+        return True
+    state = state_of(run, value) if info.node is None else run.state(value)
+    if state is None or not info.is_signal or state.scale_parameter is not None:
+        return False
+    count = count if kernels.nonzero(state.var) else 1
+    generator = torch.Generator().manual_seed(value)
+    made = channels(graph).get(value, ())
+    within = [i for axis, is_channel in zip(state.axes, made, strict=False) if is_channel for i in axis]
+    run.draws[value] = [sample_state(state, generator, info.dtype, within) for _ in range(count)]
+    run.sources |= run.dependent.get(value, state.roots)
+    return True
+
+
+def _run_on_draws(run: Pass, node: Node) -> bool:
+    """Run one node on the draws of its operands, and keep those of its results.
+
+    All draws go through the operator in one call where it takes a batch of them, and otherwise one after another.
+
+    Returns:
+        Whether it could be run, with results of the shapes that the graph tells.
+    """
+    columns = {value: run.draws[value] for value in dict.fromkeys(node.inputs)}
+    random = traits(node.op).random
+    count = min((len(column) for column in columns.values() if len(column) > 1), default=MOST_DRAWS if random else 1)
+    count = min(count, _affordable(run, (*columns, *node.outputs)))
+    with torch.no_grad(), seeded(node.index):
+        made = None if random or count <= LEAST_DRAWS else _at_once(node, columns, count)
+        if made is None:
+            made = _one_by_one(node, columns, count)
+    if made is None or any(
+        tuple(draw.shape) != run.graph.values[out].shape
+        for out, column in zip(node.outputs, made, strict=True)
+        for draw in column
+    ):
+        return False
+    run.draws.update(zip(node.outputs, made, strict=True))
+    return True
+
+
+@contextmanager
+def _not_looping() -> Iterator[bool]:
+    """Make `torch.vmap` raise, inside the block, for an operator that takes no batch, not loop with a warning.
+
+    PyTorch has no public switch for that loop. Yields whether the loop could be switched off.
+    """
+    looping, loop = (getattr(torch._C._functorch, f"_{verb}_vmap_fallback_enabled", None) for verb in ("is", "set"))
+    if looping is None or loop is None:
+        yield False
+        return
+    before = looping()
+    try:
+        loop(False)
+        yield True
+    finally:
+        loop(before)
+
+
+def _at_once(node: Node, columns: dict[int, list[torch.Tensor]], count: int) -> list[list[torch.Tensor]] | None:
+    """Run a node on all draws in one call; None where its operator does not take a batch of arguments."""
+    with _not_looping() as known:
+        if not known:
+            return None
+        try:
+            stacked = [
+                torch.stack(column[:count]) if len(column) > 1 else column[0].expand(count, *column[0].shape)
+                for column in columns.values()
+            ]
+            made = torch.vmap(lambda *drawn: tuple(results_of(node, dict(zip(columns, drawn, strict=True)))))(*stacked)
+        except FAILURES:
+            return None
+    return [list(each.unbind()) for each in made]
+
+
+def _one_by_one(node: Node, columns: dict[int, list[torch.Tensor]], count: int) -> list[list[torch.Tensor]] | None:
+    """Run a node on each draw; None where it fails on one."""
+    try:
+        rows = [results_of(node, {value: c[at % len(c)] for value, c in columns.items()}) for at in range(count)]
+    except FAILURES:
+        return None
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def results_of(node: Node, env: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+    """Return a node's results for one draw of each value that it reads (``env``), as many as the graph has uses for."""
+    args = [_bound(a, env) for a in node.args]
+    made = call(node.op, args, {key: _bound(a, env) for key, a in node.kwargs.items()})
+    return list(made)[: len(node.outputs)]
+
+
+def _bound(arg: Any, env: dict[int, torch.Tensor]) -> Any:
+    """Return an argument with tensors in the place of references, all on the CPU."""
+    if isinstance(arg, Ref):
+        return env[arg.value]
+    if type(arg) in (list, tuple):
+        return type(arg)([_bound(item, env) for item in arg])
+    return torch.device("cpu") if isinstance(arg, torch.device) else arg
+
+
+def forget_read(run: Pass, node: Node) -> None:
+    """Let go of draws of a scan that a node was the last to read, where all that was made of them has draws itself."""
+    graph, users = run.graph, run.graph.users()
+    for value in run.scanned.intersection(node.inputs):
+        readers = users[value]
+        if readers[-1] == node.index and all(run.drawn.issuperset(graph.nodes[at].outputs) for at in readers):
+            run.draws.pop(value, None)

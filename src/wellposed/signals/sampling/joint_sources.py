@@ -1,0 +1,156 @@
+"""Joint sources: which signals an operator's operands are drawn from, and which nodes lie between.
+
+The operands of an operator that is run on draws may depend on one another ((a - mu)² / σ² where a was drawn with that
+mu and σ, p log p, an index that was found among the very values that it picks). They are drawn together: one climbs
+from them to *sources*, signals that are independent of one another and whose states tell their distribution. The
+sources are drawn from their states, and every node in between is run on these draws (`joint_draws`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from wellposed.graphs import Node
+from wellposed.graphs.operators import traits
+from wellposed.operators.schema import plain_name
+from wellposed.signals.context.arguments import state_of
+from wellposed.signals.context.call import Pass
+from wellposed.signals.distributions.state import State
+from wellposed.signals.integration import kernels
+
+LARGEST_DRAWN = 1 << 18
+"""Most elements of a tensor that is drawn together with others. Chosen for cost."""
+LARGEST_IN_SCAN = 1 << 21
+"""Most elements of a tensor in a scan, which may hold the decays of all pairs of times. Chosen for cost."""
+CLIMBED_FOR_SHAPE = 16
+"""Most nodes that are climbed past to a signal whose state tells its distribution better. Chosen for cost."""
+MOST_CLIMBED = 96
+"""Most nodes that are climbed past to signals that are independent of one another. Chosen for cost."""
+PRODUCTS = frozenset({"bmm", "einsum", "matmul", "mm"})
+"""Operators that multiply two signals and sum."""
+
+
+def can_run(run: Pass, node: Node) -> bool:
+    """Whether a node may be run on draws: its tensors are small, and it meets no weight whose scale or draw counts."""
+    values = run.graph.values
+    if node.index in run.weights.weight_at or run.independent:
+        return False
+    largest = LARGEST_IN_SCAN if run.scanned else LARGEST_DRAWN
+    if any(math.prod(values[value].shape) > largest for value in (*node.inputs, *node.outputs)):
+        return False
+    return all(values[v].kind != "parameter" or is_constant(run, v) for v in node.inputs)
+
+
+def is_constant(run: Pass, value: int) -> bool:
+    """Whether a value is the same in every draw."""
+    graph = run.graph
+    info = graph.values[value]
+    if value in graph.known or info.kind == "buffer":
+        return True
+    if info.node is not None and traits(graph.nodes[info.node].op).fills:
+        return True
+    state = state_of(run, value) if info.is_signal and info.node is None else run.state(value)
+    return state is not None and info.is_signal and state.scale_parameter is None and not kernels.nonzero(state.var)
+
+
+def nodes_between(run: Pass, node: Node) -> list[Node] | None:
+    """Return the nodes between a node and the sources of its operands, in the order of the graph; None of too many.
+
+    Values that have draws, and constants, are sources too.
+    """
+    graph = run.graph
+    inner: dict[int, Node] = {}
+    open_ = {value for value in node.inputs if not _is_at_hand(run, value)}
+    while (value := _to_climb(run, open_, len(inner))) is not None:
+        at = graph.values[value].node
+        assert at is not None
+        inner[at] = graph.nodes[at]
+        open_ = (open_ - set(inner[at].outputs)) | {v for v in inner[at].inputs if not _is_at_hand(run, v)}
+        if len(inner) > MOST_CLIMBED:
+            return None
+    return [inner[at] for at in sorted(inner)]
+
+
+def _is_at_hand(run: Pass, value: int) -> bool:
+    return value in run.draws or is_constant(run, value)
+
+
+def _to_climb(run: Pass, open_: set[int], climbed: int) -> int | None:
+    """Return the value, the last made among the ``open_`` ones, whose node is to be run; None where all are sources.
+
+    ``climbed`` is the number of nodes that are to be run already.
+    """
+    for value in sorted(open_, key=lambda v: _place(run, v), reverse=True):
+        at = run.graph.values[value].node
+        if at is None or not can_run(run, run.graph.nodes[at]) or _is_origin(run, run.graph.nodes[at]):
+            continue
+        if not _is_source(run, value, at, open_, climbed):
+            return value
+    return None
+
+
+def _place(run: Pass, value: int) -> int:
+    at = run.graph.values[value].node
+    return -1 if at is None else at
+
+
+def _is_origin(run: Pass, node: Node) -> bool:
+    """Whether a node makes random numbers out of nothing."""
+    return traits(node.op).random and all(is_constant(run, value) for value in node.inputs)
+
+
+def _is_source(run: Pass, value: int, at: int, open_: set[int], climbed: int) -> bool:
+    """Whether a value, made by the node ``at``, is a signal that is drawn from its state.
+
+    It is none where it depends on what was drawn before, or on one of the ``open_`` values that are made before it: its
+    state does not tell how. Otherwise it is where draws of its state are true to it, and those of the states that enter
+    its node are not; and where so many nodes were ``climbed`` that no better state is looked for.
+    """
+    state = run.state(value)
+    if not run.graph.values[value].is_signal or state is None:
+        return False
+    earlier = run.sources
+    for other in open_:
+        if other != value and _place(run, other) <= at:
+            earlier |= run.dependent.get(other, 0)
+    if run.dependent.get(value, 0) & earlier:
+        return False
+    true_to_state = _has_shape(state) and _has_no_profile(state) and _enters_by_profile(run, run.graph.nodes[at])
+    true_to_state = true_to_state and not _stands_in(run, at, state)
+    return climbed >= CLIMBED_FOR_SHAPE or true_to_state
+
+
+def _has_shape(state: State) -> bool:
+    """Whether draws of a state have its distribution; by its moments alone, weights of a softmax may be negative."""
+    return state.gauss or state.fn is not None or state.transport is not None
+
+
+def _has_no_profile(state: State) -> bool:
+    """Whether no correlation varies with the displacement: draws of a state have all others."""
+    return all(n <= 2 or kernels.positions(n) for n in state.corr.shape)
+
+
+def _enters_by_profile(run: Pass, node: Node) -> bool:
+    """Whether a state with correlations by displacement enters a node."""
+    entering = [run.state(value) for value in node.inputs]
+    return not all(state is None or _has_no_profile(state) for state in entering)
+
+
+def _stands_in(run: Pass, at: int, state: State) -> bool:
+    """Whether a state, made by the node ``at``, is the Gaussian that stands for a sum of few products of signals, which
+    may never be negative (linear attention divides by sums of positive keys).
+    """
+    product = state.gauss and state.tag != "exact" and at not in run.weights.weight_at
+    return product and plain_name(run.graph.nodes[at].op) in PRODUCTS and kernels.nonzero(state.mean)
+
+
+def share_sources(run: Pass, values: Iterable[int]) -> bool:
+    """Whether two of some values depend on one source."""
+    seen = 0
+    for value in dict.fromkeys(values):
+        bits = run.dependent.get(value, 0)
+        if bits & seen:
+            return True
+        seen |= bits
+    return False

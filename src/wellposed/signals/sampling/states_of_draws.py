@@ -1,0 +1,234 @@
+"""States of draws: the moments, correlations and shapes of distributions that draws of tensors show."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+from scipy.special import ndtr
+
+from wellposed.graphs import Node
+from wellposed.graphs.run import dense
+from wellposed.operators.schema import plain_name
+from wellposed.signals.context.arguments import is_mask, known_state
+from wellposed.signals.context.call import Pass, PostponedState
+from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread, source
+from wellposed.signals.distributions.state import Marginal, State, make_state, new_serial
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import NODES
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.transport import Postponed, Transport, standardised
+from wellposed.signals.sampling.joint_sources import can_run
+from wellposed.signals.sampling.totals import Totals, totals_of
+from wellposed.signals.signal import Tag
+
+ELEMENTS_FOR_SHAPE = 4096
+"""Elements of draws that tell the shape of their distribution. Chosen for cost."""
+LONGEST_BY_POSITION = 4096
+"""Longest axis along which the moments of samples may differ by position. Chosen for cost."""
+OF_ONE_SCALE = frozenset({
+    "add", "amax", "amin", "cat", "gather", "index", "index_select", "max", "maximum", "min", "minimum", "relu",
+    "scatter_reduce", "sort", "sub", "take_along_dim", "topk",
+})  # fmt: skip
+"""Operators whose results have the scale of their operands."""
+
+
+def states_of_draws(run: Pass, node: Node) -> list[State | None]:
+    """Return the states that the draws of a node's results show, None of indices.
+
+    Where ``run.postpones``, it is None of others too: `Pass.state` then works their states out when one is asked for.
+    """
+    results: list[State | None] = []
+    entering, heavy, spread = 0, False, _spread_of(run, node)
+    if plain_name(node.op) == "scatter_reduce":
+        run.segmented = node.args[1]
+    for value in node.inputs:
+        entering |= run.dependent.get(value, 0)
+        state = run.outline(value)
+        heavy |= value not in run.drawn and state is not None and state.tag == "heavy"
+    for out in node.outputs:
+        info = run.graph.values[out]
+        if not (info.is_signal or info.dtype == torch.bool):
+            results.append(None)
+            continue
+        found = _known(run, out, entering, heavy, spread)
+        if isinstance(found, PostponedState):
+            run.postponed[out] = found
+        results.append(found if isinstance(found, State) else None)
+    run.drawn.update(node.outputs)
+    return results
+
+
+def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> State | PostponedState:
+    """Return the state of a value that has draws, or what is known of it while its moments are postponed.
+
+    Of its node's operands, ``entering`` are the sources, as bits, ``heavy`` says whether one that was not drawn has a
+    heavy tail, and ``spread`` is theirs where the operator keeps their scale.
+    """
+    draws, is_signal = [dense(draw) for draw in run.draws[out]], run.graph.values[out].is_signal
+    tag: Tag = "sampled"
+    totals = totals_of(draws)
+    if heavy or totals.heavy:
+        tag = "heavy" if is_signal else "assumed"
+    roots = run.root() | entering
+    if out in run.scanned:
+        spread = _spread_among(run, totals)
+        if _stays_drawn(run, out):
+            mean = totals.mean
+            var = max(totals.second_moment - mean * mean, 0.0)
+            return make_state(draws[0].shape, mean, var, tag=tag, roots=roots, spread=spread)
+    make = partial(_state_of, draws, roots, run.segmented, is_signal, tag, spread, new_serial())
+    if not run.postpones or (draws[0].is_floating_point() and is_mask(draws[0])):
+        return make()
+    return PostponedState(tag, roots, spread, make)
+
+
+def _stays_drawn(run: Pass, value: int) -> bool:
+    """Whether every reader of a value of a scan is run on its draws, so that no rule asks for its correlations."""
+    readers = run.graph.users().get(value, ())
+    return bool(readers) and all(can_run(run, run.graph.nodes[at]) for at in readers)
+
+
+def _state_of(
+    draws: list[torch.Tensor], root: int, pairs: int | None, is_signal: bool, tag: Tag, spread: Spread, serial: int
+) -> State:
+    """Return the `state_of_samples` of a value's draws; of a mask that is added to scores, one draw stands for all.
+
+    The ``serial`` was given out when the value's node was reached. Truth values (no ``is_signal``) have no shape of a
+    distribution.
+    """
+    if draws[0].is_floating_point() and is_mask(draws[0]):
+        state = known_state(draws[0], root)
+    else:
+        state = state_of_samples(draws, root, pairs=pairs)
+    shape = state.marginal
+    if is_signal and kernels.nonzero(state.var) and state.mask is None:
+        few = [draw.ravel()[:: max(draw.numel() * len(draws) // ELEMENTS_FOR_SHAPE, 1)] for draw in draws]
+        shape = Marginal(transport=Postponed(partial(_shape_of, torch.cat(few))))
+    return replace(state, spread=spread, tag=tag, marginal=shape, serial=serial)
+
+
+def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None = None) -> State:
+    """Return the state of sampled tensors: moments (by position along axes where they differ), correlations by axis.
+
+    Infinite elements, which shut out scores, leave the moments to the others.
+
+    Args:
+        draws: tensors of one shape.
+        root: the source of the state, as a bit.
+        pairs: the axis along which correlations are told apart by pair of positions.
+    """
+    values, finite = _stacked(draws)
+    shape = tuple(draws[0].shape)
+    long = [axis for axis, size in enumerate(shape) if size > 1]
+    powers = (values, values.square())
+    alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in long or not _differs(powers, axis))]
+    mean = values.mean(dim=alike, keepdim=True)
+    share = 1.0 if finite is None else finite.double().mean(dim=alike, keepdim=True).clamp(min=1e-300)
+    mean = mean / share
+    centred = values - mean if finite is None else (values - mean) * finite
+    var = (centred**2).mean(dim=alike, keepdim=True) / share
+    varies = bool(var.any())
+    unit = centred.div_(var.clamp(min=1e-300).sqrt())  # what does not vary is 0 here as it is
+    rhos = [_correlation(unit, axis) if varies and size > 1 else None for axis, size in enumerate(shape)]
+    state = make_state(shape, pairs=rhos, tag="sampled", roots=root)
+
+    def by_atoms(array: torch.Tensor) -> Array:
+        return np.asarray(array.reshape([array.shape[1 + axis] for axis in long]).numpy(), dtype=np.float64)
+
+    found = state.changed(mean=by_atoms(mean), var=by_atoms(var))
+    if pairs is None or not -len(shape) <= pairs < len(shape):
+        return found
+    at = pairs % len(shape)
+    if not kernels.LEAST <= shape[at] <= kernels.MOST:
+        return found
+    return _told_apart(found, torch.movedim(unit, at + 1, -1).reshape(-1, shape[at]).numpy(), found.axes[at][0])
+
+
+def _stacked(draws: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return draws as one float64 tensor, of shape (draws, *shape), and which elements are finite, None if all are; the
+    others are 0.
+
+    Real and imaginary parts become draws of their own: E|z|² is that of both together.
+    """
+    values = torch.stack([dense(d.detach()) for d in draws])
+    if values.is_complex():
+        values = 2.0**0.5 * torch.cat([values.real, values.imag])
+    values = values.to(torch.float64)
+    if not values.numel() or all(math.isfinite(float(end)) for end in values.aminmax()):
+        return values, None
+    finite = torch.isfinite(values)
+    return torch.where(finite, values, torch.zeros((), dtype=torch.float64)), finite
+
+
+def _correlation(unit: torch.Tensor, axis: int) -> float | None:
+    """Return the mean correlation of different positions along an axis of standardised draws, of shape (draws, *shape);
+    None where it is within three standard errors of 0.
+    """
+    size = unit.shape[1 + axis]
+    along = float((unit.mean(dim=axis + 1) ** 2).mean())
+    rho = (along * size - 1.0) / (size - 1)
+    error = 3.0 / math.sqrt(max(unit.numel(), 1))
+    return min(max(rho, -1.0), 1.0) if abs(rho) > max(error, 1e-3) else None
+
+
+def _told_apart(state: State, unit: Array, atom: int) -> State:
+    """Return a state with correlations by pair of positions along an atom, as standardised samples show them (``unit``,
+    of shape (samples, positions)): the average where they differ from it by less than the sampling error.
+    """
+    matrix, size = unit.T @ unit / len(unit), unit.shape[1]
+    average = (matrix.sum() - np.trace(matrix)) / (size * (size - 1))
+    matrix = np.where(np.abs(matrix - average) > 2.0 / math.sqrt(len(unit)), matrix, average)
+    others = np.moveaxis(kernels.at_zero(state.corr, (atom,)), atom, -1)[..., None]
+    return state.changed(corr=kernels.with_diagonal(np.array(kernels.by_pair(others * matrix, atom))))
+
+
+def _differs(powers: tuple[torch.Tensor, ...], axis: int) -> bool:
+    """Whether means of some powers, of shape (draws, *shape), differ by position along an axis beyond sampling error
+    (chi-squared, 6 sigma).
+
+    The error is that of all positions: of one, as few draws as there are tell too little.
+    """
+    draws, size = powers[0].shape[0], powers[0].shape[1 + axis]
+    if draws < 8 or size > LONGEST_BY_POSITION:
+        return False
+    over = [d for d in range(1, powers[0].ndim) if d != 1 + axis]
+    for power in powers:
+        each = power.mean(dim=over) if over else power
+        error2 = each.var(dim=0) / draws
+        pooled = float(error2.mean())
+        if pooled > 0.0:
+            off = float(((each.mean(dim=0) - each.mean()) ** 2).sum()) / pooled
+            if off > size + 6.0 * math.sqrt(2.0 * float((error2**2).sum())) / pooled:
+                return True
+    return False
+
+
+def _shape_of(values: torch.Tensor) -> Transport:
+    """Return the shape of the distribution of one element that values of any shape show."""
+    ordered = values[torch.isfinite(values)].double().sort().values.numpy()
+    if not (ordered.size and ordered[0] < ordered[-1]):
+        return standardised(NODES)
+    return standardised(np.interp(ndtr(NODES), (np.arange(len(ordered)) + 0.5) / len(ordered), ordered))
+
+
+def _spread_of(run: Pass, node: Node) -> Spread:
+    """Return the spread of a node's results where they have the scale of its operands: draws of states show none."""
+    if plain_name(node.op) not in OF_ONE_SCALE:
+        return STEADY
+    if all((known := run.outline(value)) is None or known.spread is STEADY for value in node.inputs):
+        return STEADY
+    states = [state for value in node.inputs if (state := run.state(value)) is not None]
+    total = sum(state.second_moment for state in states)
+    return mean_spread((state.second_moment / total, state.spread) for state in states) if total > 0.0 else STEADY
+
+
+def _spread_among(run: Pass, totals: Totals) -> Spread:
+    """Return the spread that the draws of a value of a scan show: its decays are shared by all that the scan makes."""
+    if totals.infinite or min(totals.squares) <= 0.0:
+        return STEADY
+    logs = [math.log(square) for square in totals.squares]
+    return Spread(inherited=source(run.dependence.source(), float(np.var(logs, ddof=1)) if len(logs) > 1 else 0.0))
