@@ -1,4 +1,5 @@
-# Two commands for people: `make demo` and `make test`. `make check` is what CI asks of every change.
+# Two commands for people: `make demo` and `make test`. `make quick` is for the time between them, and `make check` is
+# what CI asks of every change.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,7 +18,7 @@ PYTEST_ARGS ?=
 SOURCES := $(shell find src tests scripts docs benchmarks examples experiments .github -type f -not -path '*/__pycache__/*' 2>/dev/null) \
 	README.md pyproject.toml constraints.txt Makefile mkdocs.yml
 
-.PHONY: help install demo test check lint types imports docs wheel installed dist format clean
+.PHONY: help install demo quick test check lint types imports docs wheel installed dist format clean
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -41,6 +42,9 @@ demo: $(VENV)/.demo ## Make an environment, install, analyse and initialise ResN
 	$(BIN)/wellposed demo
 
 install: $(VENV)/.dev ## Make an environment with all that working on the project needs
+
+quick: $(VENV)/.dev ## Run the tests of the library that are not slow, in two minutes on two cores
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow" --ignore tests/experiments $(PYTEST_ARGS)
 
 test: $(VENV)/.dev ## Make an environment, install, run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --durations=25 --durations-min=10 $(PYTEST_ARGS)
