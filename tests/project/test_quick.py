@@ -53,9 +53,9 @@ def test_the_command_selects_what_is_not_slow(tmp_path):
         (tmp_path / name).touch()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python").touch()
-    command = ["make", "--dry-run", "--no-print-directory", f"VENV={tmp_path}", "quick"]
+    command = ["make", "--dry-run", "--no-print-directory", f"VENV={tmp_path}", "WORKERS=2", "quick"]
     (line,) = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert line.split("-m pytest")[1].split()[2:] == ["-m", '"not', 'slow"', "--ignore", f"tests/{LEFT_OUT}"]
+    assert f'-m pytest -n 2 --dist worksteal -m "not slow" --ignore tests/{LEFT_OUT}' in line
 
 
 def report(test, seconds, *marks):
