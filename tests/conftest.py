@@ -8,7 +8,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
-from tests.slow import TOO_SLOW, spent, too_slow, unmarked
+from tests.slow import FAILED, spent, too_slow, unmarked
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
@@ -43,7 +43,7 @@ def pytest_runtest_makereport():
     report = yield
     if report.when == "call" and report.passed and too_slow(report):
         report.outcome = "failed"
-        report.longrepr = f"takes more than {TOO_SLOW:.0f} s of processor time: mark it slow, or make it faster"
+        report.longrepr = f"takes more than {FAILED:.0f} s of processor time: mark it slow, or make it faster"
     return report
 
 

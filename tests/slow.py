@@ -3,10 +3,12 @@
 import os
 from collections import defaultdict
 
-SLOW = 1.0
+SLOW = 0.5
 """Seconds of processor time, in the mean over the cases of a test, from which on it is marked slow."""
-TOO_SLOW = 10.0
-"""Seconds that fail a case without the mark: far from `SLOW`, as a busy machine counts more than an idle one."""
+NAMED = 2 * SLOW
+"""Seconds from which on a run names a test without the mark: a busy machine counts more than an idle one."""
+FAILED = 20 * SLOW
+"""Seconds that fail a case without the mark."""
 
 
 def spent():
@@ -22,14 +24,14 @@ def seconds_of(report):
 
 def too_slow(report):
     """Whether a case should have been marked slow by far."""
-    return (seconds_of(report) or 0.0) > TOO_SLOW
+    return (seconds_of(report) or 0.0) > FAILED
 
 
 def unmarked(reports):
-    """Return the tests that are slow and not marked so, with the seconds of their cases in the mean."""
+    """Return the tests that should have been marked slow, with the seconds of their cases in the mean."""
     cases = defaultdict(list)
     for report in reports:
         if (seconds := seconds_of(report)) is not None:
             cases[report.nodeid.partition("[")[0]].append(seconds)
     means = {test: sum(seconds) / len(seconds) for test, seconds in cases.items()}
-    return {test: mean for test, mean in means.items() if mean > SLOW}
+    return {test: mean for test, mean in means.items() if mean > NAMED}

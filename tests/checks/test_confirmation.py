@@ -67,6 +67,7 @@ def looked_twice(kind: str, seed: int, wrong: float = 1.0) -> tuple[Verdict, Ver
     return first, look(2 * DRAWS, first) if first.doubted else first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_hundreds_of_nodes_with_heavy_tails_are_as_predicted(kind: str) -> None:
     """Sixty independent nodes: a first look fails in a fifth or more of 200 experiments, the second in 5 %."""
@@ -76,6 +77,7 @@ def test_hundreds_of_nodes_with_heavy_tails_are_as_predicted(kind: str) -> None:
     assert twice <= 0.05 * SEEDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "log-normal"])
 def test_a_fault_among_them_is_found(kind: str) -> None:
     """A weight four times too large in the passes: sixteen times the second moment that was predicted."""
@@ -103,6 +105,7 @@ def drawn_too_large(graph: Graph, name: str) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_a_model_of_heavy_tails() -> None:
     graph = trace(Tails(), torch.zeros(8, 64))
     right = plan(graph)

@@ -40,6 +40,7 @@ def compared(model, starts=("own", "autoinit"), given=None, **options):
     return wp.compare_starts(model, loss, given, starts, **{"grid": GRID, "seeds": 4, "progress": False, **options})
 
 
+@pytest.mark.slow
 def test_a_start_that_trains_beats_one_that_does_not():
     found = compared(deep, seeds=8)  # losses of a deep net differ much, also with the way that its runs are stacked
     assert found["autoinit"].mean < found["own"].mean - 0.2
@@ -47,6 +48,7 @@ def test_a_start_that_trains_beats_one_that_does_not():
     assert "autoinit reaches a lower loss than own" in found.summary()
 
 
+@pytest.mark.slow
 def test_the_same_start_twice_is_no_difference():
     plan = wp.plan(shallow(), torch.zeros(4, 8))
     found = compared(shallow, {"one": plan, "other": plan})
@@ -55,6 +57,7 @@ def test_the_same_start_twice_is_no_difference():
     assert "do not differ significantly" in found.summary()
 
 
+@pytest.mark.slow
 def test_an_iterator_serves_every_start():
     starts = ("autoinit", "kaiming")
     from_a_list = compared(shallow, starts, batches()[:20])
@@ -62,6 +65,7 @@ def test_an_iterator_serves_every_start():
     assert from_a_list.steps == 20
 
 
+@pytest.mark.slow
 def test_each_start_is_taken_at_its_own_best_rate():
     found = compared(shallow, ("own", "lecun"), widen=0)
     for entrant in found.entrants:
@@ -93,6 +97,7 @@ def test_divergence_is_an_outcome():
     assert "own diverged at every rate, autoinit did not" in found.summary()
 
 
+@pytest.mark.slow
 def test_a_model_that_seeds_itself_is_told():
     def seeded():
         torch.manual_seed(0)
@@ -128,6 +133,7 @@ def test_the_generators_are_left_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_every_pair_is_named():
     names = ("own", "kaiming", "lecun")
     text = compared(shallow, names, seeds=2).summary()

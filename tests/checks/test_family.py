@@ -148,6 +148,7 @@ def test_names_of_others_are_written_out_in_pictures():
     ElementTree.fromstring(drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("octaves", [range(-16, -10), range(6)])
 def test_rates_are_continued_until_the_valley_is_inside(octaves):
     found = checked({"right": right}, sizes=(1, 2), rates=[2.0**k for k in octaves], widen=6, seeds=3)
@@ -335,6 +336,7 @@ def test_models_and_random_numbers_stay_as_they_were():
         assert model.w.grad is None
 
 
+@pytest.mark.slow
 def test_stacked_and_single_runs_agree():
     def drawing(model, size, lr, batch):
         model.w.data.mul_(1.5).add_(torch.randn(40))
@@ -400,6 +402,7 @@ def test_ways_and_functions_that_do_not_do_their_part():
         checked({"right": right}, steps=100)
 
 
+@pytest.mark.slow
 def test_an_optimizer_needs_groups_and_steps_alone(found):
     class Halves:
         """Steps with each of two optimizers, as Muon and another for the rest."""
@@ -457,6 +460,7 @@ def test_one_degree_of_freedom_is_told():
     assert few.summary().endswith("warning: " + few.warnings[0])
 
 
+@pytest.mark.slow
 def test_groups_are_told_the_eps_that_they_scale():
     """Method complete_p divides eps by widths and depths: what the optimizer was asked for is scaled, not lost."""
     seen = []

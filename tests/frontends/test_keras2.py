@@ -125,6 +125,7 @@ def test_the_hard_sigmoid_of_keras_2_has_a_slope_of_a_fifth():
     assert model.layers[2].forward_layer.cell.recurrent_activation(keras.ops.ones(1)).item() == pytest.approx(0.7)
 
 
+@pytest.mark.slow
 def test_a_network_as_deep_as_evolution_makes_them():
     depth = 1300  # calls one after the other: more than Keras can walk within Python's usual limit of recursion
     line = [layer("Activation", "squash", [entry("a")], *([entry("squash", i)] for i in range(depth)),

@@ -35,6 +35,7 @@ def planned(build, device, seed=0):
     return wk.plan(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [transformer, convolutions])
 def test_a_plan_made_on_meta_is_that_of_the_cpu(build):
     on_meta, on_cpu = planned(build, "meta"), planned(build, "cpu")
@@ -54,6 +55,7 @@ def normalised():
     return keras.Sequential([keras.Input((12, 12, 3)), *stack])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [recurrent, normalised])
 def test_what_is_kept_on_meta_is_made_again_by_its_layers(build):
     """Random, and so another draw: the plan differs as those of two models on the CPU do."""
@@ -83,6 +85,7 @@ class Custom(keras.layers.Layer):
         return self.inner(x)
 
 
+@pytest.mark.slow
 def test_layers_inside_one_that_cannot_be_made_again():
     def build():
         return keras.Sequential([keras.Input((6, 32)), Custom(layers.SimpleRNN(16)), layers.Dense(4)])

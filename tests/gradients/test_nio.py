@@ -102,6 +102,7 @@ def test_plan_gives_what_was_measured(planned: bool) -> None:
     assert after.norm < plan.figures["before"]["norm"]
 
 
+@pytest.mark.slow
 def test_bound_on_the_gradient_norm_is_reached_and_auto_is_what_it_says() -> None:
     torch.manual_seed(1)
     model, batch = Skip(), pictures(32, torch.float32)

@@ -72,6 +72,7 @@ def events(folder):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Module, ByForward])
 def test_figures_reach_tensorboard(kind, tmp_path):
     module, callback = kind(), WellposedCallback("autoinit", every=2)

@@ -107,6 +107,7 @@ class Recurrent(nn.Module):
         return state
 
 
+@pytest.mark.slow
 def test_a_state_that_starts_at_zero_is_scaled_by_where_it_settles():
     plan = wp.plan(Recurrent(torch.relu), X)
     said = plan.prescriptions["loop.weight"]

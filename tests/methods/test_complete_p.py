@@ -151,6 +151,7 @@ def test_constants_and_kept_values_are_multiplied():
         assert plan.prescriptions["blocks.1.down.weight"].absorbed == 1.0
 
 
+@pytest.mark.slow
 def test_models_that_scale_their_ends_themselves_are_drawn_anew():
     """GPT-2 divides the std of what ends its branches by √(2 layers); depth must not count twice."""
     transformers = import_library("transformers", what="the tests")

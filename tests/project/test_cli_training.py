@@ -237,6 +237,7 @@ def test_lr_checks_coordinates_over_sizes(run, file):
     assert any(row["off"] for row in told["coordinates"])
 
 
+@pytest.mark.slow
 def test_transfer_trains_a_family_and_draws_it(run, file, tmp_path):
     picture = tmp_path / "picture.svg"
     argv = ["transfer", f"{file}:family", "--sizes", "8,16", "--axis", "width", "-O", "widen=1", "-O", "refine=0"]

@@ -120,6 +120,7 @@ def registries():
         table.update(entries)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("registries")
 @pytest.mark.filterwarnings("ignore:.*treespec.*:FutureWarning")  # Lightning's, about torch
 @pytest.mark.filterwarnings("ignore:.*num_workers.*:UserWarning")  # Lightning's advice on loaders

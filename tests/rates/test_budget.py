@@ -49,6 +49,7 @@ def adamw(given, batch, seed):
     return mean_squares(torch.optim.AdamW, given, batch, 4000, seed, **options)
 
 
+@pytest.mark.slow
 def test_adamw_trains_alike_sample_by_sample():
     given = Hyperparameters(lr=0.03, weight_decay=0.01, betas=(0.99, 0.998), eps=0.5)
     carried = over_budget(given, batch=(FIRST, RATIO * FIRST)).hyperparameters
@@ -80,6 +81,7 @@ def test_adam_with_decay_in_the_gradient_keeps_it():
     assert apart(before, train(as_adamw, RATIO * FIRST, 2)) > 8
 
 
+@pytest.mark.slow
 def test_sgd_trains_alike_sample_by_sample():
     given = Hyperparameters(lr=1e-4, weight_decay=0.05, momentum=0.9)
     carried = over_budget(given, optimizer="sgd", batch=(2, 8)).hyperparameters

@@ -99,6 +99,7 @@ def optimizer(kind, lr, example, method="mup", **options):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "lr"), [("sgd", 0.1), ("adam", 2e-3), ("muon", 0.02)])
 def test_mup_passes_and_the_standard_parametrisation_fails(kind, lr):
     if kind == "muon" and not hasattr(torch.optim, "Muon"):

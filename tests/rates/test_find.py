@@ -545,6 +545,7 @@ leave()
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_agree_with_one(tmp_path: Path) -> None:
     code = WORKER.format(path=[str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "src")])
     arguments = [str(tmp_path / "store"), str(tmp_path / "journal")]

@@ -188,6 +188,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_predicted_is_what_is_measured(name: str) -> None:
     """Over draws of the weights and the readout, within four standard errors and what a finite width adds.

@@ -34,6 +34,7 @@ def enumerated(edges, source, sink):
     return Moments(*(sum(length**k for length in lengths) for k in range(4)))
 
 
+@pytest.mark.slow
 def test_every_graph_of_five_vertices():
     """All 3^10 strings of none, skip and linear-ReLU edges: the eight possible paths of each, by arrays."""
     kinds = np.array(list(itertools.product(range(3), repeat=len(PAIRS))), dtype=np.int8)
@@ -51,6 +52,7 @@ def test_every_graph_of_five_vertices():
     assert (expected[:, 0] > 0).sum() == 56_578
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(0, 4)), max_size=24))
 def test_any_graph(drawn):
     """Parallel edges, edges of several activations, vertices that nothing reaches, in any order."""

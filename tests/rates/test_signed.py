@@ -104,6 +104,7 @@ def blocks() -> nn.Module:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "example"),
     [

@@ -481,6 +481,7 @@ def test_a_second_rule_is_refused():
         adjoint(torch.ops.aten.relu.default, source="none")(lambda call, gradients, x: None)
 
 
+@pytest.mark.slow
 def test_moments_whose_square_is_below_all_numbers_are_followed():
     torch.manual_seed(0)
     model = nn.Sequential(*(layer for _ in range(400) for layer in (nn.Linear(4, 4), nn.ReLU())))

@@ -159,6 +159,7 @@ def test_the_inverse_of_a_bounded_function_takes_no_number_beyond_the_bounds() -
     assert abs(state.second_moment - float(each.mean())) < 4.0 * float(each.std()) * (1 / 400 + 1 / 128) ** 0.5
 
 
+@pytest.mark.slow
 def test_draws_have_in_common_what_elements_have_along_each_axis() -> None:
     """Along the first axis more than along the second, and most of all along neither."""
     told = np.array([[[1.0], [0.3]], [[0.79], [0.2]]])
@@ -171,6 +172,7 @@ def test_draws_have_in_common_what_elements_have_along_each_axis() -> None:
     assert abs(float((draws[:, 0, 0, 0] * draws[:, 0, 0, 1]).mean())) < 5 / 20000**0.5
 
 
+@pytest.mark.slow
 def test_draws_are_as_alike_as_their_displacement_says() -> None:
     told = np.array([[1.0, 0.7, 0.45, 0.3, 0.2], [0.4, 0.3, 0.2, 0.15, 0.1]]).T
     state = make_state((5, 3), 0.0, 1.0).with_moments(corr=told)
@@ -181,6 +183,7 @@ def test_draws_are_as_alike_as_their_displacement_says() -> None:
         assert seen == pytest.approx(told[at], abs=5 * 2**0.5 / 20000**0.5)
 
 
+@pytest.mark.slow
 def test_positions_are_drawn_alike_by_chance_in_all_channels() -> None:
     """As products of weights with few features of one size are: E (z_p z_q summed over channels)² of p ≠ q."""
     told, features, width, count = np.array([[1.0], [0.4]]), 6, 64, 16000

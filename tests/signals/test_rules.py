@@ -303,6 +303,7 @@ MARGINS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", MARGINS, ids=lambda case: case.label)
 def test_norm_of_a_padded_conv(case):
     """The border's own offset is taken out exactly, to the standard errors of the sample."""

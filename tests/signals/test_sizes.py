@@ -390,6 +390,7 @@ class Stem(nn.Module):
         )
 
 
+@pytest.mark.slow
 def test_patches_of_one_size_fill_more_dimensions():
     """Most of a patch is its brightness: once all patches have one size, its other features count for more."""
     predicted, measured = predicted_and_measured(Stem(), torch.randn(8, 3, 64, 64), 60)

@@ -204,6 +204,7 @@ class Block(nn.Module):
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
 
+@pytest.mark.slow
 def test_the_spread_does_not_compound_through_norms():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 64), *(Block(64) for _ in range(24)))

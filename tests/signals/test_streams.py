@@ -279,6 +279,7 @@ def test_caches_and_hidden_states_leave_on_the_way():
     assert "blocks.0.norm.weight" in stream.inside
 
 
+@pytest.mark.slow
 def test_many_blocks_take_time_in_proportion():
     deep = Chain(*(Block(lambda b, x: x + b.inner(x)) for _ in range(300)))
     (stream,) = streams_of(deep, X)
