@@ -15,7 +15,7 @@ from torch import nn
 import wellposed as wp
 from wellposed.zoo import import_library
 
-STEPS = 50
+STEPS = 20
 LR, DECAY, EPS = {"sgd": 0.01, "adamw": 2e-3, "adam": 2e-3, "rmsprop": 5e-4}, 0.1, 1e-6
 IDS = torch.randint(0, 60, (2, 6), generator=torch.Generator().manual_seed(0))
 
@@ -483,7 +483,7 @@ def test_trains_as_the_model_with_multipliers_does(name, optimizer):
 @pytest.mark.parametrize("name", ["llama", "parallel", "modulated"])
 def test_any_power_of_the_depth(name, alpha, optimizer):
     """Factors that no binary number is, over three times the depth; rounding is all that differs."""
-    worst, moved = trained(name, optimizer, alpha, depth=6, steps=20)
+    worst, moved = trained(name, optimizer, alpha, depth=6)
     assert moved > 1e-2
     assert worst < 1e-12
 
