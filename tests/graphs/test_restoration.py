@@ -370,12 +370,14 @@ def test_importing_a_part_moves_no_random_generator(part, unmoved):
     assert unmoved[part] == "True"
 
 
+@pytest.mark.slow
 def test_the_first_use_moves_no_random_generator():
     """Modules that are loaded on first use may draw as they load."""
     done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_tracing_needs_no_compiler():
     """Its import takes longer than tracing most models."""
     script = """
@@ -386,6 +388,7 @@ assert "torch._dynamo" not in sys.modules
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@pytest.mark.slow
 def test_a_forward_may_load_the_compiler():
     script = """
 import torch, wellposed

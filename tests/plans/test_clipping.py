@@ -229,6 +229,7 @@ def _work(rank):
     return found
 
 
+@pytest.mark.slow
 @needs_newer_torch("FSDP2 does not run on CPU")
 def test_shards_count_as_the_whole(tmp_path):
     whole, _ = two()

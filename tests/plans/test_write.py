@@ -261,6 +261,7 @@ class Holder(nn.Module):
         self.module = nn.Linear(3, 3)
 
 
+@pytest.mark.slow
 def test_prefixes_of_wrappers_are_seen_through_at_any_depth():
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
@@ -683,6 +684,7 @@ def test_what_waits_for_a_thread_is_left_alone(monkeypatch):
         plan.apply_(model)
 
 
+@pytest.mark.slow
 def test_an_interruption_is_obeyed_within_a_second():
     """The plan takes longer, and much of it has not begun."""
     model = nn.Sequential(*[nn.Linear(3000, 3000) for _ in range(40)])
