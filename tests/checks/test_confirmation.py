@@ -106,7 +106,7 @@ def drawn_too_large(graph: Graph, name: str) -> Any:
 
 
 @pytest.mark.slow
-def test_a_model_of_heavy_tails() -> None:
+def test_a_fault_in_a_model_of_heavy_tails_is_decided_by_fresh_passes() -> None:
     graph = trace(Tails(), torch.zeros(8, 64))
     right = plan(graph)
     prediction = propagate(graph, weights=right)
@@ -241,7 +241,7 @@ def test_what_misses_by_far_within_wide_scatter_is_looked_at_again() -> None:
     assert not first.one_set
 
 
-def test_what_fresh_passes_do_not_come_to_stands() -> None:
+def test_the_first_look_stands_where_fresh_passes_end_early() -> None:
     """A pass may end where a shape depends on values: the first look stands for what follows."""
     first = compare(predicted(4.0, 0.0), measured(np.zeros((NODES, 4))), draws=4, weight_draws=4)
     second = compare(

@@ -77,7 +77,7 @@ def test_each_start_is_taken_at_its_own_best_rate():
         assert (entrant.rate, entrant.losses) == (best.rate, best.losses)
 
 
-def test_welch():
+def test_the_p_value_is_that_of_welchs_test():
     one, other = (0.5, 0.7, 0.65, 0.58), (0.8, 0.72, 0.9)
     found = Contest((Entrant("a", 0.1, one), Entrant("b", 0.1, other)), 10, 4)
     assert found.p_value("a", "b") == pytest.approx(stats.ttest_ind(one, other, equal_var=False).pvalue, rel=1e-12)
@@ -112,12 +112,12 @@ def test_a_model_that_seeds_itself_is_told():
     ("starts", "options"),
     [("own", {}), (("own",), {}), (("own", "own"), {}), (("own", "autoinit"), {"seeds": 1}), (("own", "no-such"), {})],
 )
-def test_bad_input(starts, options):
+def test_bad_input_is_refused(starts, options):
     with pytest.raises(OptionError):
         compared(shallow, starts, **options)
 
 
-def test_no_batches():
+def test_a_contest_without_batches_is_refused():
     with pytest.raises(OptionError, match="not one batch"):
         compared(shallow, given=iter(()))
 

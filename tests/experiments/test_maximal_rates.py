@@ -108,7 +108,7 @@ def test_the_published_rule_counts_three_and_the_weighted_edges(topology, kernel
 
 
 @pytest.mark.parametrize("kernel", [None, 3])
-def test_the_authors_weights(kernel):
+def test_the_authors_scheme_has_the_variances_of_their_code(kernel):
     """Variance 2 / fan-out over the in-degree of the source; the readout's standard deviation is 2 / classes."""
     torch.manual_seed(0)
     net = DagNet(

@@ -171,7 +171,7 @@ def test_ranges_stay_within_their_bounds():
     assert Choice((1,)).changed(1, draw) == 1
 
 
-def test_distance_and_species(settings):
+def test_species_are_assigned_by_distance(settings):
     space, draw = module_space(settings["text"]["space"]), random.Random(0)
     genomes = [first_genome(space, draw.randint(1, 3), draw) for _ in range(12)]
     for one in genomes:

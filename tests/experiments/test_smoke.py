@@ -23,7 +23,7 @@ def _without_onednn(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", experiments())
-def test_smoke(name, tmp_path):
+def test_every_experiment_runs_at_its_smallest_scale(name, tmp_path):
     result = engine.run(name, "smoke", journals=tmp_path, say=lambda text: None)
     assert len(result.rows) == len(list(find(name).units(from_plain(result.settings))))
     judgement = judged(result)

@@ -699,7 +699,7 @@ def test_modes_are_those_of_flax():
 
 
 @pytest.mark.slow
-def test_explanations_and_reports():
+def test_models_are_explained_and_reported():
     model = MLP(nnx.Rngs(0))
     x = normal(16, 24)
     assert "first" in wj.explain(model, "first", x, draws=2).summary()

@@ -403,7 +403,7 @@ def test_batches_are_what_the_model_is_called_with():
         wk.check(model, plan=plan, inputs=[batch()["table"]])
 
 
-def test_models_of_several_arguments():
+def test_models_of_several_arguments_are_planned_and_checked():
     class Two(keras.Model):
         def __init__(self):
             super().__init__()
@@ -425,7 +425,7 @@ def test_models_of_several_arguments():
 
 
 @pytest.mark.slow
-def test_explanations_and_reports():
+def test_models_are_explained_and_reported():
     model = table(dense(24), lambda: layers.ReLU(), dense(8))()
     node = wk.trace(model)[f"{model.layers[0].path}"].name
     assert node in wk.explain(model, node, draws=2).summary()

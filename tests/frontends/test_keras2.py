@@ -139,7 +139,7 @@ def test_a_network_as_deep_as_evolution_makes_them():
     assert len(wk.trace(again)) == depth + 1
 
 
-def test_tensors_among_further_arguments():
+def test_tensors_among_further_arguments_are_connected():
     told = functional(
         given("q", 4, 6), given("v", 5, 6),
         layer("MultiHeadAttention", "heads", [entry("q", value=["v", 0, 0], training=None)], num_heads=2, key_dim=3),

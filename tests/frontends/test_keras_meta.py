@@ -86,7 +86,7 @@ class Custom(keras.layers.Layer):
 
 
 @pytest.mark.slow
-def test_layers_inside_one_that_cannot_be_made_again():
+def test_layers_inside_a_custom_one_are_made_again():
     def build():
         return keras.Sequential([keras.Input((6, 32)), Custom(layers.SimpleRNN(16)), layers.Dense(4)])
 

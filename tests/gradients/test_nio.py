@@ -215,7 +215,7 @@ def test_operator_without_second_derivative_names_the_engine_that_works() -> Non
     assert nio(Net(), cross_entropy, [batch], iterations=2, engine="finite_difference").figures["finished"]
 
 
-def test_bad_input() -> None:
+def test_bad_input_is_refused() -> None:
     model, batch = Skip(), pictures(8, torch.float32)
     with pytest.raises(GradientError, match=r"batches ran out after 1 of 3; give a list or a DataLoader"):
         nio(model, cross_entropy, iter([batch]), iterations=3)
@@ -236,7 +236,7 @@ def test_bad_input() -> None:
         nio(model, cross_entropy, [batch], plan=plan)
 
 
-def test_no_warnings() -> None:
+def test_refining_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plan = nio(Skip(), cross_entropy, [pictures(8, torch.float32)], iterations=2)

@@ -130,7 +130,7 @@ def test_a_second_training_goes_on_from_the_first(tmp_path):
 
 
 @pytest.mark.slow
-def test_mixed_precision_is_left_out(tmp_path):
+def test_signals_are_measured_without_mixed_precision(tmp_path):
     torch.manual_seed(0)
     model, record = WithLoss(), Record()
     with torch.no_grad():
@@ -142,7 +142,7 @@ def test_mixed_precision_is_left_out(tmp_path):
 
 
 @pytest.mark.slow
-def test_compiled_by_the_trainer(tmp_path):
+def test_a_model_that_the_trainer_compiles_trains_alike(tmp_path):
     states = []
     for compiled in ({}, {"torch_compile": True, "torch_compile_backend": "eager"}):
         torch.manual_seed(0)
@@ -155,7 +155,7 @@ def test_compiled_by_the_trainer(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_plan_and_its_groups(tmp_path):
+def test_a_plan_and_its_groups_keep_their_rates(tmp_path):
     model, record = WithLoss(), Record()
     plan = wp.plan(model, x=X[:8], labels=Y[:8], method="mup")
     optimizer = torch.optim.AdamW(plan.param_groups(model, 1e-3, "adamw"))
@@ -170,7 +170,7 @@ def test_a_plan_and_its_groups(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_language_model(tmp_path):
+def test_a_language_model_is_initialised_and_watched(tmp_path):
     config = transformers.LlamaConfig(
         vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=32,
@@ -227,7 +227,7 @@ def test_a_trainer_that_clips_what_carries_is_warned_of(tmp_path):
     [({}, {}), (dict.fromkeys(dict(mlp().named_parameters()), 0.5), {}), (CARRIED, {"max_grad_norm": 0.0})],
     ids=["nothing is carried", "all carry the same", "nothing clips"],
 )
-def test_it_is_silent_where(constants, settings, tmp_path):
+def test_a_trainer_that_clips_rightly_is_not_warned_of(constants, settings, tmp_path):
     assert train(tmp_path, constants, settings)[0] == []
 
 
@@ -249,7 +249,7 @@ def test_accumulated_gradients_are_clipped_once(tmp_path):
 
 
 @pytest.mark.slow
-def test_where_the_callback_cannot_clip(tmp_path):
+def test_clipping_by_the_callback_is_refused_where_it_cannot(tmp_path):
     with pytest.raises(OptionError, match="max_grad_norm must be a finite number above 0, received 0"):
         WellposedCallback(max_grad_norm=0)
     with pytest.raises(

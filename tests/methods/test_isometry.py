@@ -65,7 +65,7 @@ def test_linear_layers_are_isometries() -> None:
     assert (found.smallest, found.largest) == (pytest.approx(1.0, abs=1e-3), pytest.approx(1.0, abs=1e-3))
 
 
-def test_layers_of_different_widths() -> None:
+def test_layers_of_different_widths_stay_near_an_isometry() -> None:
     model = nn.Sequential(nn.Linear(64, 200), nn.Tanh(), nn.Linear(200, 100), nn.Tanh(), nn.Linear(100, 40))
     found = spectrum(model, wp.plan(model, X, objective="isometry", inputs=WHITE))
     assert found.outputs == 40

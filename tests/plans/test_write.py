@@ -285,7 +285,7 @@ def process_group(tmp_path):
     torch.distributed.destroy_process_group()
 
 
-def test_distributed_data_parallel(process_group):
+def test_a_distributed_data_parallel_model_is_written(process_group):
     model = net()
     plan = plan_for(model)
     wrapped = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
@@ -332,7 +332,7 @@ def test_every_rank_writes_its_shard_of_the_same_numbers(last_of_three_ranks):
             assert torch.equal(parameter.to_local(), whole), name
 
 
-def test_fully_sharded(process_group):
+def test_a_fully_sharded_model_is_written(process_group):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -345,7 +345,7 @@ def test_fully_sharded(process_group):
 
 
 @needs_newer_torch("FSDP2 does not run on CPU")
-def test_fully_sharded_on_meta(process_group):
+def test_a_fully_sharded_model_on_meta_is_written(process_group):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

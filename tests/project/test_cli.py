@@ -52,7 +52,7 @@ def test_every_command_has_help(run, command):
     assert "Usage: wellposed " + command in out
 
 
-def test_version(run):
+def test_version_is_printed(run):
     code, out, _ = run("--version")
     assert (code, out) == (0, "wellposed 0.1.0\n")
 

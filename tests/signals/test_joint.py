@@ -144,7 +144,7 @@ def test_operands_that_depend_on_one_another_are_drawn_together(run, weights) ->
     assert found.states[0].tag == "sampled"
 
 
-def test_what_never_changes_sign_is_not_drawn_as_a_gaussian() -> None:
+def test_a_signal_of_one_sign_is_not_drawn_as_a_gaussian() -> None:
     state = examine(Case("linear attention", linear_attention, (ROWS,), HEADS)).states[0]
     assert state.tag == "sampled"
     assert state.second_moment < 1.0  # weighted means of numbers of variance 1
@@ -217,7 +217,7 @@ class Scores(nn.Module):
         return self.out(made * torch.rsqrt(made.pow(2).mean(-1, keepdim=True) + 1e-6))
 
 
-def test_what_scores_without_a_softmax_weigh_is_drawn_where_pairs_differ() -> None:
+def test_products_with_unnormalised_scores_are_drawn_where_pairs_differ() -> None:
     draws = 64  # as many as are drawn of so many elements
     signals, measured = seen(Scores(), torch.zeros(4, 32, 32), draws)
     for name in ("matmul.default", "mean.dim", "rsqrt.default"):
@@ -461,7 +461,7 @@ def test_known_places_of_one_axis_are_written_position_by_position() -> None:
     verify(None, Case("halves", written, (Source((12, 4)), Source((12, 3)))))
 
 
-def test_what_is_shut_out_by_infinities_leaves_the_moments_to_the_rest() -> None:
+def test_elements_masked_by_infinities_leave_the_moments_to_the_rest() -> None:
     graph = wp.trace(Routed(), torch.randn(256, 64))
     plan = wp.plan(graph)
     predicted, measured = (
