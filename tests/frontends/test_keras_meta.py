@@ -28,7 +28,7 @@ def convolutions():
 
 
 def planned(build, device, seed=0):
-    keras.backend.clear_session()  # layers are numbered from 0
+    keras.utils.clear_session(free_memory=False)  # layers are numbered from 0
     keras.utils.set_random_seed(seed)
     with keras.device(device):
         model = build()
