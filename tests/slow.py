@@ -5,8 +5,12 @@ from collections import defaultdict
 
 SLOW = 0.5
 """Seconds of processor time, in the mean over the cases of a test, from which on it is marked slow."""
-NAMED = 2 * SLOW
-"""Seconds from which on a run names a test without the mark: a busy machine counts more than an idle one."""
+TOGETHER = 5.0
+"""Seconds of all cases together from which on it is marked, too, but for `SPECIFIED`."""
+SPECIFIED = ("tests/signals/test_rules.py", "tests/signals/test_adjoints.py")
+"""What runs the specifications of operators, which `make quick` is to run."""
+BUSY = 2.0
+"""How many times as much a busy machine may count: a run names a test without the mark from there on."""
 FAILED = 20 * SLOW
 """Seconds that fail a case without the mark."""
 
@@ -27,11 +31,16 @@ def too_slow(report):
     return (seconds_of(report) or 0.0) > FAILED
 
 
+def is_slow(test, seconds):
+    """Whether a test of these seconds of its cases should be marked."""
+    together = sum(seconds)
+    return together / len(seconds) > BUSY * SLOW or (together > BUSY * TOGETHER and not test.startswith(SPECIFIED))
+
+
 def unmarked(reports):
-    """Return the tests that should have been marked slow, with the seconds of their cases in the mean."""
+    """Return the tests that should have been marked slow, with the seconds of each of their cases."""
     cases = defaultdict(list)
     for report in reports:
         if (seconds := seconds_of(report)) is not None:
             cases[report.nodeid.partition("[")[0]].append(seconds)
-    means = {test: sum(seconds) / len(seconds) for test, seconds in cases.items()}
-    return {test: mean for test, mean in means.items() if mean > NAMED}
+    return {test: seconds for test, seconds in cases.items() if is_slow(test, seconds)}

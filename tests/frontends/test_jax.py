@@ -84,6 +84,7 @@ def steps(function, *args) -> list[str]:
 # ---- the battery ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPECIFICATIONS)
 def test_modules_are_run_planned_and_as_predicted(name):
     build, args = SPECIFICATIONS[name]

@@ -49,6 +49,7 @@ def randomised(model):
 # ---- the battery ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_are_traced_planned_and_as_predicted(name):
     model = LAYERS[name]()

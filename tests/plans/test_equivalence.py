@@ -470,6 +470,7 @@ def trained(name, optimizer, alpha, depth=4, base=2, width=32, first=16, steps=S
     return worst, moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_trains_as_the_model_with_multipliers(name, optimizer):
@@ -478,6 +479,7 @@ def test_a_plan_trains_as_the_model_with_multipliers(name, optimizer):
     assert worst < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("alpha", [0.5, 0.0, 0.8])
 @pytest.mark.parametrize("name", ["llama", "parallel", "modulated"])

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.slow import FAILED, NAMED, too_slow, unmarked
+from tests.slow import BUSY, FAILED, SLOW, SPECIFIED, TOGETHER, too_slow, unmarked
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTED_ELSEWHERE = {"cli": "project"}
@@ -42,16 +42,14 @@ def test_most_tests_of_a_folder_are_quick(folder):
     assert sum(map(len, quick)) > sum(map(len, every)) / 2
 
 
-@pytest.mark.parametrize(
-    ("file", "test"),
-    [
-        ("test_rules.py", "test_the_rule_of_an_operator_predicts_its_samples"),
-        ("test_adjoints.py", "test_the_adjoint_of_an_operator_predicts_its_gradients"),
-    ],
-)
-def test_the_specifications_of_operators_are_quick(file, test):
-    _, quick = listed(ROOT / "tests/signals" / file)
-    assert test in quick
+@pytest.mark.parametrize("file", SPECIFIED)
+def test_the_specifications_of_operators_are_quick(file):
+    every, quick = listed(ROOT / file)
+    over_all = [
+        name for name in every if name.endswith(("of_an_operator_predicts_its_samples", "predicts_its_gradients"))
+    ]
+    assert over_all
+    assert set(over_all) <= set(quick)
 
 
 def test_the_command_selects_what_is_not_slow(tmp_path):
@@ -72,14 +70,23 @@ def report(test, seconds, *marks):
 
 def test_a_test_is_slow_by_the_mean_of_its_cases():
     found = unmarked([
-        report("a.py::test_one[x]", 0.5 * NAMED), report("a.py::test_one[y]", 1.6 * NAMED),
-        report("a.py::test_two[x]", 0.1 * NAMED), report("a.py::test_two[y]", 1.6 * NAMED),
-        report("a.py::test_three", 3 * NAMED, "slow"),
+        report("a.py::test_one[x]", 0.5 * BUSY * SLOW), report("a.py::test_one[y]", 1.6 * BUSY * SLOW),
+        report("a.py::test_two[x]", 0.1 * BUSY * SLOW), report("a.py::test_two[y]", 1.6 * BUSY * SLOW),
+        report("a.py::test_three", 3 * BUSY * SLOW, "slow"),
     ])  # fmt: skip
-    assert found == {"a.py::test_one": pytest.approx(1.05 * NAMED)}
+    assert list(found) == ["a.py::test_one"]
+
+
+def test_a_test_is_slow_by_all_its_cases_together_unless_it_runs_specifications():
+    cases = [0.9 * SLOW] * int(BUSY * TOGETHER / SLOW + 1)
+    for count, slow in ((len(cases), False), (2 * len(cases), True)):
+        assert list(unmarked(report(f"a.py::test_one[{i}]", cases[0]) for i in range(count))) == (
+            ["a.py::test_one"] if slow else []
+        )
+    assert not unmarked(report(f"{SPECIFIED[0]}::test_one[{i}]", cases[0]) for i in range(2 * len(cases)))
 
 
 @pytest.mark.parametrize("marks", [(), ("slow",)])
 def test_a_case_that_is_far_too_slow_fails_without_the_mark(marks):
-    assert not too_slow(report("a.py::test_one", 0.5 * FAILED, *marks))
+    assert not too_slow(report("a.py::test_one", FAILED / 2, *marks))
     assert too_slow(report("a.py::test_one", 2 * FAILED, *marks)) == (not marks)

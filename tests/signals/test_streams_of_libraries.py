@@ -153,6 +153,7 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).abs().max() / a.abs().max())
 
 
+@pytest.mark.slow
 @every_case
 def test_carriers_do_what_a_factor_on_the_branch_does(case: Case) -> None:
     branches = [one for one in case.branches() if one.hooks]
