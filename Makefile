@@ -1,4 +1,5 @@
-# Two commands for people: `make demo` and `make test`. `make check` is what CI asks of every change.
+# Two commands for people: `make demo` and `make test`. `make quick` is for the time between them, and `make check` is
+# what CI asks of every change.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,14 +11,16 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# Workers of the test suite; each gets one thread, or they would fight over the cores.
+# Workers of the test suite; each gets one thread, or they would fight over the cores. They take the tests in long runs,
+# so that what a file's tests share, or import, is made in one of them.
 WORKERS ?= 2
 PYTEST_ARGS ?=
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 SOURCES := $(shell find src tests scripts docs benchmarks examples experiments .github -type f -not -path '*/__pycache__/*' 2>/dev/null) \
 	README.md pyproject.toml constraints.txt Makefile mkdocs.yml
 
-.PHONY: help install demo test check lint types imports docs wheel installed dist format clean
+.PHONY: help install demo quick test check lint types imports docs wheel installed dist format clean
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -42,8 +45,11 @@ demo: $(VENV)/.demo ## Make an environment, install, analyse and initialise ResN
 
 install: $(VENV)/.dev ## Make an environment with all that working on the project needs
 
+quick: $(VENV)/.dev ## Run the tests of the library that are not slow, in two minutes on two cores
+	$(PYTEST) -m "not slow" --ignore tests/experiments $(PYTEST_ARGS)
+
 test: $(VENV)/.dev ## Make an environment, install, run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --durations=25 --durations-min=10 $(PYTEST_ARGS)
+	$(PYTEST) --durations=25 --durations-min=10 $(PYTEST_ARGS)
 	@touch $(VENV)/.tested
 
 # So that `make test check` and CI run the suite once for one state of the sources.
@@ -70,7 +76,7 @@ wheel: $(VENV)/.dev ## Build the wheel, install it alone in an empty environment
 	scripts/check_wheel.sh $(BIN)/python
 
 installed: $(VENV)/.dev ## Build the wheel, install it, run the tests against it from another folder
-	OMP_NUM_THREADS=1 scripts/test_wheel.sh $(BIN)/python -n $(WORKERS) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 scripts/test_wheel.sh $(BIN)/python -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 dist: $(VENV)/.dev ## Build the source distribution and the wheel into dist/
 	rm -rf dist

@@ -1,4 +1,4 @@
-"""What every test shares: seeded random numbers, and one thread per worker when several share the cores."""
+"""What every test shares: seeded random numbers, one thread per worker, and the measurement of what is slow."""
 
 import os
 import random
@@ -8,6 +8,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+from tests.slow import FAILED, spent, too_slow, unmarked
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
@@ -26,3 +27,27 @@ def _seeded():
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - libraries under test draw from the global generator
     torch.manual_seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    start = spent()
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("processor_seconds", spent() - start))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    report = yield
+    if report.when == "call" and report.passed and too_slow(report):
+        report.outcome = "failed"
+        report.longrepr = f"takes more than {FAILED:.0f} s of processor time: mark it slow, or make it faster"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    for test, seconds in unmarked(terminalreporter.getreports("passed")).items():
+        took = f"{sum(seconds):.1f} s of processor time in {len(seconds)} cases"
+        terminalreporter.write_line(f"{test} takes {took}, and is not marked slow")

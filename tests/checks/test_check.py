@@ -50,7 +50,7 @@ def test_current_weights_are_as_predicted() -> None:
     assert verdict.weight_draws == 1
 
 
-def test_convolutions_with_batch_norm() -> None:
+def test_convolutions_with_batch_norm_are_as_predicted() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3), nn.ReLU()

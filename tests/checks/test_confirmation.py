@@ -67,6 +67,7 @@ def looked_twice(kind: str, seed: int, wrong: float = 1.0) -> tuple[Verdict, Ver
     return first, look(2 * DRAWS, first) if first.doubted else first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_hundreds_of_nodes_with_heavy_tails_are_as_predicted(kind: str) -> None:
     """Sixty independent nodes: a first look fails in a fifth or more of 200 experiments, the second in 5 %."""
@@ -76,6 +77,7 @@ def test_hundreds_of_nodes_with_heavy_tails_are_as_predicted(kind: str) -> None:
     assert twice <= 0.05 * SEEDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "log-normal"])
 def test_a_fault_among_them_is_found(kind: str) -> None:
     """A weight four times too large in the passes: sixteen times the second moment that was predicted."""
@@ -103,7 +105,8 @@ def drawn_too_large(graph: Graph, name: str) -> Any:
     )
 
 
-def test_a_model_of_heavy_tails() -> None:
+@pytest.mark.slow
+def test_a_fault_in_a_model_of_heavy_tails_is_decided_by_fresh_passes() -> None:
     graph = trace(Tails(), torch.zeros(8, 64))
     right = plan(graph)
     prediction = propagate(graph, weights=right)
@@ -238,7 +241,7 @@ def test_what_misses_by_far_within_wide_scatter_is_looked_at_again() -> None:
     assert not first.one_set
 
 
-def test_what_fresh_passes_do_not_come_to_stands() -> None:
+def test_the_first_look_stands_where_fresh_passes_end_early() -> None:
     """A pass may end where a shape depends on values: the first look stands for what follows."""
     first = compare(predicted(4.0, 0.0), measured(np.zeros((NODES, 4))), draws=4, weight_draws=4)
     second = compare(

@@ -40,6 +40,7 @@ def compared(model, starts=("own", "autoinit"), given=None, **options):
     return wp.compare_starts(model, loss, given, starts, **{"grid": GRID, "seeds": 4, "progress": False, **options})
 
 
+@pytest.mark.slow
 def test_a_start_that_trains_beats_one_that_does_not():
     found = compared(deep, seeds=8)  # losses of a deep net differ much, also with the way that its runs are stacked
     assert found["autoinit"].mean < found["own"].mean - 0.2
@@ -47,6 +48,7 @@ def test_a_start_that_trains_beats_one_that_does_not():
     assert "autoinit reaches a lower loss than own" in found.summary()
 
 
+@pytest.mark.slow
 def test_the_same_start_twice_is_no_difference():
     plan = wp.plan(shallow(), torch.zeros(4, 8))
     found = compared(shallow, {"one": plan, "other": plan})
@@ -55,6 +57,7 @@ def test_the_same_start_twice_is_no_difference():
     assert "do not differ significantly" in found.summary()
 
 
+@pytest.mark.slow
 def test_an_iterator_serves_every_start():
     starts = ("autoinit", "kaiming")
     from_a_list = compared(shallow, starts, batches()[:20])
@@ -62,6 +65,7 @@ def test_an_iterator_serves_every_start():
     assert from_a_list.steps == 20
 
 
+@pytest.mark.slow
 def test_each_start_is_taken_at_its_own_best_rate():
     found = compared(shallow, ("own", "lecun"), widen=0)
     for entrant in found.entrants:
@@ -73,7 +77,7 @@ def test_each_start_is_taken_at_its_own_best_rate():
         assert (entrant.rate, entrant.losses) == (best.rate, best.losses)
 
 
-def test_welch():
+def test_the_p_value_is_that_of_welchs_test():
     one, other = (0.5, 0.7, 0.65, 0.58), (0.8, 0.72, 0.9)
     found = Contest((Entrant("a", 0.1, one), Entrant("b", 0.1, other)), 10, 4)
     assert found.p_value("a", "b") == pytest.approx(stats.ttest_ind(one, other, equal_var=False).pvalue, rel=1e-12)
@@ -93,6 +97,7 @@ def test_divergence_is_an_outcome():
     assert "own diverged at every rate, autoinit did not" in found.summary()
 
 
+@pytest.mark.slow
 def test_a_model_that_seeds_itself_is_told():
     def seeded():
         torch.manual_seed(0)
@@ -107,12 +112,12 @@ def test_a_model_that_seeds_itself_is_told():
     ("starts", "options"),
     [("own", {}), (("own",), {}), (("own", "own"), {}), (("own", "autoinit"), {"seeds": 1}), (("own", "no-such"), {})],
 )
-def test_bad_input(starts, options):
+def test_bad_input_is_refused(starts, options):
     with pytest.raises(OptionError):
         compared(shallow, starts, **options)
 
 
-def test_no_batches():
+def test_a_contest_without_batches_is_refused():
     with pytest.raises(OptionError, match="not one batch"):
         compared(shallow, given=iter(()))
 
@@ -128,6 +133,7 @@ def test_the_generators_are_left_alone():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_every_pair_is_named():
     names = ("own", "kaiming", "lecun")
     text = compared(shallow, names, seeds=2).summary()

@@ -221,7 +221,7 @@ def test_dependence_of_two_operands_is_measured(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_every_kind_of_node(net: str) -> None:
+def test_every_kind_of_node_is_explained(net: str) -> None:
     make, example = NETS[net]
     graph = wp.trace(make(), example)
     plan = wp.plan(graph)
@@ -252,7 +252,7 @@ def test_what_a_node_sums_and_how_its_weight_was_drawn() -> None:
     assert found.rule_source
 
 
-def test_several_results_and_their_names() -> None:
+def test_a_node_of_several_results_names_each() -> None:
     make, example = NETS["recurrent"]
     graph = wp.trace(make(), example)
     found = wp.explain(graph, "cells[2]", plan=wp.plan(graph))
@@ -269,7 +269,7 @@ def test_an_operator_without_a_rule_says_so() -> None:
     assert not math.isnan(found.leaving[0].rule_error)
 
 
-def test_current_weights_and_fixed_batches() -> None:
+def test_current_weights_and_fixed_batches_are_explained() -> None:
     model, batch = mlp(), torch.randn(64, 128)
     found = wp.explain(model, "2", batch, inputs=[batch], draws=2)
     assert found.finding == "as predicted"
@@ -293,7 +293,7 @@ def test_infinities_are_told_and_the_rule_is_not_run() -> None:
     assert "not run on measured inputs" in found.sentence
 
 
-def test_signals_too_large_to_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signals_too_large_to_be_kept_are_explained_on_fewer_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("wellposed.checks.observed")
     monkeypatch.setattr(module, "LARGEST", 3 * 64 * 128)
     found = wp.explain(mlp(), "1", torch.zeros(64, 128), draws=5)

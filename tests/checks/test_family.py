@@ -103,7 +103,7 @@ def test_losses_are_those_of_plain_training(found):
     assert point.losses[seed] == pytest.approx(sum(losses[-4:]) / 4, rel=1e-4)
 
 
-def test_one_line_and_the_rest(found):
+def test_the_answer_is_one_line_a_summary_and_a_page(found):
     said = str(found)
     assert "\n" not in said
     assert said.startswith("from curvature 1 to 6: right: best rate moves ")
@@ -148,6 +148,7 @@ def test_names_of_others_are_written_out_in_pictures():
     ElementTree.fromstring(drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("octaves", [range(-16, -10), range(6)])
 def test_rates_are_continued_until_the_valley_is_inside(octaves):
     found = checked({"right": right}, sizes=(1, 2), rates=[2.0**k for k in octaves], widen=6, seeds=3)
@@ -172,7 +173,7 @@ def test_an_end_that_stays_open_is_a_bound():
     assert "give further rates, or increase widen" in warning
 
 
-def test_runs_that_all_diverge():
+def test_runs_that_all_diverge_are_an_error():
     def wild(model, size, lr, batch):
         return torch.optim.SGD(model.parameters(), lr=lr * (1e12 if size == 3 else 1))
 
@@ -194,7 +195,7 @@ def test_a_run_that_diverges_at_the_carried_rate_is_told():
     assert "diverged" in found.figure()
 
 
-def test_a_loss_that_no_rate_lowers():
+def test_a_loss_that_no_rate_lowers_is_an_error():
     with pytest.raises(RateError, match=r"right, curvature 1: no rate lowers the loss below 0\.001.*right reference="):
         checked({"right": right}, reference=0.001, widen=1)
 
@@ -335,6 +336,7 @@ def test_models_and_random_numbers_stay_as_they_were():
         assert model.w.grad is None
 
 
+@pytest.mark.slow
 def test_stacked_and_single_runs_agree():
     def drawing(model, size, lr, batch):
         model.w.data.mul_(1.5).add_(torch.randn(40))
@@ -377,12 +379,12 @@ def test_stacked_and_single_runs_agree():
         ({"a": right}, {"widen": -1}, "widen must be an integer of at least 0"),
     ],
 )
-def test_options_that_make_no_sense(ways, options, message):
+def test_options_that_make_no_sense_are_refused(ways, options, message):
     with pytest.raises(OptionError, match=message):
         checked(ways, **options)
 
 
-def test_ways_and_functions_that_do_not_do_their_part():
+def test_ways_and_functions_that_return_something_else_are_named():
     with pytest.raises(RateError, match=r"way 'none' must return an optimizer .* not NoneType"):
         checked({"none": lambda model, size, lr, batch: None})
 
@@ -400,6 +402,7 @@ def test_ways_and_functions_that_do_not_do_their_part():
         checked({"right": right}, steps=100)
 
 
+@pytest.mark.slow
 def test_an_optimizer_needs_groups_and_steps_alone(found):
     class Halves:
         """Steps with each of two optimizers, as Muon and another for the rest."""
@@ -418,7 +421,7 @@ def test_an_optimizer_needs_groups_and_steps_alone(found):
             assert mine.losses[rate] == (None if loss is None else pytest.approx(loss, rel=1e-5))
 
 
-def test_the_coordinate_check_of_a_way_by_name():
+def test_the_coordinate_check_takes_a_way_by_name():
     options = {"axis": "width", "optimizer": "sgd", "lr": 0.1, "seeds": 8}
     assert planned_coordinates(mlp, (32, 64, 128), loss, BATCHES[0], way="mup", **options).ok
     assert not planned_coordinates(mlp, (32, 64, 128), loss, BATCHES[0], way="autoinit", **options).ok
@@ -457,6 +460,7 @@ def test_one_degree_of_freedom_is_told():
     assert few.summary().endswith("warning: " + few.warnings[0])
 
 
+@pytest.mark.slow
 def test_groups_are_told_the_eps_that_they_scale():
     """Method complete_p divides eps by widths and depths: what the optimizer was asked for is scaled, not lost."""
     seen = []

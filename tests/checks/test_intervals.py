@@ -39,7 +39,7 @@ def test_two_standard_errors_of_a_skewed_mean_are_too_few() -> None:
     assert np.mean(np.abs(means - true) > 2 * errors) > 0.2
 
 
-def test_quantiles() -> None:
+def test_quantiles_are_those_of_scipy() -> None:
     assert student(7) == pytest.approx(stats.t(7).ppf(0.995))
     assert student(0) == 0.0
     least, most = std_range(7)
@@ -47,7 +47,7 @@ def test_quantiles() -> None:
     assert most == pytest.approx(math.sqrt(7 / stats.chi2(7).ppf(0.005)))
 
 
-def test_what_one_draw_alone_shows() -> None:
+def test_a_signal_of_one_draw_alone_is_never_off() -> None:
     """A signal that is 0 in all draws but one (samples dropped as a whole) says nothing of how far its mean is off."""
     zeros = -math.inf
     signal = Signal("x", "", "dropout", (2,), 0.0, 1.0, "exact")

@@ -167,7 +167,7 @@ def test_bare_integers_keep_the_examples_values() -> None:
 
 
 @pytest.mark.parametrize("form", ["list", "generator", "function", "tuples"])
-def test_batches_in_every_form(form: str) -> None:
+def test_batches_are_taken_in_every_form(form: str) -> None:
     batches = batches_of((5, 6), 2)
 
     def generate() -> Iterator[Tensor]:

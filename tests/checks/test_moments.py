@@ -44,7 +44,7 @@ def test_squares_beyond_float32_are_not_lost(scale: float) -> None:
     assert variance == pytest.approx(expected[1], rel=1e-12)
 
 
-def test_small_variance_beside_a_large_mean() -> None:
+def test_a_small_variance_beside_a_large_mean_is_exact() -> None:
     tensor = 1000 + 1e-2 * torch.randn(4096, generator=torch.Generator().manual_seed(3))
     mean, variance = moments(tensor)
     expected = reference(tensor)
@@ -89,7 +89,7 @@ def test_standard_error_matches_the_spread_of_repeated_measurements() -> None:
     assert -3 * error <= squares.mean() - seen <= 3 * error + seen / 15
 
 
-def test_standard_error_special_cases() -> None:
+def test_the_standard_error_of_constants_is_0_and_of_one_draw_unknown() -> None:
     assert math.isnan(log2_error(np.array([2.0])))
     assert log2_error(np.zeros(4)) == 0.0
     assert log2_error(np.full(3, 5.0)) == 0.0

@@ -140,7 +140,7 @@ def test_what_is_left_out_is_the_optimizers_own():
     assert {group["betas"] for group in found.param_groups(Net(4, 8))} == {found.hyperparameters.betas}
 
 
-def test_readable():
+def test_the_answer_is_a_sentence_a_page_and_a_table():
     found = wp.transfer(Net(2, 8), Net(8, 32), X, lr=1e-2, weight_decay=0.1, tokens=(1e6, 4e6))
     assert str(found) == (
         "Net from a smaller one by complete_p: lr 0.01 → 0.005, decay 0.1 → 0.05, times what each group's line says "
@@ -150,7 +150,7 @@ def test_readable():
     assert found.table().row_count == len(found.lines)
 
 
-def test_muon_with_others():
+def test_muon_takes_adamw_for_the_rest():
     if not hasattr(torch.optim, "Muon"):
         pytest.skip("this torch has no Muon")
     large = Net(8, 32)
@@ -158,7 +158,7 @@ def test_muon_with_others():
     assert {group["family"] for group in found.param_groups(large)} == {"muon", "adam"}
 
 
-def test_bad_input():
+def test_bad_input_is_refused():
     with pytest.raises(OptionError, match="two models of PyTorch, the small one first, received int and Net"):
         wp.transfer(3, Net(2, 8), X, lr=0.1)
     with pytest.raises(OptionError, match="base is larger"):

@@ -50,7 +50,7 @@ def verdict(
         (1e-320, 1e300, pytest.approx(math.log2(1e-320) - math.log2(1e300))),
     ],
 )
-def test_ratio(predicted: float, measured: float, expected: float) -> None:
+def test_the_ratio_is_the_logarithm_to_base_2(predicted: float, measured: float, expected: float) -> None:
     assert log2_ratio(predicted, measured) == expected
 
 
@@ -172,7 +172,7 @@ def test_signals_of_one_side_only_are_listed() -> None:
 
 
 @pytest.mark.parametrize("tolerance", [-0.1, math.nan])
-def test_bad_tolerance(tolerance: float) -> None:
+def test_a_bad_tolerance_is_refused(tolerance: float) -> None:
     with pytest.raises(OptionError, match="tolerance must be a number of octaves >= 0, got"):
         verdict([signal("a", 1.0)], [signal("a", 1.0)], tolerance=tolerance)
 

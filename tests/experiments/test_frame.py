@@ -218,6 +218,7 @@ def test_a_result_is_written_in_one_move(tmp_path):
     assert json.loads(path.read_text())["rows"] == [{"n": 1}]
 
 
+@pytest.mark.slow
 def test_every_experiment_has_settings_at_every_scale():
     for name in experiments():
         files = {path.stem for path in (FOLDER / name.lower()).glob("*.yaml")}
@@ -247,6 +248,7 @@ def test_the_command_line_says_what_is_wrong():
     assert "no scale 'huge'" in done.stderr
 
 
+@pytest.mark.slow
 def test_listing_needs_no_heavy_library():
     code = (
         "import sys; from experiments.cli import app; app(['list'], standalone_mode=False); "

@@ -42,7 +42,7 @@ def gain(method, worst=0.2, best=0.5):
         (lambda unit: gain(unit["method"], *((0.5, 0.2) if unit["vary"] == "activation" else ())), OPEN),  # by chance
     ],
 )
-def test_a1(found, outcome):
+def test_a1_is_judged_by_accuracies_over_hyperparameters(found, outcome):
     assert judged("A1", found).agreement == outcome
 
 
@@ -50,7 +50,7 @@ def test_a1(found, outcome):
     ("autoinit", "default", "outcome"),
     [([0.1, -0.9], [0.0, -5.0], AGREES), ([0.1, 2.0], [0.0, -5.0], DIRECTION), ([0.1, 6.0], [0.0, 5.0], NOT)],
 )
-def test_a2(autoinit, default, outcome):
+def test_a2_is_judged_by_how_far_predicted_variances_are_off(autoinit, default, outcome):
     found = judged("A2", lambda unit: foreseen(autoinit if unit["method"] == "autoinit" else default))
     assert found.agreement == outcome
     assert f"(worst by 2^{max(map(abs, autoinit)):.2f})" in found.ours
@@ -71,7 +71,7 @@ def variances(he, autoinit):
         ([1.0, 4.0], [0.0, 5.0], NOT),
     ],
 )
-def test_a3(he, autoinit, outcome):
+def test_a3_is_judged_by_variances_with_and_without_norms(he, autoinit, outcome):
     assert judged("A3", variances(he, autoinit)).agreement == outcome
 
 
@@ -104,7 +104,7 @@ def rates(limits, best):
         ({"he_normal": 0.1, "autoinit": 1e-4}, {"he_normal": 0.3, "autoinit": 0.4}, NOT),
     ],
 )
-def test_a4(limits, best, outcome):
+def test_a4_is_judged_by_the_rates_that_still_train(limits, best, outcome):
     found = judged("A4", rates(limits, best))
     assert found.agreement == outcome
     assert f"up to {limits['he_normal']:g}" in found.ours
@@ -134,7 +134,7 @@ def test_a4_is_contradicted_by_a_loss_with_batch_norm():
         (lambda unit: accuracy(0.5), SAME),
     ],
 )
-def test_a5(found, outcome):
+def test_a5_is_judged_by_accuracies_by_activation(found, outcome):
     assert judged("A5", found).agreement == outcome
 
 
@@ -156,7 +156,7 @@ def lsuv(autoinit, others, noise=0.001):
         (lsuv(0.5, dict.fromkeys((1, 4, 16, 64, 256), 0.5002), noise=0.001), OPEN),
     ],
 )
-def test_a6(found, outcome):
+def test_a6_is_judged_against_lsuv_by_samples(found, outcome):
     assert judged("A6", found).agreement == outcome
 
 
@@ -180,7 +180,7 @@ def functions(shift):
         ({"glorot_uniform": 0.1}, NOT),
     ],
 )
-def test_a7(shift, outcome):
+def test_a7_is_judged_by_the_distribution_over_functions(shift, outcome):
     found = judged("A7", functions(shift))
     assert found.agreement == outcome
     assert "Epps–Singleton" in found.sentence
@@ -217,7 +217,7 @@ def searches(best, steadier, losing=(), loss=0.01):
         (searches(-0.1, 0.05), NOT),
     ],
 )
-def test_a8(found, outcome):
+def test_a8_is_judged_by_fitness_and_failures_by_task(found, outcome):
     result = judged("A8", found)
     assert result.agreement == outcome
     assert "10 of 80 networks failed (evolved), 10 of 80 networks failed (autoinit)" in result.sentence
@@ -250,7 +250,7 @@ def cells(gain_, spread, swap):
         (cells(-0.1, 0.005, swap=True), NOT),
     ],
 )
-def test_t5(found, outcome):
+def test_t5_is_judged_by_the_ranks_of_cells(found, outcome):
     assert judged("T5", found, "cells=16").agreement == outcome
 
 

@@ -66,6 +66,7 @@ def images(count=4, side=2, classes=2):
     return Images(x, y, x, y, classes, x.new_zeros(1, 3, 1, 1), x.new_ones(1, 3, 1, 1))
 
 
+@pytest.mark.slow
 def test_the_search_gives_the_curve_that_gradient_descent_has():
     row = search_rate(Quadratic, images(), SETTINGS, flat=True)
     assert row["true"] == pytest.approx(2.0)  # the grid's last: each larger step lowers this loss more
@@ -107,7 +108,7 @@ def test_the_published_rule_counts_three_and_the_weighted_edges(topology, kernel
 
 
 @pytest.mark.parametrize("kernel", [None, 3])
-def test_the_authors_weights(kernel):
+def test_the_authors_scheme_has_the_variances_of_their_code(kernel):
     """Variance 2 / fan-out over the in-degree of the source; the readout's standard deviation is 2 / classes."""
     torch.manual_seed(0)
     net = DagNet(

@@ -158,6 +158,7 @@ def test_drawings_come_from_both_archives(settings, tmp_path):
     assert (task.form.heads, task.x.shape) == ((1, 1), (20, 1, 105, 105))
 
 
+@pytest.mark.slow
 def test_flowers_are_embedded_once_and_anew_for_each_epoch(settings, hub, timm, tmp_path, monkeypatch):
     from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
     from torchvision import transforms

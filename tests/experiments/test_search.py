@@ -171,7 +171,7 @@ def test_ranges_stay_within_their_bounds():
     assert Choice((1,)).changed(1, draw) == 1
 
 
-def test_distance_and_species(settings):
+def test_species_are_assigned_by_distance(settings):
     space, draw = module_space(settings["text"]["space"]), random.Random(0)
     genomes = [first_genome(space, draw.randint(1, 3), draw) for _ in range(12)]
     for one in genomes:
@@ -228,6 +228,7 @@ def test_layers_are_drawn_as_evolution_chose(init):
     assert (float(weight.abs().max()) < (3 * variance) ** 0.5 + 1e-6) == init.endswith("uniform")
 
 
+@pytest.mark.slow
 def test_recurrent_layers_start_as_keras_has_them():
     cell = Recurrent(nn.LSTM, 5, 4, "glorot_normal").cell
     assert cell.bias_ih_l0.tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8
@@ -598,6 +599,7 @@ def test_digits_are_grey_and_end_with_those_to_choose_by(tmp_path, monkeypatch):
     assert task.valid_y.equal(drawn.y[20:])
 
 
+@pytest.mark.slow
 def test_the_embedding_is_computed_once_for_a_run(tmp_path, monkeypatch):
     folder = tmp_path / "cifar10"
     folder.mkdir()

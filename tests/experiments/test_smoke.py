@@ -21,8 +21,9 @@ def _without_onednn(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", experiments())
-def test_smoke(name, tmp_path):
+def test_every_experiment_runs_at_its_smallest_scale(name, tmp_path):
     result = engine.run(name, "smoke", journals=tmp_path, say=lambda text: None)
     assert len(result.rows) == len(list(find(name).units(from_plain(result.settings))))
     judgement = judged(result)
@@ -37,6 +38,7 @@ def test_smoke(name, tmp_path):
         assert all(figure.bbox.contains(*corner) for corner in legend.get_window_extent().corners())
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_results_give():
     # after a change of results or of an experiment's words: python -m experiments figures; python -m experiments papers
     assert (ROOT / "docs/papers.md").read_text() == page(figures=ROOT / "docs/figures")

@@ -14,7 +14,7 @@ from torch import nn
 from experiments import training
 
 
-def test_schedules():
+def test_schedules_have_their_factors_by_epoch():
     steps = Recipe(10, 4, 0.1, schedule="steps", milestones=(4, 8), factor=0.1)
     assert [steps.factor_at(e) for e in (0, 3.9, 4, 8)] == pytest.approx([1, 1, 0.1, 0.01])
     cosine = Recipe(10, 4, 0.1, schedule="cosine", warmup=2)

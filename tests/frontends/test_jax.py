@@ -84,6 +84,7 @@ def steps(function, *args) -> list[str]:
 # ---- the battery ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPECIFICATIONS)
 def test_modules_are_run_planned_and_as_predicted(name):
     build, args = SPECIFICATIONS[name]
@@ -499,6 +500,7 @@ def test_dropout_follows_the_seed_of_a_check():
 # ---- names ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_names_are_paths():
     graph = wj.trace(ResNet(nnx.Rngs(0)), normal(4, 16, 16, 3))
     assert {"blocks/0/conv1/kernel", "blocks/1/norm2/scale", "head/bias"} <= set(graph.parameters)
@@ -587,6 +589,7 @@ def test_bits_are_those_of_pytorch(build, args):
     assert all(ours[name] == before[name] for name in ours.keys() - written)
 
 
+@pytest.mark.slow
 def test_arrays_that_a_user_holds_stay_as_they_are():
     model = MLP(nnx.Rngs(0))
     held = model.first.kernel[...]
@@ -620,6 +623,7 @@ def test_nothing_that_is_written_to_a_module_reaches_the_model():
     assert torch.equal(module.held("first/kernel"), draw(wj.plan(model, normal(4, 24)))["first/kernel"])
 
 
+@pytest.mark.slow
 def test_dtypes_and_devices_are_kept():
     model = nnx.Linear(24, 8, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -669,6 +673,7 @@ def test_selected_parameters_are_written():
     assert {name for name in after if after[name] != before[name]} == {"first/kernel"}
 
 
+@pytest.mark.slow
 def test_cells_of_recurrent_layers_are_kept():
     model = Recurrent(nnx.GRUCell, nnx.Rngs(0))
     plan = wj.plan(model, normal(4, 5, 16))
@@ -684,6 +689,7 @@ def test_options_reach_the_method():
         wj.plan(model, normal(4, 24), distributoin="uniform")
 
 
+@pytest.mark.slow
 def test_modes_are_those_of_flax():
     model = CNN(nnx.Rngs(0))
     ops = {
@@ -693,7 +699,8 @@ def test_modes_are_those_of_flax():
     assert model.drop.deterministic is False
 
 
-def test_explanations_and_reports():
+@pytest.mark.slow
+def test_models_are_explained_and_reported():
     model = MLP(nnx.Rngs(0))
     x = normal(16, 24)
     assert "first" in wj.explain(model, "first", x, draws=2).summary()
@@ -704,6 +711,7 @@ def test_explanations_and_reports():
     assert next(iter(seen)).name
 
 
+@pytest.mark.slow
 def test_batches_are_what_the_model_is_called_with():
     class Two(nnx.Module):
         def __init__(self, rngs):
@@ -733,6 +741,7 @@ def moved(model, transform, kind=nnx.Param) -> dict[str, np.ndarray]:
     return {name: before[name] - now for name, now in params(model).items()}
 
 
+@pytest.mark.slow
 def test_rates_are_the_plans():
     model = built(MLP)()
     x = normal(16, 24)
@@ -761,6 +770,7 @@ class Residual(nnx.Module):
         return self.head(x)
 
 
+@pytest.mark.slow
 def test_rates_over_depth_with_a_small_model_as_base():
     small, large = Residual(2, 8, nnx.Rngs(0)), Residual(8, 16, nnx.Rngs(0))
     plan = wj.plan(large, normal(16, 24), method="complete_p", base=small)
@@ -789,6 +799,7 @@ def test_rates_over_depth_with_a_small_model_as_base():
         wj.transform(plan, 0.1, optimizer=plain_adam, family="adam")
 
 
+@pytest.mark.slow
 def test_a_base_is_matched_however_flax_counts_its_layers():
     def counted(depth, width):
         net = Perceptron(depth, width)
@@ -799,6 +810,7 @@ def test_a_base_is_matched_however_flax_counts_its_layers():
     assert plan.prescriptions == numbers.prescriptions
 
 
+@pytest.mark.slow
 def test_decay_is_that_of_the_groups():
     plan = wj.plan(built(MLP)(), normal(16, 24))
     with_decay, without = (moved(built(MLP)(), wj.transform(plan, 0.1, weight_decay=decay)) for decay in (0.5, 0.0))

@@ -16,6 +16,7 @@ def own(model, args):
     return nnx.jit(lambda model, args: model(*args))(still, args)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMON)
 def test_common_models_are_run_planned_and_as_predicted(name):
     build, args = COMMON[name]

@@ -49,6 +49,7 @@ def randomised(model):
 # ---- the battery ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_are_traced_planned_and_as_predicted(name):
     model = LAYERS[name]()
@@ -61,6 +62,7 @@ def test_layers_are_traced_planned_and_as_predicted(name):
     assert all(np.array_equal(a, b) for a, b in zip(before, values(model), strict=True))
 
 
+@pytest.mark.slow
 def test_the_battery_holds_every_kind_of_layer():
     """Every public layer that has numbers to follow stands in a specification, or is listed with the reason."""
     used = {type(layer).__name__ for build in LAYERS.values() for layer in build()._flatten_layers()}
@@ -402,7 +404,7 @@ def test_batches_are_what_the_model_is_called_with():
         wk.check(model, plan=plan, inputs=[batch()["table"]])
 
 
-def test_models_of_several_arguments():
+def test_models_of_several_arguments_are_planned_and_checked():
     class Two(keras.Model):
         def __init__(self):
             super().__init__()
@@ -423,7 +425,8 @@ def test_models_of_several_arguments():
     assert wk.check(model, a, b, plan=plan, inputs=batches).ok
 
 
-def test_explanations_and_reports():
+@pytest.mark.slow
+def test_models_are_explained_and_reported():
     model = table(dense(24), lambda: layers.ReLU(), dense(8))()
     node = wk.trace(model)[f"{model.layers[0].path}"].name
     assert node in wk.explain(model, node, draws=2).summary()
@@ -480,6 +483,7 @@ def test_a_trace_on_another_backend_is_refused(monkeypatch):
         wk.trace(model)
 
 
+@pytest.mark.slow
 def test_a_backend_that_is_not_installed_is_named():
     code = "import sys; sys.modules['tensorflow'] = None; import wellposed.keras"
     paths = os.pathsep.join(sys.path)
@@ -489,6 +493,7 @@ def test_a_backend_that_is_not_installed_is_named():
     assert "set KERAS_BACKEND=torch before keras is imported" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras', as it quantises
 def test_layers_that_cannot_be_traced_are_refused_by_name():
     model = keras.Sequential([keras.Input((4,)), layers.TorchModuleWrapper(nn.Linear(4, 4), name="foreign")])
@@ -557,6 +562,7 @@ def test_signals_of_layers_are_those_of_passes():
 # ---- a smaller model as base -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cleared", [False, True])
 def test_a_base_is_matched_however_keras_counts_its_layers(cleared):
     small = perceptron(2, 8)

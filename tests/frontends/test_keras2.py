@@ -125,6 +125,7 @@ def test_the_hard_sigmoid_of_keras_2_has_a_slope_of_a_fifth():
     assert model.layers[2].forward_layer.cell.recurrent_activation(keras.ops.ones(1)).item() == pytest.approx(0.7)
 
 
+@pytest.mark.slow
 def test_a_network_as_deep_as_evolution_makes_them():
     depth = 1300  # calls one after the other: more than Keras can walk within Python's usual limit of recursion
     line = [layer("Activation", "squash", [entry("a")], *([entry("squash", i)] for i in range(depth)),
@@ -138,7 +139,7 @@ def test_a_network_as_deep_as_evolution_makes_them():
     assert len(wk.trace(again)) == depth + 1
 
 
-def test_tensors_among_further_arguments():
+def test_tensors_among_further_arguments_are_connected():
     told = functional(
         given("q", 4, 6), given("v", 5, 6),
         layer("MultiHeadAttention", "heads", [entry("q", value=["v", 0, 0], training=None)], num_heads=2, key_dim=3),

@@ -28,13 +28,14 @@ def convolutions():
 
 
 def planned(build, device, seed=0):
-    keras.backend.clear_session()  # layers are numbered from 0
+    keras.utils.clear_session(free_memory=False)  # layers are numbered from 0
     keras.utils.set_random_seed(seed)
     with keras.device(device):
         model = build()
     return wk.plan(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [transformer, convolutions])
 def test_a_plan_made_on_meta_is_that_of_the_cpu(build):
     on_meta, on_cpu = planned(build, "meta"), planned(build, "cpu")
@@ -54,6 +55,7 @@ def normalised():
     return keras.Sequential([keras.Input((12, 12, 3)), *stack])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [recurrent, normalised])
 def test_what_is_kept_on_meta_is_made_again_by_its_layers(build):
     """Random, and so another draw: the plan differs as those of two models on the CPU do."""
@@ -83,7 +85,8 @@ class Custom(keras.layers.Layer):
         return self.inner(x)
 
 
-def test_layers_inside_one_that_cannot_be_made_again():
+@pytest.mark.slow
+def test_layers_inside_a_custom_one_are_made_again():
     def build():
         return keras.Sequential([keras.Input((6, 32)), Custom(layers.SimpleRNN(16)), layers.Dense(4)])
 

@@ -129,7 +129,7 @@ def test_dropout_is_repeatable() -> None:
     assert a.cosine != gradcosine(model, cross_entropy, batch, training=False).cosine
 
 
-def test_batches_of_any_structure() -> None:
+def test_batches_of_any_structure_have_one_score() -> None:
     model = Skip().double()
     x, y = pictures(8)
     expected = gradcosine(model, cross_entropy, (x, y))
@@ -170,7 +170,7 @@ def test_sub_batches_use_the_whole_batch(size: int, count: int, overlap: float) 
     assert sorted({int(i) for part in parts for i in part}) == list(range(size))
 
 
-def test_bad_input() -> None:
+def test_bad_input_is_refused() -> None:
     model, batch = Skip().double(), pictures(8)
     with pytest.raises(GradientError, match=r"returned a tensor of shape \(5, 4\); it must return one number"):
         gradcosine(model, lambda m, b: m(b[0]), batch)

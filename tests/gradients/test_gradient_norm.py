@@ -145,7 +145,7 @@ def test_autocast_half_precision_dropout_and_one_pass_iterators() -> None:
     assert again.figures["factor"] == 1.0
 
 
-def test_bad_input() -> None:
+def test_bad_input_is_refused() -> None:
     model, batch = Skip(), pictures(8, torch.float32)
     for name, wrong in (("gamma", -1.0), ("gamma", "car"), ("tolerance", 0.0), ("rate", 0.0), ("batch_count", 0)):
         with pytest.raises(OptionError, match=f"{name} must be"):

@@ -200,7 +200,7 @@ def test_interruption_leaves_the_best_so_far() -> None:
     assert plan.figures["finished"] is False
 
 
-def test_bad_input() -> None:
+def test_bad_input_is_refused() -> None:
     torch.manual_seed(0)
     model, batch = Skip(), pictures(12, torch.float32)
     with pytest.raises(OptionError, match="unknown optimizer 'adamw'; did you mean 'adam'"):

@@ -214,6 +214,7 @@ def test_later_uses_of_a_weight_see_its_scale() -> None:
         assert float((model(x) - model.last.bias).var(correction=0)) == pytest.approx(1.0, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_one_pass_after_an_analytic_plan_removes_the_fluctuation_of_a_draw() -> None:
     # A narrow, deep ReLU net: the second moment behind it varies by several octaves over draws of the same plan.
     depth, width = 40, 24

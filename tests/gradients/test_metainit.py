@@ -128,7 +128,7 @@ def test_resumed_run_ends_where_an_unbroken_one_does() -> None:
     assert resumed.prescriptions == whole.prescriptions
 
 
-def test_evaluation_mode_by_default() -> None:
+def test_the_model_is_refined_in_evaluation_mode_unless_asked() -> None:
     torch.manual_seed(0)
     model, batch = Skip(norm=True).double(), pictures(8)
     seen = []
@@ -145,7 +145,7 @@ def test_evaluation_mode_by_default() -> None:
     assert same(before, state(model))
 
 
-def test_attention_and_half_precision() -> None:
+def test_attention_and_half_precision_are_refined() -> None:
     torch.manual_seed(0)
     model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
     x = torch.randn(4, 5, 8)
@@ -176,7 +176,7 @@ def test_random_batches_have_the_structure_of_the_example() -> None:
     assert plan.figures["finished"]
 
 
-def test_bad_input() -> None:
+def test_bad_input_is_refused() -> None:
     class Once(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:

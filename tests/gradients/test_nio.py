@@ -103,6 +103,7 @@ def test_plan_gives_what_was_measured(planned: bool) -> None:
     assert after.norm < plan.figures["before"]["norm"]
 
 
+@pytest.mark.slow
 def test_bound_on_the_gradient_norm_is_reached_and_auto_is_what_it_says() -> None:
     torch.manual_seed(1)
     model, batch = Skip(), pictures(32, torch.float32)
@@ -215,7 +216,7 @@ def test_operator_without_second_derivative_names_the_engine_that_works() -> Non
     assert nio(Net(), cross_entropy, [batch], iterations=2, engine="finite_difference").figures["finished"]
 
 
-def test_bad_input() -> None:
+def test_bad_input_is_refused() -> None:
     model, batch = Skip(), pictures(8, torch.float32)
     with pytest.raises(GradientError, match=r"batches ran out after 1 of 3; give a list or a DataLoader"):
         nio(model, cross_entropy, iter([batch]), iterations=3)
@@ -236,7 +237,7 @@ def test_bad_input() -> None:
         nio(model, cross_entropy, [batch], plan=plan)
 
 
-def test_no_warnings() -> None:
+def test_refining_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plan = nio(Skip(), cross_entropy, [pictures(8, torch.float32)], iterations=2)

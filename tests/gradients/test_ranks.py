@@ -122,6 +122,7 @@ def parts() -> list[Any]:
     return [part for rank in (0, 1) for part in sub_batches(Batch.of(pictures(8, seed=rank)), 2, 0.2)]
 
 
+@pytest.mark.slow
 def test_score_is_that_of_all_sub_batches(found: list[dict[str, Any]]) -> None:
     problem = Problem(model(0), cross_entropy)
     sums = Sums("layer")

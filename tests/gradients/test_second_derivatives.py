@@ -200,7 +200,7 @@ def test_what_is_kept_until_wanted_is_recomputed_from_then_on() -> None:
 @pytest.mark.parametrize("mean", [0.0, 0.5, 300.0])
 @pytest.mark.parametrize("shape", [(6, 3, 8, 8), (6, 3, 20), (4, 3, 4, 4, 4), (6, 3, 2, 2), (16, 3)])
 @pytest.mark.parametrize("affine", [True, False])
-def test_statistics_in_single_precision(mean: float, shape: tuple[int, ...], affine: bool) -> None:
+def test_batch_norm_in_single_precision_is_that_of_double(mean: float, shape: tuple[int, ...], affine: bool) -> None:
     kinds = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
     torch.manual_seed(0)
     x = mean + torch.randn(shape) * torch.tensor([0.5, 1.0, 2.0]).view(-1, *(1 for _ in shape[2:]))

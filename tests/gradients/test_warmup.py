@@ -23,7 +23,7 @@ def test_rates_rise_linearly_over_the_first_epoch() -> None:
     assert warmup(4, epochs=2)(0) == 1 / 8
 
 
-def test_bad_input() -> None:
+def test_bad_input_is_refused() -> None:
     with pytest.raises(OptionError, match="steps_per_epoch must be an integer of at least 1, received 0"):
         warmup(0)
     with pytest.raises(OptionError, match="epochs must be"):

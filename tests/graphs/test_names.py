@@ -59,7 +59,7 @@ def test_names_follow_modules_and_operators() -> None:
     assert [node.name for node in graph] == [*once, *twice, "add", "gelu", "add:flatten", "add#2"]
 
 
-def test_places_and_sources() -> None:
+def test_a_node_tells_its_module_call_and_source() -> None:
     graph = trace(Net(), torch.randn(2, 3, 8))
     node = graph["block.qkv@2"]
     assert (node.module, node.module_class, node.call, node.op_name) == ("block.qkv", "Linear", 1, "linear.default")
@@ -74,7 +74,7 @@ def test_modules_of_torch_alone_have_no_line_of_a_users() -> None:
     assert [node.source for node in trace(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), torch.zeros(2, 3))] == ["", ""]
 
 
-def test_unused_parameters_and_dead_nodes() -> None:
+def test_unused_parameters_and_dead_nodes_are_listed() -> None:
     graph = trace(Net(), torch.randn(2, 3, 8))
     assert graph.unused_parameters == ("unused.weight", "unused.bias")
     assert [graph.nodes[i].name for i in graph.dead_nodes] == ["gelu"]

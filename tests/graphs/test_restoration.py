@@ -347,19 +347,37 @@ assert states() == before
 """
 
 
-@pytest.mark.parametrize("module", ["rates", "plans", "gradients", "extend", "integrations", "reports"])
-def test_importing_a_part_moves_no_random_generator(module):
-    code = f"import random; before = random.getstate(); import wellposed.{module}; assert random.getstate() == before"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+PARTS = ("rates", "plans", "gradients", "extend", "integrations", "reports")
+IMPORTS = """
+import importlib, random, sys
+for part in sys.argv[1:]:
+    before = random.getstate()
+    importlib.import_module(f"wellposed.{part}")
+    print(part, random.getstate() == before)
+"""
+
+
+@pytest.fixture(scope="module")
+def unmoved():
+    """Whether each part, imported after those before it in one fresh process, left the random generator alone."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS, *PARTS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return dict(line.split() for line in done.stdout.splitlines())
 
 
+@pytest.mark.parametrize("part", PARTS)
+def test_importing_a_part_moves_no_random_generator(part, unmoved):
+    assert unmoved[part] == "True"
+
+
+@pytest.mark.slow
 def test_the_first_use_moves_no_random_generator():
     """Modules that are loaded on first use may draw as they load."""
     done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_tracing_needs_no_compiler():
     """Its import takes longer than tracing most models."""
     script = """
@@ -370,6 +388,7 @@ assert "torch._dynamo" not in sys.modules
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@pytest.mark.slow
 def test_a_forward_may_load_the_compiler():
     script = """
 import torch, wellposed

@@ -113,7 +113,7 @@ class Indexed(nn.Module):
         return F.one_hot(index, 3).float()
 
 
-def test_classes_that_the_traced_pass_did_not_have() -> None:
+def test_a_one_hot_of_new_classes_is_that_of_the_model() -> None:
     graph = trace(Queues(), torch.tensor([1, 0, 0, 0]))
     many = torch.ones(4, dtype=torch.int64)
     (found,) = run(graph, parameters={}, inputs={graph.inputs[0]: many})

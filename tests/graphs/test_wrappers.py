@@ -93,7 +93,7 @@ def test_tensor_parallel_parameters_have_global_shapes() -> None:
     assert outline(trace(model, example())) == outline(trace(make(), example()))
 
 
-def test_module_compiled_in_place() -> None:
+def test_a_module_compiled_in_place_is_traced_as_it_was() -> None:
     model = make()
     model[0].compile(backend="eager")
     model.compile(backend="eager")

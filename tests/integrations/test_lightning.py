@@ -72,6 +72,7 @@ def events(folder):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Module, ByForward])
 def test_figures_reach_tensorboard(kind, tmp_path):
     module, callback = kind(), WellposedCallback("autoinit", every=2)
@@ -139,7 +140,7 @@ def test_a_second_fit_goes_on_from_the_first(tmp_path):
     assert same(state_of(other), after)
 
 
-def test_a_plan_for_a_module_and_its_groups(tmp_path):
+def test_a_plan_for_a_module_keeps_the_rates_of_its_groups(tmp_path):
     class Grouped(Module):
         def configure_optimizers(self):
             optimizer = torch.optim.AdamW(plan.param_groups(self.net, 1e-3, "adamw"))
@@ -277,7 +278,7 @@ def test_a_trainer_that_clips_what_carries_is_warned_of(algorithm, tmp_path):
     assert max(module.norms) < 0.009
 
 
-def test_a_module_that_clips_as_advised(tmp_path):
+def test_a_module_that_clips_as_advised_is_not_warned_of(tmp_path):
     module = Clipping()
     assert clipping_warnings(tmp_path, module, gradient_clip_val=0.01) == []
     assert module.norms == pytest.approx([0.01] * 2, rel=1e-3)
@@ -294,7 +295,7 @@ def test_a_module_that_clips_as_advised(tmp_path):
     ],
     ids=["nothing is carried", "all carry the same", "nothing clips", "clips at 0, which is off", "clips by value"],
 )
-def test_it_is_silent_where(constants, settings, tmp_path):
+def test_a_trainer_that_clips_rightly_is_not_warned_of(constants, settings, tmp_path):
     assert clipping_warnings(tmp_path, Carrying(constants), **settings) == []
 
 

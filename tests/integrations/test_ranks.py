@@ -61,6 +61,7 @@ def found(tmp_path_factory):
     return on_two_ranks(_work, tmp_path_factory.mktemp("ranks"))
 
 
+@pytest.mark.slow
 def test_data_parallel_ranks_are_initialised_alike_and_one_logs(found):
     (one, plan, figures), (other, same_plan, none) = found[0]["ddp"], found[1]["ddp"]
     assert plan == same_plan

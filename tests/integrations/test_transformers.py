@@ -59,6 +59,7 @@ def events(folder):
     return found
 
 
+@pytest.mark.slow
 def test_figures_reach_tensorboard_and_nothing_else(tmp_path):
     model = WithLoss()
     trainer = trainer_for(tmp_path, model, logging_strategy="steps", logging_steps=2)
@@ -82,6 +83,7 @@ def test_figures_reach_tensorboard_and_nothing_else(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_training_has_the_same_bits_with_and_without(tmp_path):
     states, record = [], Record()
     for watched in (False, True):
@@ -96,6 +98,7 @@ def test_a_training_has_the_same_bits_with_and_without(tmp_path):
     assert record.steps == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_training_resumed_from_a_checkpoint_is_not_initialised(tmp_path):
     one = DATA[:8]  # one batch, whatever its order
     trainer = trainer_for(tmp_path, WithLoss(), one, steps=3, save_strategy="steps", save_steps=3)
@@ -114,6 +117,7 @@ def test_training_resumed_from_a_checkpoint_is_not_initialised(tmp_path):
     assert record[3]["signals/net.0"] == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_second_training_goes_on_from_the_first(tmp_path):
     model = WithLoss()
     trainer = trainer_for(tmp_path, model, report_to=[])
@@ -125,7 +129,8 @@ def test_a_second_training_goes_on_from_the_first(tmp_path):
     assert callback.watcher.plan is None
 
 
-def test_mixed_precision_is_left_out(tmp_path):
+@pytest.mark.slow
+def test_signals_are_measured_without_mixed_precision(tmp_path):
     torch.manual_seed(0)
     model, record = WithLoss(), Record()
     with torch.no_grad():
@@ -136,7 +141,8 @@ def test_mixed_precision_is_left_out(tmp_path):
     assert record[0]["signals/net.4"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_compiled_by_the_trainer(tmp_path):
+@pytest.mark.slow
+def test_a_model_that_the_trainer_compiles_trains_alike(tmp_path):
     states = []
     for compiled in ({}, {"torch_compile": True, "torch_compile_backend": "eager"}):
         torch.manual_seed(0)
@@ -148,7 +154,8 @@ def test_compiled_by_the_trainer(tmp_path):
     assert same(*states)
 
 
-def test_a_plan_and_its_groups(tmp_path):
+@pytest.mark.slow
+def test_a_plan_and_its_groups_keep_their_rates(tmp_path):
     model, record = WithLoss(), Record()
     plan = wp.plan(model, x=X[:8], labels=Y[:8], method="mup")
     optimizer = torch.optim.AdamW(plan.param_groups(model, 1e-3, "adamw"))
@@ -162,7 +169,8 @@ def test_a_plan_and_its_groups(tmp_path):
         assert over == pytest.approx([1.0] * len(names), rel=1e-9)
 
 
-def test_a_language_model(tmp_path):
+@pytest.mark.slow
+def test_a_language_model_is_initialised_and_watched(tmp_path):
     config = transformers.LlamaConfig(
         vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=32,
@@ -200,6 +208,7 @@ def train(folder, constants=CARRIED, settings=None, **options):
     return [w for w in given if w.category is wp.integrations.ClippingWarning], norms, trainer
 
 
+@pytest.mark.slow
 def test_a_trainer_that_clips_what_carries_is_warned_of(tmp_path):
     (warning,), _, trainer = train(tmp_path)
     assert type(trainer.optimizer).__name__ == "AcceleratedOptimizer"
@@ -212,15 +221,17 @@ def test_a_trainer_that_clips_what_carries_is_warned_of(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("constants", "settings"),
     [({}, {}), (dict.fromkeys(dict(mlp().named_parameters()), 0.5), {}), (CARRIED, {"max_grad_norm": 0.0})],
     ids=["nothing is carried", "all carry the same", "nothing clips"],
 )
-def test_it_is_silent_where(constants, settings, tmp_path):
+def test_a_trainer_that_clips_rightly_is_not_warned_of(constants, settings, tmp_path):
     assert train(tmp_path, constants, settings)[0] == []
 
 
+@pytest.mark.slow
 def test_the_callback_clips_in_the_trainers_place(tmp_path):
     given, norms, _ = train(tmp_path, settings={"max_grad_norm": 0.0}, max_grad_norm=0.01)
     assert given == []
@@ -231,12 +242,14 @@ def test_the_callback_clips_in_the_trainers_place(tmp_path):
     assert max(by_trainer) < 0.009
 
 
+@pytest.mark.slow
 def test_accumulated_gradients_are_clipped_once(tmp_path):
     settings = {"max_grad_norm": 0.0, "gradient_accumulation_steps": 2, "bf16": True}
     assert train(tmp_path, settings=settings, max_grad_norm=0.01)[1] == pytest.approx([0.01] * 2, rel=1e-3)
 
 
-def test_where_the_callback_cannot_clip(tmp_path):
+@pytest.mark.slow
+def test_clipping_by_the_callback_is_refused_where_it_cannot(tmp_path):
     with pytest.raises(OptionError, match="max_grad_norm must be a finite number above 0, received 0"):
         WellposedCallback(max_grad_norm=0)
     with pytest.raises(

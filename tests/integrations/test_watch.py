@@ -141,7 +141,7 @@ def test_the_prediction_is_that_of_the_weights_at_the_start_on_that_batch():
     assert not any(name.startswith("predicted/") for name in record[1])
 
 
-def test_chosen_nodes():
+def test_chosen_nodes_alone_are_logged():
     model, record = Net(), Record()
     optimizer = sgd(model)
     watch(model, optimizer, record, nodes=["h*", "relu"])
@@ -149,7 +149,7 @@ def test_chosen_nodes():
     assert {name for name in record[0] if name.startswith("signals/")} == {"signals/relu", "signals/head"}
 
 
-def test_sizes_of_updates():
+def test_updates_are_logged_relative_to_their_weights():
     model, record = mlp(), Record()
     nn.init.zeros_(model[4].weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -188,7 +188,7 @@ def test_a_plan_is_written_at_once_but_for_what_is_frozen():
     assert torch.equal(model[0].weight, reference[0].weight)
 
 
-def test_rates_of_groups():
+def test_rates_are_logged_relative_to_the_first_group():
     model, record = mlp(), Record()
     groups = [{"params": model[0].parameters(), "lr": 0.2}, {"params": model[2:].parameters(), "lr": 0.05, "name": "b"}]
     optimizer = torch.optim.SGD(groups)
@@ -197,7 +197,7 @@ def test_rates_of_groups():
     assert {name: record[0][name] for name in record[0] if name.startswith("rates")} == {"rates/0": 1, "rates/b": 0.25}
 
 
-def test_rates_that_a_scheduler_collapses():
+def test_rates_over_the_plan_show_what_a_scheduler_collapses():
     model, record = mlp(), Record()
     plan = wp.initialize_(model, X, method="mup")
     optimizer = torch.optim.AdamW(plan.param_groups(model, 1e-3, "adamw"))
@@ -216,7 +216,7 @@ def test_rates_that_a_scheduler_collapses():
     assert over == pytest.approx([asked[0] / multiplier for multiplier in asked], rel=1e-12)
 
 
-def test_nothing_is_a_single_groups_ratio():
+def test_a_single_group_has_no_rates_logged():
     model, record = mlp(), Record()
     optimizer = sgd(model)
     watch(model, optimizer, record)
@@ -249,7 +249,7 @@ def test_resumed_trainings_are_not_initialised_again():
     assert same(state_of(model), before)
 
 
-def test_two_optimizers():
+def test_two_optimizers_are_watched_together():
     model, record = mlp(), []
     optimizers = [sgd(model[0]), sgd(model[2:])]
     watch(model, optimizers, lambda figures, step: record.append((step, figures)), every=2)
@@ -299,7 +299,7 @@ def test_calls_without_gradients_are_no_example():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_models():
+def test_a_compiled_model_is_watched_alike():
     torch.manual_seed(0)
     model, plain = mlp(), mlp()
     plain.load_state_dict(model.state_dict())
@@ -350,7 +350,7 @@ def test_but_it_is_not_trained_where_it_was_to_be_initialised():
         train(model, optimizer, 1)
 
 
-def test_a_step_without_a_call_of_the_model():
+def test_a_step_without_a_call_of_the_model_is_an_error():
     model = mlp()
     optimizer = sgd(model)
     watch(model, optimizer, initialize="autoinit")
@@ -380,7 +380,7 @@ def test_infinities_are_shown():
         ({"seed": 3}, "option 'seed' is for a method"),
     ],
 )
-def test_settings_that_cannot_be_meant(settings, message):
+def test_settings_that_cannot_be_meant_are_refused(settings, message):
     model = mlp()
     with pytest.raises(OptionError, match=message):
         watch(model, sgd(model), **settings)
@@ -395,7 +395,7 @@ def test_what_is_no_optimizer_is_refused_before_a_plan_is_written():
     assert not model._forward_pre_hooks
 
 
-def test_unknown_options_and_nodes():
+def test_unknown_options_and_nodes_are_refused():
     model = mlp()
     optimizer = sgd(model)
     watch(model, optimizer, initialize="autoinit", gian=2)

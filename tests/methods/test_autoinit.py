@@ -81,7 +81,7 @@ class Silent(nn.Module):
         return self.inner(torch.zeros_like(x)) + x[:, :16]
 
 
-def test_a_weight_that_meets_nothing_but_zeros():
+def test_a_weight_that_meets_zeros_is_drawn_by_its_fan_in_and_warned_of():
     with pytest.raises(
         PlanError, match=r"inner: the signal that meets weight 'inner\.weight' is 0.*zero_signal='fan_in'"
     ):
@@ -107,6 +107,7 @@ class Recurrent(nn.Module):
         return state
 
 
+@pytest.mark.slow
 def test_a_state_that_starts_at_zero_is_scaled_by_where_it_settles():
     plan = wp.plan(Recurrent(torch.relu), X)
     said = plan.prescriptions["loop.weight"]
@@ -160,7 +161,7 @@ def test_the_papers_own_assumptions_give_another_plan_where_padding_counts():
 
 
 @pytest.mark.parametrize("options", [{"target_variance": 0.0}, {"distribution": "cauchy"}, {"zeros": "maybe"}])
-def test_bad_options(options):
+def test_bad_options_are_refused_by_name(options):
     with pytest.raises(OptionError, match=next(iter(options))):
         wp.plan(net(), X, **options)
 

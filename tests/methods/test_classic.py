@@ -45,7 +45,7 @@ def test_kaiming_has_the_std_of_torch(layer, mode):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_xavier_and_lecun(layer):
+def test_xavier_and_lecun_have_the_std_of_their_fans(layer):
     build, x = LAYERS[layer]
     module = build()
     fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(module.weight)
@@ -264,6 +264,6 @@ def test_default_records_what_the_model_did():
         ("xavier", "gain", "big", "gain must be a finite number above 0, received 'big'"),
     ],
 )
-def test_values_outside_their_range(method, option, value, message):
+def test_values_outside_their_range_are_refused(method, option, value, message):
     with pytest.raises(OptionError, match=message):
         plan(trace(nn.Linear(3, 3), torch.zeros(2, 3)), method=method, **{option: value})

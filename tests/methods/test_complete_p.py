@@ -41,7 +41,7 @@ def planned(model, **options):
 
 @pytest.mark.parametrize("scheme", ["autoinit", "lecun", "kaiming", "orthogonal", "topology"])
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-def test_against_its_scheme(scheme, alpha):
+def test_stds_are_those_of_the_scheme_times_the_factors_of_table_1(scheme, alpha):
     """Table 1 of the paper: std times c at the ends of branches, over √n_in at readouts, and the scheme's elsewhere."""
     model = Net(8, 32)
     ours = planned(model, scheme=scheme, alpha=alpha, base_depth=2, base_width=8).prescriptions
@@ -151,6 +151,7 @@ def test_constants_and_kept_values_are_multiplied():
         assert plan.prescriptions["blocks.1.down.weight"].absorbed == 1.0
 
 
+@pytest.mark.slow
 def test_models_that_scale_their_ends_themselves_are_drawn_anew():
     """GPT-2 divides the std of what ends its branches by √(2 layers); depth must not count twice."""
     transformers = import_library("transformers", what="the tests")
@@ -251,12 +252,12 @@ def test_heads_follow_the_base():
         ),
     ],
 )
-def test_options_out_of_range(options, message):
+def test_options_out_of_range_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         planned(Net(4, 16), **options)
 
 
-def test_bases_that_do_not_fit():
+def test_bases_that_do_not_fit_are_refused():
     model = Net(4, 16)
     with pytest.raises(OptionError, match=r"base is larger than Net: .* width 32 in the base and 16 here"):
         planned(model, base=Net(2, 32))
@@ -294,7 +295,7 @@ def test_models_without_streams_follow_their_width():
     assert (rates["0.weight"], rates["2.weight"], rates["4.weight"]) == (1.0, 0.25, 0.25)
 
 
-def test_branches_that_nothing_carries():
+def test_branches_that_nothing_carries_are_refused_or_left():
     model = Net(4, 16, end=nn.Tanh())
     with pytest.raises(PlanError, match=r"4 residual branches of Net have nothing that can carry .*tanh.*uncarried="):
         planned(model, base_depth=2)
@@ -493,7 +494,7 @@ def test_plans_are_saved_with_their_base(tmp_path):
     assert [g["lr"] for g in groups[0]] == [g["lr"] for g in groups[1]]
 
 
-def test_groups():
+def test_groups_have_the_rates_decays_and_epsilons_of_the_paper():
     model = Net(8, 32)
     plan = planned(model, base=Net(2, 8))
     by_name = {n: g for g in plan.param_groups(model, 1.0, "adamw", 0.1, betas=(0.8, 0.9)) for n in g["param_names"]}
@@ -527,12 +528,12 @@ def test_groups():
         plan.param_groups(model, 1.0, "adafactor")
 
 
-def test_groups_of_a_plan_of_another_model():
+def test_groups_of_a_plan_for_another_model_are_refused():
     with pytest.raises(PlanError):
         planned(Net(8, 32), base=Net(2, 8)).param_groups(Net(4, 32), 1.0)
 
 
-def test_a_model_on_meta():
+def test_a_model_on_meta_has_the_plan_of_the_cpu():
     with torch.device("meta"):
         model, base = Net(8, 32), Net(2, 8)
     on_cpu = planned(Net(8, 32), base=Net(2, 8)).prescriptions
@@ -542,7 +543,7 @@ def test_a_model_on_meta():
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
-def test_muon_with_adamw_for_the_rest():
+def test_muon_with_adamw_for_the_rest_trains_as_with_multipliers():
     """For c a power of two, Muon's bfloat16 arithmetic is the same on both sides."""
     model, reference = Net(8, 32), Net(8, 32)
     plan = planned(model, base=Net(2, 8))

@@ -100,7 +100,7 @@ def test_update_of_a_residual_branch_does_not_grow_with_depth() -> None:
     assert change(16, "kaiming") > 100 * change(4, "kaiming")
 
 
-def test_attention_parallel_and_nested_branches() -> None:
+def test_branches_of_attention_and_side_by_side_are_found() -> None:
     class Parallel(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -26,6 +26,7 @@ def spectrum(model: nn.Module, plan: wp.Plan):
     return jacobian_spectrum(model, X, plan=plan, inputs=WHITE, draws=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.GELU, nn.SiLU, nn.Hardtanh])
 def test_the_spectrum_is_narrow_where_others_are_wide(activation: type[nn.Module]) -> None:
     model = chain(activation)
@@ -64,7 +65,7 @@ def test_linear_layers_are_isometries() -> None:
     assert (found.smallest, found.largest) == (pytest.approx(1.0, abs=1e-3), pytest.approx(1.0, abs=1e-3))
 
 
-def test_layers_of_different_widths() -> None:
+def test_layers_of_different_widths_stay_near_an_isometry() -> None:
     model = nn.Sequential(nn.Linear(64, 200), nn.Tanh(), nn.Linear(200, 100), nn.Tanh(), nn.Linear(100, 40))
     found = spectrum(model, wp.plan(model, X, objective="isometry", inputs=WHITE))
     assert found.outputs == 40
@@ -74,6 +75,7 @@ def test_layers_of_different_widths() -> None:
     assert (alone.smallest, alone.largest) == (pytest.approx(1.0, abs=1e-3), pytest.approx(1.0, abs=1e-3))
 
 
+@pytest.mark.slow
 def test_relu_is_said_to_be_impossible_and_made_critical() -> None:
     model = chain(nn.ReLU, depth=6, width=64)
     plan = wp.plan(model, X, objective="isometry", inputs=WHITE)

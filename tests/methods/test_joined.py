@@ -175,7 +175,7 @@ def test_a_hyper_network_makes_a_weight_of_the_right_scale():
     assert wp.check(graph, plan=plan, draws=16).ok
 
 
-def test_a_made_weight_that_meets_zeros_or_overflow():
+def test_a_made_weight_that_meets_zeros_is_planned_by_its_fan_in():
     class Zeros(Made):
         def forward(self, x):
             return super().forward(0.0 * x)

@@ -94,7 +94,7 @@ def test_plans_from_before_readouts_had_a_base_keep_their_rates():
     assert rates[1]["2.weight"] == 128 / 64
 
 
-def test_zero_readouts():
+def test_readouts_are_zero_where_asked():
     said = wp.plan(mlp(16), torch.randn(8, 6), method="mup", readout="zero").prescriptions["4.weight"]
     assert (said.distribution, said.constant) == ("constant", 0.0)
 
@@ -151,7 +151,7 @@ def test_carrying_it_is_the_same_as_dividing(kind, optimizer):
     torch.testing.assert_close(*outputs, rtol=1e-9, atol=1e-12)
 
 
-def test_warnings():
+def test_heads_and_missing_readouts_are_warned_of():
     x = torch.randn(2, 5, 6)
     assert wp.plan(mlp(16), torch.randn(8, 6), method="mup").warnings == ()
     (said,) = wp.plan(Attention(), x, method="mup").warnings
@@ -165,7 +165,7 @@ def test_warnings():
     assert any("'4.weight' is left as it is" in said for said in plan.warnings)
 
 
-def test_options():
+def test_options_reach_the_scheme_and_wrong_ones_are_refused():
     model, x = mlp(16), torch.randn(8, 6)
     plan = wp.plan(model, x, method="mup", scheme="kaiming", scheme_options={"distribution": "uniform"})
     assert plan.prescriptions["2.weight"].distribution == "uniform"

@@ -93,6 +93,7 @@ def test_rates_are_those_of_two_tables() -> None:
     assert rates(doubled, planned(doubled))["words.weight"] == 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_what_steps_change_holds_at_every_width(optimizer: str) -> None:
     """Rows, hidden signals and scores move as far in the first steps of a net of 8 times the width."""

@@ -254,7 +254,7 @@ def test_the_constant_is_one_over_the_second_moment_and_the_degree(act):
     assert "eq. 17" in plan.prescriptions["w.12.weight"].reason
 
 
-def test_source_constants():
+def test_source_degrees_give_the_constants_of_equation_4():
     plan = made(Dag("2_22_021_2222"), degree="source")
     assert variance(plan, "24") == pytest.approx(2 / 2)
     assert variance(plan, "34") == pytest.approx(2 / 2)
@@ -263,7 +263,7 @@ def test_source_constants():
 
 
 @pytest.mark.parametrize("act", [torch.relu, functional.gelu, torch.sigmoid])
-def test_constants_with_means(act):
+def test_constants_count_the_means_of_activations(act):
     plan = made(Dag(DENSE, act, post=True))
     s, m = gaussian(act, 2), gaussian(act, 1)
     for d in range(1, 5):
@@ -299,7 +299,7 @@ def test_convolutions_count_all_their_taps():
 # ---- readouts and the rest ------------------------------------------------------------------------------------------
 
 
-def test_readouts():
+def test_readouts_have_the_std_of_their_kind():
     model = Dag(DENSE)
     said = {kind: made(model, readout=kind).prescriptions["readout.weight"] for kind in ("mean_field", "unit", "zero")}
     assert said["mean_field"].std == pytest.approx(1 / WIDTH)
@@ -420,6 +420,6 @@ def test_planning_leaves_the_model_as_it_was():
         ({"zeros": "drop"}, "unknown zeros 'drop'"),
     ],
 )
-def test_wrong_options(options, message):
+def test_wrong_options_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         made(Residual(1), **options)

@@ -94,7 +94,7 @@ def test_what_is_left_out_is_not_warned_of():
     assert not wp.plan(graph, skip=["a", "b"]).warnings
 
 
-def test_a_weight_that_meets_constants_alone():
+def test_a_weight_that_meets_constants_alone_is_kept_with_the_reason():
     class Constant(nn.Module):
         def __init__(self):
             super().__init__()

@@ -97,7 +97,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_fans(name):
+def test_fans_count_the_products_of_an_operator(name):
     model, x, expected = CASES[name]
     assert list(fans(model, x).values()) == [expected]
 
@@ -126,7 +126,7 @@ def test_the_fan_in_is_the_number_of_products(name):
     assert float(seen[contraction.node].max()) == fan_in
 
 
-def test_multihead_attention():
+def test_both_weights_of_multihead_attention_have_their_fans():
     model = nn.MultiheadAttention(E, 3, batch_first=True)
 
     class Self(nn.Module):
@@ -161,7 +161,7 @@ def test_recurrent_weights_are_found_one_by_one():
     }
 
 
-def test_groups_kinds_axes_and_biases():
+def test_a_contraction_tells_its_kind_groups_output_axis_and_bias():
     seen = found(nn.Sequential(nn.Conv2d(6, 8, 3, groups=2), nn.Flatten(), nn.Linear(392, 4)), IMAGE)
     conv, dense = seen["0.weight"], seen["2.weight"]
     assert (conv.kind, conv.groups, conv.output_axis, conv.bias) == ("conv", 2, 0, "0.bias")
@@ -212,7 +212,7 @@ def test_a_picture_under_kernels_that_are_signals_is_no_weight():
     assert wp.plan(graph).prescriptions["picture"].action == "keep"
 
 
-def test_roles():
+def test_parameters_have_the_roles_of_the_operators_that_use_them():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()

@@ -128,7 +128,7 @@ def test_where_nothing_is_carried_it_has_torchs_bits(norm_type, dtype):
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
-def test_an_optimizer_several_and_generators():
+def test_an_optimizer_or_several_or_a_generator_is_taken():
     _, net = two()
     backward(net)
     groups = groups_of(net)
@@ -153,7 +153,7 @@ def test_without_gradients_it_is_zero():
     assert net.stem.weight.grad is None
 
 
-def test_norms_that_are_not_finite():
+def test_norms_that_are_not_finite_are_returned_as_by_torch():
     for constants in ((1.0, 1.0), CONSTANTS):
         _, net = two()
         groups = [{**g, "carried": c} for g, c in zip(groups_of(net), (1.0, *constants), strict=True)]
@@ -187,7 +187,7 @@ def test_sparse_gradients_are_what_torch_makes_of_them():
             assert torch.equal(ours[1], theirs[1])
 
 
-def test_errors():
+def test_what_is_no_optimizer_and_no_norm_is_refused():
     _, net = two()
     with pytest.raises(OptionError, match=r"dicts with 'params'\), received Parameter; give optimizer or"):
         wp.clip_grad_norm_(net.parameters(), 1.0)
@@ -229,6 +229,7 @@ def _work(rank):
     return found
 
 
+@pytest.mark.slow
 @needs_newer_torch("FSDP2 does not run on CPU")
 def test_shards_count_as_the_whole(tmp_path):
     whole, _ = two()

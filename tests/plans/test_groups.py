@@ -132,7 +132,7 @@ def test_one_rate_for_all_without_mup_but_for_the_plans_own_multipliers():
     assert by_name(plan.param_groups(model, 0.1))["hidden.weight"] == 0.025
 
 
-def test_standard_rates_of_a_mup_plan():
+def test_a_mup_plan_gives_standard_rates_where_asked():
     model, plan = planned()
     assert set(by_name(plan.param_groups(model, 0.1, width="standard")).values()) == {0.1}
 
@@ -165,7 +165,7 @@ def test_every_trainable_parameter_once_and_ties_once():
     assert set(names) == {name for name, p in model.named_parameters() if p.requires_grad}
 
 
-def test_wrapped_models_and_stock_optimizers():
+def test_groups_of_wrapped_models_go_through_optimizers_unchanged():
     model, plan = planned()
     before = snapshot(model)
     groups = plan.param_groups(DataParallel(model), 0.1, "adamw", 0.01)
@@ -286,13 +286,13 @@ def test_muon_alone_is_refused_for_what_it_does_not_take():
         ({"optimizer": "rprop", "weight_decay": 0.1}, "rprop has no weight decay"),
     ],
 )
-def test_values_outside_their_range(changes, words):
+def test_values_outside_their_range_are_refused(changes, words):
     model, plan = planned()
     with pytest.raises(OptionError, match=words):
         plan.param_groups(model, **({"lr": 0.1} | changes))
 
 
-def test_a_plan_for_another_model_and_nothing_to_train():
+def test_a_plan_for_another_model_and_a_frozen_model_are_refused():
     model, plan = planned()
     with pytest.raises(PlanError, match="does not fit"):
         plan.param_groups(Block(32), 0.1)
@@ -301,7 +301,7 @@ def test_a_plan_for_another_model_and_nothing_to_train():
         plan.param_groups(model, 0.1)
 
 
-def test_untied_where_the_plan_ties():
+def test_an_untied_model_is_refused_where_the_plan_ties():
     model = Tied()
     plan = plan_for(model)
     model.head.weight = nn.Parameter(model.head.weight.detach().clone())

@@ -106,6 +106,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("plans") / "plan.json"
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(text=mutated())
 def test_a_damaged_file_gives_a_plan_or_our_error_and_an_error_writes_nothing(file: Path, text: str) -> None:

@@ -249,6 +249,7 @@ print(max(taken(8192, axis, dtype) for axis in (0, 1) for dtype in (torch.float3
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's /proc")
 def test_a_shard_takes_little_memory_beside_its_own():
     """The whole tensor has 268 MB; the shard is there before."""

@@ -208,6 +208,7 @@ def test_orthogonal_matrices_have_orthonormal_sides_and_the_std_asked_for(shape,
         torch.testing.assert_close(small, scale * torch.eye(min(rows, columns)).double(), atol=1e-6 * scale, rtol=0)
 
 
+@pytest.mark.slow
 def test_orthogonal_matrices_are_haar():
     """Eigenvalue angles of a Haar orthogonal 2×2 matrix of determinant 1 are uniform; QR without signs is not."""
     angles, determinants = [], []

@@ -261,6 +261,7 @@ class Holder(nn.Module):
         self.module = nn.Linear(3, 3)
 
 
+@pytest.mark.slow
 def test_prefixes_of_wrappers_are_seen_through_at_any_depth():
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
@@ -284,7 +285,7 @@ def process_group(tmp_path):
     torch.distributed.destroy_process_group()
 
 
-def test_distributed_data_parallel(process_group):
+def test_a_distributed_data_parallel_model_is_written(process_group):
     model = net()
     plan = plan_for(model)
     wrapped = nn.parallel.DistributedDataParallel(copy.deepcopy(model))
@@ -331,7 +332,7 @@ def test_every_rank_writes_its_shard_of_the_same_numbers(last_of_three_ranks):
             assert torch.equal(parameter.to_local(), whole), name
 
 
-def test_fully_sharded(process_group):
+def test_a_fully_sharded_model_is_written(process_group):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -344,7 +345,7 @@ def test_fully_sharded(process_group):
 
 
 @needs_newer_torch("FSDP2 does not run on CPU")
-def test_fully_sharded_on_meta(process_group):
+def test_a_fully_sharded_model_on_meta_is_written(process_group):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -683,6 +684,7 @@ def test_what_waits_for_a_thread_is_left_alone(monkeypatch):
         plan.apply_(model)
 
 
+@pytest.mark.slow
 def test_an_interruption_is_obeyed_within_a_second():
     """The plan takes longer, and much of it has not begun."""
     model = nn.Sequential(*[nn.Linear(3000, 3000) for _ in range(40)])

@@ -33,6 +33,7 @@ def drawn(page, tmp_path_factory):
     return draw(page, tmp_path_factory.mktemp("page"))
 
 
+@pytest.mark.slow
 def test_table_and_pictures_are_those_of_the_stored_results(drawn):
     stored = [DOCS / "results/summary.md", *(DOCS / "images/benchmarks").iterdir()]
     assert {str(path.relative_to(DOCS)) for path in stored} == set(drawn)

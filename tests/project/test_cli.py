@@ -52,7 +52,7 @@ def test_every_command_has_help(run, command):
     assert "Usage: wellposed " + command in out
 
 
-def test_version(run):
+def test_version_is_printed(run):
     code, out, _ = run("--version")
     assert (code, out) == (0, "wellposed 0.1.0\n")
 
@@ -220,6 +220,7 @@ def demo_in_a_process(folder, *words, before=""):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_demo_small_runs_without_the_model_libraries(tmp_path):
     blocked = "import sys; sys.modules.update(dict.fromkeys(('torchvision', 'timm', 'transformers'))); "
     done = demo_in_a_process(tmp_path, "--small", before=blocked)

@@ -214,6 +214,7 @@ def test_a_seed_is_of_the_model_too(run, folder, argv):
     assert said[0] == said[1] != said[2]
 
 
+@pytest.mark.slow
 def test_other_encodings_are_given_what_comes_nearest(folder):
     words = [sys.executable, "-m", "wellposed", "report", "first/net.py:build", "--draws", "0"]
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"}

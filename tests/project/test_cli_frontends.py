@@ -87,6 +87,7 @@ def saved(tmp_path):
     return model, f"keras:{tmp_path / 'model.keras'}"
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_planned_as_in_python(run, saved, tmp_path):
     model, name = saved
     code, _, err = run("plan", name, "--skip", "*/bias", "-o", tmp_path / "plan.json")
@@ -96,6 +97,7 @@ def test_a_saved_model_is_planned_as_in_python(run, saved, tmp_path):
     assert plan.prescriptions["lstm/lstm_cell/kernel"].reason.startswith("recurrent weights keep")
 
 
+@pytest.mark.slow
 def test_checks_and_reports_take_the_weights_of_the_file(run, saved):
     model, name = saved
     code, out, _ = run("check", name, "--draws", "4", "--json")
@@ -146,6 +148,7 @@ def test_rates_are_relative_to_those_of_a_base(run, net):
     assert 0.0 < rates["kernel"] < 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["training", "maker"])
 def test_models_of_keras_are_scored_refined_searched_and_compared(run, net, function, tmp_path):
     name = f"{net}:{function}"
@@ -206,6 +209,7 @@ def test_what_cannot_be_loaded_is_said(run, net, name, message):
     assert message in err
 
 
+@pytest.mark.slow
 def test_front_ends_are_imported_where_they_are_needed():
     code = (
         "import sys, torch; from wellposed import zoo; assert zoo.names.front_end(torch.nn.Linear(1, 1)) is None; "

@@ -199,7 +199,7 @@ def test_bad_usage_is_exit_code_two_with_a_short_message(run, file, argv, messag
     assert message in " ".join(err.split())
 
 
-def test_training_files(file):
+def test_a_training_file_makes_models_anew(file):
     told = zoo.load_training(f"{file}:training")
     first, second = told.make(), told.make()
     assert not torch.equal(first[0].weight, second[0].weight)
@@ -237,6 +237,7 @@ def test_lr_checks_coordinates_over_sizes(run, file):
     assert any(row["off"] for row in told["coordinates"])
 
 
+@pytest.mark.slow
 def test_transfer_trains_a_family_and_draws_it(run, file, tmp_path):
     picture = tmp_path / "picture.svg"
     argv = ["transfer", f"{file}:family", "--sizes", "8,16", "--axis", "width", "-O", "widen=1", "-O", "refine=0"]
@@ -269,7 +270,7 @@ def test_transfer_trains_a_family_and_draws_it(run, file, tmp_path):
         (["transfer", "{}:family", "--sizes", "8,16", "--way", "own", "--way", "own"], "--way own was given twice"),
     ],
 )
-def test_families_that_are_none(run, file, argv, message):
+def test_what_is_no_family_is_refused(run, file, argv, message):
     code, out, err = run(*(part.format(file) for part in argv))
     assert (code, out) == (2, "")
     assert message in " ".join(err.split())

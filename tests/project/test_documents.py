@@ -120,6 +120,7 @@ def registries():
         table.update(entries)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("registries")
 @pytest.mark.filterwarnings("ignore:.*treespec.*:FutureWarning")  # Lightning's, about torch
 @pytest.mark.filterwarnings("ignore:.*num_workers.*:UserWarning")  # Lightning's advice on loaders
@@ -187,7 +188,7 @@ def test_extras_exist_wherever_they_are_named():
 
 
 @pytest.mark.parametrize("name", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
-def test_lines_are_short(name):
+def test_lines_of_the_documents_are_short(name):
     for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), 1):
         code = line.startswith("`") and line.endswith("`")  # a command is one line
         breakable = not line.startswith(("|", "![")) and not code and " " in line.strip()

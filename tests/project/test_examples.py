@@ -38,6 +38,7 @@ NEEDS = {"large_ray.py": "ray", "ray_tune.py": "ray.tune"}
 """What an example needs that the tests' environment does not have."""
 
 
+@pytest.mark.slow
 @by_name(SCRIPTS)
 def test_script_runs(path, tmp_path):
     if path.name in NEEDS:
@@ -51,6 +52,7 @@ def test_script_runs(path, tmp_path):
     assert not list(tmp_path.iterdir()), "an example leaves files behind"
 
 
+@pytest.mark.slow
 def test_the_ranks_of_the_walk_through_write_and_save_their_shards(tmp_path):
     write_titled(ROOT / "docs" / "large.md", tmp_path)
     script = (tmp_path / "write.py").read_text(encoding="utf-8")
@@ -74,6 +76,7 @@ def test_script_says_what_it_is_and_how_to_run_it(path):
     assert not re.search(r"wellposed[\w.]*\._|import _", text), "examples use public names"
 
 
+@pytest.mark.slow
 @by_name(NOTEBOOKS)
 def test_notebook_prints_what_it_shows(path):
     notebook = json.loads(path.read_text(encoding="utf-8"))

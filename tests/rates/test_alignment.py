@@ -16,7 +16,7 @@ def plain(found):
     return Layout(dict.fromkeys(found, "linear"), dict.fromkeys(found, 0), frozenset())
 
 
-def test_first_with_first_and_last_with_last():
+def test_blocks_are_matched_by_their_share_of_the_depth():
     found = {place.names[0]: place for place in aligned([plain(names(3)), plain(names(5)), plain(names(9))])}
     assert list(found) == names(3)
     assert found["blocks.0.up"].names == ("blocks.0.up",) * 3
@@ -26,7 +26,7 @@ def test_first_with_first_and_last_with_last():
     assert [place.repeated for place in found.values()] == [False] + [True] * 6 + [False]
 
 
-def test_between_two_blocks():
+def test_a_place_between_two_blocks_is_interpolated():
     (first, middle, last) = aligned([plain([f"b.{i}" for i in range(3)]), plain([f"b.{i}" for i in range(4)])])
     assert middle.nodes[1] == (("b.1", pytest.approx(0.5)), ("b.2", pytest.approx(0.5)))
     assert (first.names[1], last.names[1]) == ("b.0", "b.3")

@@ -49,6 +49,7 @@ def adamw(given, batch, seed):
     return mean_squares(torch.optim.AdamW, given, batch, 4000, seed, **options)
 
 
+@pytest.mark.slow
 def test_adamw_trains_alike_sample_by_sample():
     given = Hyperparameters(lr=0.03, weight_decay=0.01, betas=(0.99, 0.998), eps=0.5)
     carried = over_budget(given, batch=(FIRST, RATIO * FIRST)).hyperparameters
@@ -80,6 +81,7 @@ def test_adam_with_decay_in_the_gradient_keeps_it():
     assert apart(before, train(as_adamw, RATIO * FIRST, 2)) > 8
 
 
+@pytest.mark.slow
 def test_sgd_trains_alike_sample_by_sample():
     given = Hyperparameters(lr=1e-4, weight_decay=0.05, momentum=0.9)
     carried = over_budget(given, optimizer="sgd", batch=(2, 8)).hyperparameters
@@ -102,7 +104,7 @@ def test_sgd_trains_alike_sample_by_sample():
 # ---- the numbers -----------------------------------------------------------------------------------------------------
 
 
-def test_batch_and_length_together():
+def test_batch_and_length_multiply():
     budget = over_budget(ADAM, batch=(256, 1024), tokens=(1e9, 1.6e10))
     after = budget.hyperparameters
     assert after.lr == pytest.approx(3e-4 * 2 / 4)
@@ -152,7 +154,7 @@ def test_sgd_and_its_momentum():
     assert longer.hyperparameters.weight_decay == pytest.approx(SGD.weight_decay / 4)
 
 
-def test_exponents_that_are_given():
+def test_given_exponents_are_used_and_called_empirical():
     budget = over_budget(ADAM, batch=(1, 4), tokens=(1, 16), batch_exponent=1.0, length_exponent=0.3, decay_exponent=0)
     assert budget.hyperparameters.lr == pytest.approx(3e-4 * 4 * 16**-0.3)
     assert budget.hyperparameters.lr * budget.hyperparameters.weight_decay == pytest.approx(3e-5 * 4)
@@ -187,7 +189,7 @@ def test_it_shows_itself():
     assert "<table>" in budget._repr_html_()
 
 
-def test_warnings():
+def test_what_nothing_vouches_for_is_warned_of():
     (warning,) = over_budget(ADAM, batch=(256, 512)).warnings
     assert warning == (
         "nothing says that the larger batch is below the critical one, beyond which rates grow by less; give "
@@ -209,7 +211,7 @@ def test_warnings():
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
-def test_means_that_would_remember_less_than_a_step():
+def test_means_that_would_remember_less_than_a_step_are_refused():
     with pytest.raises(OptionError, match=r"betas\[0\]=0.9 would become 0: with batches 10 times .* is below 10$"):
         over_budget(ADAM, batch=(64, 640))
     over_budget(ADAM, batch=(64, 639))
@@ -218,7 +220,7 @@ def test_means_that_would_remember_less_than_a_step():
 
 
 @pytest.mark.parametrize("batch", [(64, 512), (512, 64)])
-def test_batches_beyond_the_critical_one(batch):
+def test_batches_beyond_the_critical_one_are_refused(batch):
     with pytest.raises(OptionError, match=r"batch 512 is beyond the critical one, 500: .* use a smaller batch"):
         over_budget(ADAM, batch=batch, critical_batch=500)
     over_budget(ADAM, batch=batch, critical_batch=512)
@@ -236,19 +238,19 @@ def test_batches_beyond_the_critical_one(batch):
         ("asgd", "none has been derived for its steps"),
     ],
 )
-def test_optimizers_without_a_rule(optimizer, why):
+def test_optimizers_without_a_rule_are_refused(optimizer, why):
     with pytest.raises(OptionError, match=f"no rule carries the hyperparameters of '{optimizer}' over .*{why}.*; tune"):
         over_budget(Hyperparameters(lr=0.1), optimizer=optimizer, batch=(1, 2))
 
 
-def test_optimizers_that_are_not_known():
+def test_unknown_optimizers_are_refused():
     with pytest.raises(OptionError, match="unknown optimizer 'sdg'"):
         over_budget(ADAM, optimizer="sdg", batch=(1, 2))
     with pytest.raises(UnsupportedError, match="adafactor"):
         over_budget(ADAM, optimizer="adafactor", batch=(1, 2))
 
 
-def test_values_out_of_range():
+def test_values_out_of_range_are_refused():
     with pytest.raises(OptionError, match="nothing to carry over: give batch="):
         over_budget(ADAM)
     for wrong in (8, (8,), (0, 8), (8, -1), (8, math.inf), ("8", "16"), "12", (1, 2, 3), (True, 2)):
@@ -282,12 +284,12 @@ def test_values_out_of_range():
         ({"lr": 1.0, "momentum": 1}, "momentum must be at least 0 and below 1, received 1"),
     ],
 )
-def test_hyperparameters_out_of_range(settings, message):
+def test_hyperparameters_out_of_range_are_refused(settings, message):
     with pytest.raises(OptionError, match=message):
         Hyperparameters(**settings)
 
 
-def test_lists_of_a_settings_file():
+def test_lists_of_a_settings_file_are_taken_as_pairs():
     given = Hyperparameters(lr=3e-4, betas=[0.9, 0.95])
     assert given.betas == (0.9, 0.95)
     assert wp.rates.over_budget(given, batch=[1, 2]).hyperparameters.betas == pytest.approx((0.8, 0.9))

@@ -99,6 +99,7 @@ def optimizer(kind, lr, example, method="mup", **options):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "lr"), [("sgd", 0.1), ("adam", 2e-3), ("muon", 0.02)])
 def test_mup_passes_and_the_standard_parametrisation_fails(kind, lr):
     if kind == "muon" and not hasattr(torch.optim, "Muon"):
@@ -129,12 +130,12 @@ def test_rates_without_the_initialisation_and_the_reverse_fail():
     assert not coordinate_check(mlp, WIDTHS[:3], loss, (X, Y), halves("mup", "standard")).ok
 
 
-def test_convolutions_with_batch_norm_and_a_skip():
+def test_convolutions_with_batch_norm_and_a_skip_pass():
     found = coordinate_check(Convolutions, WIDTHS[:3], loss, (IMAGES, Y[:12]), optimizer("adam", 2e-3, IMAGES))
     assert found.ok, str(found)
 
 
-def test_a_transformer_with_more_heads():
+def test_a_transformer_with_more_heads_passes():
     made = optimizer("adam", 2e-3, TOKENS)
     found = coordinate_check(lambda n: Language(n, n // 16), WIDTHS[:3], next_token, TOKENS, made)
     assert found.ok, str(found)
@@ -266,7 +267,7 @@ def test_outputs_of_branches_are_not_compared_over_depth():
     assert {"1.up", "2.up", "1:add", "2:add#2", "0", "3", "4"} <= names
 
 
-def test_json_of_the_check():
+def test_json_tells_the_whole_check():
     found = coordinate_check(mlp, WIDTHS[:2], loss, (X, Y), optimizer("sgd", 1e30, X), seeds=1)
     told = json.loads(found.to_json())
     assert (told["axis"], told["sizes"], told["diverged"], told["ok"]) == ("width", [32, 64], [32, 64], False)
@@ -274,7 +275,7 @@ def test_json_of_the_check():
     assert [row["name"] for row in told["coordinates"]] == [c.name for c in found.coordinates]
 
 
-def test_errors():
+def test_bad_sizes_losses_and_optimizers_are_refused():
     made = optimizer("sgd", 0.1, X)
     with pytest.raises(OptionError, match="at least two"):
         coordinate_check(mlp, [64, 64], loss, (X, Y), made)

@@ -244,7 +244,7 @@ def test_attributes_of_parameters_are_an_obstacle() -> None:
         obstacle_of(build)
 
 
-def test_dropout_is_none() -> None:
+def test_dropout_is_no_obstacle() -> None:
     seen = obstacle_of(lambda: nn.Sequential(nn.Linear(5, 20), nn.Dropout(0.5), nn.Linear(20, 3)))
     assert seen.obstacle is None
     assert not seen.noisy
@@ -278,7 +278,7 @@ def test_a_gradient_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         (lambda m, lr: SGD([*m.parameters(), nn.Parameter(torch.ones(1))], lr=lr), "no parameter of the model"),
     ],
 )
-def test_optimizers_that_cannot_be_vectorised(optimizer: Any, message: str) -> None:
+def test_optimizers_that_cannot_be_vectorised_are_an_obstacle(optimizer: Any, message: str) -> None:
     assert message in obstacle_of(perceptron, optimizer).obstacle
 
 

@@ -293,7 +293,7 @@ def test_one_order_for_all_seeds_is_warned_of() -> None:
     assert not search(model_fn, loss_fn, loader(), seeds=1).warnings
 
 
-def test_batches_that_are_none() -> None:
+def test_what_is_no_batch_is_refused() -> None:
     with pytest.raises(OptionError, match="batches or a function of the seed, received int"):
         search(model_fn, loss_fn, 3)
     with pytest.raises(RateError, match=r"batches\(seed\) must return batches, not int"):
@@ -364,7 +364,7 @@ class Stream(IterableDataset[Any]):
         ([], None, "ran out"),
     ],
 )
-def test_batches_that_run_out(batches: Any, steps: int | None, message: str) -> None:
+def test_batches_that_run_out_are_an_error(batches: Any, steps: int | None, message: str) -> None:
     with pytest.raises(RateError, match=message):
         search(model_fn, loss_fn, batches, steps=steps)
 
@@ -470,7 +470,7 @@ def test_any_other_optimizer_is_trained_one_by_one() -> None:
     assert any("RMSprop has no vectorised steps" in text for text in found.warnings)
 
 
-def test_noise_is_told() -> None:
+def test_a_noisy_loss_is_warned_of() -> None:
     count = itertools.count()
 
     def noisy(model: nn.Module, batch: Any) -> Tensor:
@@ -500,12 +500,12 @@ def test_a_stack_that_is_slower_is_not_used(monkeypatch: pytest.MonkeyPatch) -> 
         ({"optimizer": "sdg"}, OptionError, "did you mean 'sgd'"),
     ],
 )
-def test_options_out_of_range(options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_options_out_of_range_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         search(**options)
 
 
-def test_model_functions_that_make_no_sense() -> None:
+def test_model_functions_that_make_no_model_are_refused() -> None:
     with pytest.raises(RateError, match=r"must return an nn.Module, not int"):
         search(lambda: 3)
     with pytest.raises(RateError, match=r"Tanh has no parameters"):
@@ -547,6 +547,7 @@ leave()
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_agree_with_one(tmp_path: Path) -> None:
     code = WORKER.format(path=[str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "src")])
     arguments = [str(tmp_path / "store"), str(tmp_path / "journal")]

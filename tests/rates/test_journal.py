@@ -68,6 +68,7 @@ search(Path(sys.argv[1]), grid=(0.03, 0.1, 0.3, 1.0), seeds=2)
 """
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_after_a_kill(tmp_path: Path, trained: list[Member]) -> None:
     path = tmp_path / "journal.jsonl"
     code = KILLED.format(path=[str(Path(__file__).parent), str(Path(__file__).parents[2] / "src")])

@@ -188,6 +188,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_predicted_is_what_is_measured(name: str) -> None:
     """Over draws of the weights and the readout, within four standard errors and what a finite width adds.
@@ -358,7 +359,7 @@ def test_a_weight_that_is_used_elsewhere_keeps_its_scale() -> None:
 
 
 @pytest.mark.parametrize("predict", [False, True])
-def test_they_count_for_a_part_of_the_kernel(predict: bool) -> None:
+def test_scale_free_weights_count_for_a_part_of_the_kernel(predict: bool) -> None:
     """The stem's gradient is the largest part of the kernel of all parameters."""
     torch.manual_seed(0)
     net, x = PreNorm(), torch.zeros(4, 6)
@@ -374,7 +375,7 @@ def test_they_count_for_a_part_of_the_kernel(predict: bool) -> None:
 
 @pytest.mark.parametrize("predict", [False, True])
 @pytest.mark.parametrize("length", [0.7, 1.0, 3.0])
-def test_the_part_is_the_one_at_the_rate_that_comes_out(predict: bool, length: float) -> None:
+def test_the_part_of_a_scale_free_weight_is_that_at_the_answer(predict: bool, length: float) -> None:
     """One such weight θ: r is the root of r = K^(-1/2) (K̄/K)^(1/4), θ's part being |θ|²/(|θ|² + A r² K_θ); scipy's."""
     torch.manual_seed(0)
     net = nn.Sequential(
@@ -400,7 +401,7 @@ def test_the_part_is_the_one_at_the_rate_that_comes_out(predict: bool, length: f
     assert 0.01 < told.figures["turned"] < 0.999
 
 
-def test_behind_batch_norms_they_are_left_out() -> None:
+def test_scale_free_weights_behind_batch_norms_are_left_out() -> None:
     torch.manual_seed(0)
     net, x = PreNorm(nn.BatchNorm1d), torch.randn(4, 6)
     told, without = (relative(net, x, rule="kernel", scale_free=how) for how in (None, False))
@@ -420,7 +421,7 @@ def test_steps_that_are_small_beside_a_weight_count_in_full() -> None:
     assert found.counted() == (2.0, 1.0)
 
 
-def test_where_nothing_else_limits_the_rate_they_count_in_full() -> None:
+def test_scale_free_weights_count_in_full_where_nothing_else_limits_the_rate() -> None:
     class Residual(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -440,7 +441,7 @@ def test_where_nothing_else_limits_the_rate_they_count_in_full() -> None:
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 
-def test_bad_options() -> None:
+def test_bad_options_are_refused() -> None:
     net, x = perceptron(), torch.zeros(2, 100)
     with pytest.raises(OptionError, match="samples must be"):
         relative(net, x, rule="kernel", samples=1)

@@ -183,7 +183,7 @@ def test_the_expectation_is_that_of_dense_jacobians():
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
-def test_chains_of_relu_layers(depth):
+def test_chains_of_relu_layers_have_their_closed_form(depth):
     """For z_L of Gaussian layers S = n Σ_lm a_l a_m (1 + 2 min(k_l, k_m)), k_l = L - l, a_1 = 1 and 1/2 behind."""
     width = 256
     layers = [nn.Linear(width, width, bias=False)]
@@ -205,7 +205,7 @@ def test_chains_of_relu_layers(depth):
     assert abs(np.mean(values) - expected) < 4 * error + 4 * depth / width * expected
 
 
-def test_several_draws_from_a_plan():
+def test_draws_of_a_plan_are_averaged():
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
     x = torch.randn(2, 16)
     plan = wp.plan(model, x, seed=5)
@@ -290,7 +290,7 @@ def received(model, *example):
     return [graph.values[v].name for v in found.values], len(found.weights)
 
 
-def test_readouts():
+def test_readouts_are_left_out_of_the_update():
     class Heads(nn.Module):
         def __init__(self):
             super().__init__()
@@ -332,7 +332,7 @@ def test_a_network_of_a_readout_alone_is_refused():
         relative(Constant(), torch.randn(1, 4))
 
 
-def test_samples_of_a_batch():
+def test_one_sample_stands_for_a_batch_unless_it_is_normalised():
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     normed = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
@@ -350,7 +350,7 @@ def test_samples_of_a_batch():
 # ---- the public function --------------------------------------------------------------------------------------------
 
 
-def test_near_matches_and_bad_options():
+def test_bad_options_are_refused_with_near_matches():
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(1, 4)
     with pytest.raises(OptionError, match="unknown rate rule 'maximal_updates'; did you mean 'maximal_update'"):
         relative(model, x, rule="maximal_updates")
@@ -370,7 +370,7 @@ def test_near_matches_and_bad_options():
         relative(wp.trace(model, x), x)
 
 
-def test_rules_of_ones_own():
+def test_users_register_rules_of_their_own():
     @rates.rate_rule("one")
     def one(graph, *, power=1.0):
         return rates.RelativeRate(value=len(graph.parameters) ** power, rule="one", reason="count")
@@ -387,7 +387,7 @@ def test_rules_of_ones_own():
         del relative.__globals__["_RULES"]["one"]
 
 
-def test_exponents_and_a_seed():
+def test_the_exponent_is_a_power_and_the_seed_changes_the_value():
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)), torch.randn(1, 4)
     half, whole = relative(model, x), relative(model, x, exponent=1)

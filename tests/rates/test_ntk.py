@@ -179,7 +179,7 @@ def conv_net():
     ],
     ids=["dense", "convolutions"],
 )
-def test_measured_kernels(make, shape):
+def test_predicted_kernels_are_those_measured(make, shape):
     model = make()
     plan = wp.plan(model, torch.randn(1, *shape), method="autoinit", inputs=wp.Input.white())
     found = rates.relative(model, torch.randn(1, *shape), rule="ntk", plan=plan)
@@ -199,7 +199,7 @@ def test_the_batch_and_the_number_of_outputs_do_not_matter():
     assert values[0] == pytest.approx(values[1])
 
 
-def test_exponent_and_readout_share():
+def test_the_exponent_is_a_power_and_the_readout_has_its_share():
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU(), nn.Linear(16, 4, bias=False))
     half, whole = (rates.relative(model, torch.randn(2, 8), rule="ntk", exponent=e) for e in (0.5, 1.0))
     assert whole.value == pytest.approx(half.value**2)
@@ -237,7 +237,7 @@ def test_frozen_parameters_do_not_count():
 
 
 @pytest.mark.parametrize("exponent", [0.0, -1.0, math.nan, "half"])
-def test_bad_exponents(exponent):
+def test_bad_exponents_are_refused(exponent):
     with pytest.raises(OptionError, match="exponent must be a finite number above 0"):
         rates.relative(nn.Linear(2, 2), torch.randn(1, 2), rule="ntk", exponent=exponent)
 

@@ -34,7 +34,8 @@ def enumerated(edges, source, sink):
     return Moments(*(sum(length**k for length in lengths) for k in range(4)))
 
 
-def test_every_graph_of_five_vertices():
+@pytest.mark.slow
+def test_every_graph_of_five_vertices_is_counted():
     """All 3^10 strings of none, skip and linear-ReLU edges: the eight possible paths of each, by arrays."""
     kinds = np.array(list(itertools.product(range(3), repeat=len(PAIRS))), dtype=np.int8)
     assert len(kinds) == 59_049
@@ -51,8 +52,9 @@ def test_every_graph_of_five_vertices():
     assert (expected[:, 0] > 0).sum() == 56_578
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(0, 4)), max_size=24))
-def test_any_graph(drawn):
+def test_any_graph_is_counted_as_by_enumeration(drawn):
     """Parallel edges, edges of several activations, vertices that nothing reaches, in any order."""
     edges = [(f"v{a}", f"v{b}", r) for a, b, r in drawn if a < b]
     assert moments(edges, "v0", "v7") == enumerated(edges, "v0", "v7")
@@ -93,7 +95,7 @@ STRINGS = ("2_22_222_2222", "1_22_120_1121", "1_11_111_1112", "2_02_002_0002", "
 
 @pytest.mark.parametrize("zeros", [False, True], ids=["left out", "times 0"])
 @pytest.mark.parametrize("string", STRINGS)
-def test_traced_modules(string, zeros):
+def test_traced_modules_are_counted_as_their_strings(string, zeros):
     kinds = map(int, string.replace("_", ""))
     edges = [(a, b, int(kind == 2)) for (a, b), kind in zip(PAIRS, kinds, strict=True) if kind]
     want = enumerated(edges, 0, 4)
@@ -147,7 +149,7 @@ class Residual(nn.Module):
         return x
 
 
-def test_a_thousand_blocks():
+def test_a_thousand_blocks_are_counted_in_under_a_second():
     """Σ C(n, k) k³ = n² (n + 3) 2^(n-3), exactly; counted in under a second."""
     n = 1000
     graph = wp.trace(Residual(n), torch.zeros(2, 4))
@@ -202,7 +204,7 @@ def test_more_paths_than_a_number_can_hold():
         paths(wp.trace(Residual(40), torch.zeros(2, 4)), exponent=50.0)
 
 
-def test_wrong_options():
+def test_wrong_options_are_refused():
     graph = wp.trace(Residual(2), torch.zeros(2, 4))
     with pytest.raises(OptionError, match="did you mean 'side'"):
         paths(graph, kernel="sides")

@@ -76,7 +76,7 @@ COLLAPSING = {
 
 @pytest.mark.filterwarnings("ignore:.*epoch parameter in `scheduler.step:UserWarning")
 @pytest.mark.parametrize("name", KEEPING)
-def test_these_keep_the_ratios(name):
+def test_multiplying_schedulers_keep_the_ratios(name):
     model, optimizer = prepared()
     asked = [group["lr_multiplier"] for group in optimizer.param_groups]
     watcher = guard(optimizer)
@@ -95,7 +95,7 @@ def test_these_keep_the_ratios(name):
 
 
 @pytest.mark.parametrize("name", COLLAPSING)
-def test_the_guard_notices_these(name):
+def test_the_guard_notices_schedulers_that_overwrite_rates(name):
     model, optimizer = prepared()
     guard(optimizer)
     scheduler = COLLAPSING[name](optimizer)
@@ -165,7 +165,7 @@ def test_it_warns_once_if_asked_and_stops_when_removed():
     step(model, optimizer)
 
 
-def test_rates_of_0_and_two_families():
+def test_rates_of_0_and_of_two_families_pass_the_check():
     model, optimizer = prepared()
     for group in optimizer.param_groups:
         group["lr"] = 0.0
@@ -186,7 +186,7 @@ def test_a_thousandth_is_noticed_and_rounding_is_not():
         check_ratios(optimizer.param_groups)
 
 
-def test_errors():
+def test_what_is_no_prepared_optimizer_is_refused():
     with pytest.raises(OptionError, match="a torch optimizer, received Linear"):
         guard(nn.Linear(2, 2))
     with pytest.raises(OptionError, match="action"):
@@ -216,7 +216,7 @@ class WithLoss(nn.Module):
 @pytest.mark.skipif(not HAS_TRAINER, reason="needs pip install transformers accelerate")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "cosine_with_restarts", "polynomial", "constant_with_warmup"])
-def test_the_trainer_of_transformers(schedule, tmp_path):
+def test_schedules_of_transformers_keep_the_ratios(schedule, tmp_path):
     transformers = zoo.import_library("transformers")
     model = WithLoss()
     plan = wp.initialize_(model.net, X, method="mup")
@@ -248,7 +248,7 @@ def test_the_trainer_of_transformers(schedule, tmp_path):
 @pytest.mark.skipif(not HAS_LIGHTNING, reason="needs pip install 'wellposed[lightning]'")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["OneCycleLR", "CosineAnnealingLR", "LambdaLR"])
-def test_the_trainer_of_lightning(name, tmp_path):
+def test_schedules_of_lightning_keep_the_ratios(name, tmp_path):
     zoo.import_torchvision()  # lightning imports torchvision where there is one
     import lightning
     from lightning.pytorch.callbacks import LearningRateMonitor

@@ -104,6 +104,7 @@ def blocks() -> nn.Module:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "example"),
     [
@@ -161,7 +162,7 @@ def test_transfer_takes_it_for_rates_of_adam() -> None:
     assert "'signed' is for Adam and the like" in said
 
 
-def test_bad_options() -> None:
+def test_bad_options_are_refused() -> None:
     net, x = perceptron(), torch.zeros(2, INPUTS)
     with pytest.raises(OptionError, match="samples"):
         relative(net, x, rule="signed", samples=0)

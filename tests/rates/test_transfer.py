@@ -56,7 +56,7 @@ def size(model):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_the_rate_times_the_ratio_of_relative_rates():
+def test_the_rate_is_multiplied_by_the_ratio_of_relative_rates():
     small, large = chain(1), chain(4)
     moved = transfer(BASE, X, base=small, target=large, rule="by_parameters", power=0.5)
     ratio = (size(large) / size(small)) ** -0.5
@@ -154,7 +154,7 @@ def test_other_inputs_or_another_loss_are_refused():
     transfer(0.1, base=wp.trace(chain(1), X), target=wp.trace(chain(2), torch.randn(9, 6)), rule="by_parameters")
 
 
-def test_other_errors():
+def test_unknown_rules_axes_and_rates_are_refused():
     with pytest.raises(OptionError, match="did you mean 'paths'"):
         transfer(BASE, X, base=chain(1), target=chain(2), rule="path")
     with pytest.raises(OptionError, match="unknown axis 'deep'"):
@@ -220,7 +220,7 @@ def test_a_short_search_is_averaged_with_the_rule():
         ({"search": "short", "loss_fn": loss_fn, "batches": batches(count=8)}, "40 are needed, one for each step"),
     ],
 )
-def test_a_search_that_cannot_be_made(options, message):
+def test_a_search_that_cannot_be_made_is_refused(options, message):
     with pytest.raises((OptionError, RateError), match=message):
         transfer(BASE, X, base=chain(1), target=chain(2), rule="by_parameters", **options)
 

@@ -36,7 +36,7 @@ def true_centre(function):
 
 
 @pytest.mark.parametrize("centre", [-0.5, -0.2, 0.0, 0.3])
-def test_the_centre_of_a_parabola(centre):
+def test_the_centre_of_a_parabola_is_found(centre):
     found = valley(curve(lambda o: parabola(o, centre), range(-6, 7)), START)
     assert found.centre == pytest.approx(centre, abs=0.05)
     assert found.high - found.low == pytest.approx(2 * math.sqrt(SHARE * START / 0.1), abs=0.2)
@@ -65,7 +65,7 @@ def test_losses_above_the_start_count_as_the_start():
     assert loss_at(losses | {2.0: 1e9}, 1.0, START) == START
 
 
-def test_ends_that_are_open():
+def test_open_ends_are_told_and_continued():
     falling = valley(curve(lambda o: -0.1 * o, range(5)), START)
     assert (falling.below, falling.above) == (False, True)
     assert further([falling], [{}]) == (False, True)

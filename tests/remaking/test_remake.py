@@ -187,7 +187,7 @@ class Masked(nn.Module):
         self.written.fill_(True)
 
 
-def test_truth_values():
+def test_masks_of_truth_values_are_made_again():
     made = values(on_meta(lambda: Masked(1)))
     assert "unwritten" not in made
     assert torch.equal(made["written"], torch.ones(4, dtype=torch.bool))
@@ -202,7 +202,7 @@ class Windowed(nn.Module):
         self.register_buffer("seen", torch.tril(torch.ones(size, size, dtype=torch.bool)))
 
 
-def test_many_large_masks():
+def test_many_large_masks_are_made_again():
     made = values(on_meta(lambda: nn.Sequential(*(Windowed(2048) for _ in range(12)))))
     assert len(made) == 12
     assert all(torch.equal(mask, torch.ones(2048, 2048, dtype=torch.bool).tril()) for mask in made.values())
@@ -315,7 +315,7 @@ def test_how_a_model_was_made_can_be_noted():
     assert "gain" not in values(model)
 
 
-def test_ties_and_real_models():
+def test_ties_are_made_once_and_real_models_are_left():
     shared = on_meta(lambda: nn.Linear(3, 3))
     made = remade(nn.Sequential(shared, shared))
     assert made.keys() == {id(shared.weight), id(shared.bias)}

@@ -27,6 +27,7 @@ def report():
     return wp.report(model, example, draws=3, seed=1)
 
 
+@pytest.mark.slow
 def test_it_shows_the_own_weights_and_the_plan_both_ways(report):
     assert [item.label for item in report.initialisations] == ["own", "plan"]
     for item in report.initialisations:
@@ -66,6 +67,7 @@ def test_the_parameters_are_told_as_they_are_and_as_they_will_be(report):
         assert (row.fan_in, row.fan_out, row.reason) == (said.fan_in, said.fan_out, said.reason)
 
 
+@pytest.mark.slow
 def test_a_good_model_is_called_good_and_a_bad_one_bad():
     model, example = mlp(30)
     before = wp.report(model, example, draws=2)
@@ -86,6 +88,7 @@ def test_a_good_model_is_called_good_and_a_bad_one_bad():
     assert after.judgement.sentence.startswith("Well initialised")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "example"), [mlp(30), mlp(8), residual(), residual(40)])
 def test_the_sentence_says_what_the_charts_show(model, example):
     report = wp.report(model, example, draws=2)
@@ -102,6 +105,7 @@ def test_the_sentence_says_what_the_charts_show(model, example):
             assert f"(from {low} at {places[0]} to {high} at {places[1]})" in said
 
 
+@pytest.mark.slow
 def test_inputs_that_become_alike_are_told_with_the_reason():
     by_biases, example = mlp(15)
     found = wp.report(by_biases, example, draws=1)
@@ -165,6 +169,7 @@ def printed(report):
     return console.export_text()
 
 
+@pytest.mark.slow
 def test_what_the_budget_is_over_for_is_left_out_and_said_the_least_important_first(monkeypatch):
     model, example = mlp(8)
     whole = wp.report(model, example, draws=2, budget=None)

@@ -252,6 +252,7 @@ def test_a_thousand_operations_stay_below_eight_megabytes():
     assert len(page(made_up(1000)).encode()) < 8e6
 
 
+@pytest.mark.slow
 def test_twenty_thousand_operations_are_folded_and_stay_below_twenty_megabytes():
     found = made_up(20_000)
     assert len(found.structure.operations) == 20_000

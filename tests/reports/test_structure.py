@@ -150,6 +150,7 @@ def test_the_trunk_is_what_every_path_leads_through():
     assert trunk_names(structure_of(wp.trace(Caching(), torch.zeros(2, 4)))) == {"a", "add", "d"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["torchvision:resnet18", "torchvision:mobilenet_v3_small", "timm:convnext_atto", "timm:mixer_s32_224"]
 )

@@ -44,6 +44,7 @@ def test_depth_lines_share_one_scale_and_fit():
     assert lines[1].endswith("1 to 5.5e+11")
 
 
+@pytest.mark.slow
 def test_it_fits_eighty_columns_and_shows_both_ways_before_and_after():
     model, example = mlp(8)
     shown = printed(wp.report(model, example, draws=2))

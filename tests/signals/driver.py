@@ -206,7 +206,7 @@ def tensors(tree: Any) -> list[torch.Tensor]:
     return [t for item in tree for t in tensors(item)]
 
 
-def sample(case: Case, module: Function) -> list[torch.Tensor]:
+def sample(case: Case) -> list[torch.Tensor]:
     """The outputs of many passes on fresh inputs and weights, stacked: (draws, *shape) each."""
     seed = zlib.crc32(case.label.encode())
     generator = torch.Generator().manual_seed(seed)
@@ -215,14 +215,12 @@ def sample(case: Case, module: Function) -> list[torch.Tensor]:
         name: w.mean + w.std * torch.randn((case.draws, *w.shape), generator=generator, dtype=torch.float64)
         for name, w in case.weights.items()
     }
-    parameters = dict(module.named_parameters())
     torch.manual_seed(seed + 1)
     rows = []
     with torch.inference_mode():
         for d in range(case.draws):
-            for name, values in drawn.items():
-                parameters[name].data.copy_(values[d])
-            made = tensors(module(*(x[d] for x in inputs)))
+            weights = {name: values[d] for name, values in drawn.items()}
+            made = tensors(case.function(*(x[d] for x in inputs), **weights))
             followed = [t.clone() for t in made if t.is_floating_point() or t.is_complex()]
             rows.append(followed or [t for t in made if t.dtype == torch.bool])
     return [_real(torch.stack(column)) for column in zip(*rows, strict=True)]
@@ -252,13 +250,13 @@ def last_node(case: Case, graph: Graph, op: torch._ops.OpOverload | None = None)
 
 def examine(case: Case, op: torch._ops.OpOverload | None = None, **options: Any) -> Found:
     """Trace, propagate and sample a case; its outputs must be those of ``op``."""
-    module, graph = traced(case)
+    _, graph = traced(case)
     outputs = outputs_of(graph)
     node = last_node(case, graph, op)
     run = predict(case, graph, **options)
     states = tuple(run.states[v] for v in outputs)
     assert all(s is not None for s in states), f"{case.label}: an output without a state"
-    return Found(graph, node, run, states, tuple(sample(case, module)))  # type: ignore[arg-type]
+    return Found(graph, node, run, states, tuple(sample(case)))  # type: ignore[arg-type]
 
 
 # ---- comparison -----------------------------------------------------------------------------------------------------
@@ -318,8 +316,7 @@ def _covariances(case: Case, judge: Judge, state: State, values: Array, rms: flo
         at = 0
         for block in state.blocks:
             width = block.shape[state.block_axis]
-            part = np.take(values, range(at, at + width), axis=1 + state.block_axis)
-            yield from _covariances(case, judge, block, part, rms)
+            yield from _covariances(case, judge, block, part(values, 1 + state.block_axis, at, at + width), rms)
             at += width
         return
     draws = len(values)
@@ -345,8 +342,7 @@ def _covariances(case: Case, judge: Judge, state: State, values: Array, rms: flo
                 index = [0] * kernel.ndim
                 index[atom] = lag
                 expected = 0.0 if kernel.shape[atom] == 1 else float(kernel[tuple(index)])
-                ahead = np.take(centred, range(lag, size), axis=1 + axis)
-                here = np.take(centred, range(size - lag), axis=1 + axis)
+                ahead, here = part(centred, 1 + axis, lag, size), part(centred, 1 + axis, 0, size - lag)
                 seen = (ahead * here).reshape(draws, -1).mean(axis=1)
                 yield from judge(f"covariance at displacement {lag} along axis {axis}", expected, seen, rms**2)
     groups = [(axis,) for axis in range(rank)] if not case.flat else []
@@ -357,6 +353,11 @@ def _covariances(case: Case, judge: Judge, state: State, values: Array, rms: flo
         # which positions are hit is not random here, as the rule takes it to be: at most var / n of the covariance
         slack = state.pooled_var / values[0].size if case.flat else 0.0
         yield from judge(f"covariance averaged over axes {list(group)}", expected, seen, rms**2, slack)
+
+
+def part(values: Array, axis: int, start: int, stop: int) -> Array:
+    """Return a part of an array along one of its axes, without a copy."""
+    return values[(slice(None),) * axis + (slice(start, stop),)]
 
 
 def _by_lag(kernel: Array) -> Array:

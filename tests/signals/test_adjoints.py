@@ -34,7 +34,10 @@ def _one_thread() -> Iterator[None]:
 
 
 def test_every_registered_adjoint_is_specified() -> None:
-    """A backward rule without a case that is to reach it fails here; `test_adjoint` sees to it that one does."""
+    """A backward rule without a case that is to reach it fails here.
+
+    `test_the_adjoint_of_an_operator_predicts_its_gradients` sees to it that one does.
+    """
     missing = [
         op
         for op in ADJOINTS
@@ -44,7 +47,7 @@ def test_every_registered_adjoint_is_specified() -> None:
 
 
 @pytest.mark.parametrize("op", [op for op in ADJOINTS if op in SPECS], ids=lambda op: str(op).removeprefix("aten."))
-def test_adjoint(op: torch._ops.OpOverload) -> None:
+def test_the_adjoint_of_an_operator_predicts_its_gradients(op: torch._ops.OpOverload) -> None:
     for case in SPECS[op]:
         verify_adjoint(op, case)
 

@@ -63,7 +63,7 @@ def tokens() -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("shared", [0.0, 0.6])
-def test_gradients_by_queries_keys_and_values(name: str, shared: float) -> None:
+def test_gradients_of_queries_keys_and_values_are_as_measured(name: str, shared: float) -> None:
     torch.manual_seed(0)
     graph = wp.trace(Attend(shared=shared, **CASES[name]), *tokens())
     seen: dict[str, list[float]] = {}
@@ -87,7 +87,7 @@ def test_gradients_by_queries_keys_and_values(name: str, shared: float) -> None:
         assert predicted.tag == "approximate"
 
 
-def test_what_all_keys_share_gets_no_gradient() -> None:
+def test_the_part_that_all_keys_share_gets_no_gradient() -> None:
     model = Attend()
     model.k.bias = nn.Parameter(torch.zeros(64))
     signals = wp.propagate(wp.trace(model, *tokens()), inputs=wp.Input.white(), backward=True)
@@ -96,7 +96,7 @@ def test_what_all_keys_share_gets_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("sigma2", [0.0, 0.3, 2.0, 12.0])
-def test_moments_of_a_softmax_by_monte_carlo(sigma2: float) -> None:
+def test_moments_of_a_softmax_are_those_of_samples(sigma2: float) -> None:
     counts = (2.0, 7.0, 50.0)
     third, spread = choices(counts, sigma2)
     second = participations(counts, sigma2)
@@ -130,7 +130,7 @@ class ByHand(nn.Module):
 # That queries resemble the keys that they attend to is not followed: where tokens have nothing else in common and the
 # gradients of all queries are alike, it adds half an octave to the gradient by the keys.
 @pytest.mark.parametrize(("shared", "pooled"), [(0.0, False), (0.6, False), (0.6, True)])
-def test_gradients_through_attention_by_hand(shared: float, pooled: bool) -> None:
+def test_gradients_through_attention_written_out_are_as_measured(shared: float, pooled: bool) -> None:
     """The softmax by itself and both products: by logits, queries, keys and values."""
     torch.manual_seed(0)
     graph = wp.trace(ByHand(shared, 2.0, pooled), *tokens())

@@ -43,7 +43,7 @@ def compared(form, alike):
 @pytest.mark.parametrize("alike", [0.0, 0.5])
 @pytest.mark.parametrize("scale", [0.25, 0.75, 2.0])
 @pytest.mark.parametrize("written", [False, True])
-def test_large_logits(scale, alike, written):
+def test_attention_with_large_logits_is_predicted(scale, alike, written):
     def form(q, k, v):
         if written:
             return (q @ k.transpose(-1, -2) * scale).softmax(-1) @ v
@@ -113,7 +113,7 @@ TWICE = {
 
 
 @pytest.mark.parametrize("how", TWICE)
-def test_scores_of_several_layers_under_masks(how):
+def test_masked_scores_that_layers_add_up_are_predicted(how):
     """Residual attention: what a layer adds to the masked scores of the one before."""
 
     class Net(nn.Module):
@@ -160,7 +160,7 @@ class OfFewFeatures(nn.Module):
 @pytest.mark.parametrize("features", [6, 12, 64])
 @pytest.mark.parametrize("norm", [nn.Identity, lambda: nn.LayerNorm(WIDTH)], ids=["plain", "normalised"])
 @pytest.mark.parametrize("written", [False, True])
-def test_tokens_of_few_features(features, norm, written):
+def test_attention_over_tokens_of_few_features_is_predicted(features, norm, written):
     torch.manual_seed(0)
     graph = wp.trace(OfFewFeatures(features, norm(), written), torch.randn(4, 64, features))
     plan = wp.plan(graph)
@@ -230,7 +230,7 @@ def test_early_queries_see_few_keys(written):
 
 
 @pytest.mark.parametrize("how", ["bool", "float", "added"])
-def test_masks_of_the_highest_scores(how):
+def test_masks_of_the_highest_scores_choose_keys(how):
     """Keys that another signal chooses for every query, as indexers do."""
 
     def form(q, k, v):
@@ -326,7 +326,7 @@ class BiasAndMask(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["fused", "fused, known", "written", "written, known"])
-def test_a_bias_and_a_mask_that_were_added_up(how):
+def test_a_bias_and_a_mask_that_were_added_up_are_told_apart(how):
     """Four keys are left of sixteen: without the mask, or with its numbers as a bias, they would be 16 or 1."""
     torch.manual_seed(0)
     graph = wp.trace(BiasAndMask(how), torch.randn(8, 16, 32))

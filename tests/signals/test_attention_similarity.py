@@ -153,7 +153,7 @@ def test_one_tensor_under_the_same_axes_twice_is_one_tensor():
     assert other.mean == pytest.approx(0.0, abs=1e-6 * level)
 
 
-def test_heads_of_weights_over_positions_that_are_added_up():
+def test_values_summed_by_weights_of_their_own_keys_are_related():
     """Content lambdas: keys make weights over positions, by which values of the same tokens are summed in every head;
     were keys and values strangers, half of the result would be missing.
     """

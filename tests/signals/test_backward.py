@@ -40,7 +40,7 @@ def conv(fan_in: int, out: int, kernel: int, **options) -> nn.Conv2d:
 # ---- closed forms ---------------------------------------------------------------------------------------------------
 
 
-def test_linear_layer():
+def test_gradients_of_a_linear_layer_have_their_closed_form():
     torch.manual_seed(0)
     layer = nn.Linear(7, 5)
     found = gradients(layer, torch.randn(3, 7))
@@ -64,7 +64,7 @@ def test_linear_layer():
     ],
     ids=str,
 )
-def test_convolution_of_white_signals(options):
+def test_a_convolution_of_white_signals_counts_every_pair_once(options):
     """White inputs and cotangents: every pair of an output and a tap inside the input counts once."""
     torch.manual_seed(0)
     layer = nn.Conv2d(4, 6, 3, **options)
@@ -90,7 +90,7 @@ def _mirrored(options, ones, size):
     return kept | {"output_padding": size - base}
 
 
-def test_transposed_convolution():
+def test_a_transposed_convolution_counts_its_products():
     layer = nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1)
     found = gradients(layer, torch.randn(2, 4, 5, 5))
     ones = F.conv_transpose2d(torch.ones(1, 1, 5, 5), torch.ones(1, 1, 3, 3), stride=2, padding=1)
@@ -134,7 +134,7 @@ def test_global_pooling_makes_positions_add_coherently():
         (lambda x: x.flip(1).roll(1, 0), 1.0),
     ],
 )
-def test_operators_without_weights(function, factor):
+def test_operators_without_weights_scale_gradients_by_their_factor(function, factor):
     class Net(nn.Module):
         def forward(self, x):
             return function(x)
@@ -177,7 +177,7 @@ RUNNING = (torch.zeros(12), torch.full((12,), 4.0))
         lambda x: F.glu(x, 1),
     ],
 )
-def test_operators_against_real_derivatives(function):
+def test_gradients_of_operators_are_those_of_real_derivatives(function):
     class Net(nn.Module):
         def forward(self, x):
             return function(x)
@@ -427,7 +427,7 @@ def measured(make, example, draws=DRAWS):
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_against_real_backward_passes(name):
+def test_gradients_of_nets_are_those_of_real_backward_passes(name):
     make, example = NETS[name]
     found = gradients(nominal(make()), example(), inputs=WHITE if example().is_floating_point() else None)
     names = [n for n, _ in make().named_parameters()]
@@ -481,6 +481,7 @@ def test_a_second_rule_is_refused():
         adjoint(torch.ops.aten.relu.default, source="none")(lambda call, gradients, x: None)
 
 
+@pytest.mark.slow
 def test_moments_whose_square_is_below_all_numbers_are_followed():
     torch.manual_seed(0)
     model = nn.Sequential(*(layer for _ in range(400) for layer in (nn.Linear(4, 4), nn.ReLU())))

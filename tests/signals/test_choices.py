@@ -94,7 +94,7 @@ def by_segments(x: Tensor, w: Tensor) -> Tensor:
         by_segments, logits_of_the_ranked,
     ],
 )  # fmt: skip
-def test_what_is_chosen_is_drawn_together(run) -> None:
+def test_choices_and_what_they_choose_are_drawn_together(run) -> None:
     verify(None, Case(run.__name__, run, (TOKENS,), ROUTER, **SAMPLED))
 
 

@@ -38,7 +38,7 @@ def ones(*shape: int) -> torch.Tensor:
     dilation=pairs,
     groups=st.sampled_from([1, 2, 4]),
 )
-def test_convolution(kernel, stride, padding, dilation, groups):
+def test_convolution_sums_the_squares_inside_the_window(kernel, stride, padding, dilation, groups):
     """E y² = Var(w) times the sum of E x² over the taps that lie inside."""
     shape = (2, 4, 7, 6)
     assume(all(n + 2 * p > d * (k - 1) for n, p, d, k in zip(shape[2:], padding, dilation, kernel, strict=True)))
@@ -62,7 +62,7 @@ def test_convolution(kernel, stride, padding, dilation, groups):
     groups=st.sampled_from([1, 2]),
     extra=st.integers(0, 1),
 )
-def test_transposed_convolution(kernel, stride, padding, groups, extra):
+def test_transposed_convolution_sums_the_squares_of_its_taps(kernel, stride, padding, groups, extra):
     assume(all(p < k for p, k in zip(padding, kernel, strict=True)) and extra < min(stride))
     shape = (2, 4, 5, 4)
     rest = (None, stride, padding, (extra, extra), groups)
@@ -80,7 +80,7 @@ def test_transposed_convolution(kernel, stride, padding, groups, extra):
     ceil=st.booleans(),
     counted=st.booleans(),
 )
-def test_average_pooling_of_white_noise(kernel, stride, padding, ceil, counted):
+def test_average_pooling_of_white_noise_divides_by_the_window(kernel, stride, padding, ceil, counted):
     """The mean is pooled; so is the variance, once more divided by the number of values."""
     assume(all(2 * p <= k for p, k in zip(padding, kernel, strict=True)))
     shape = (2, 3, 7, 6)
@@ -94,7 +94,7 @@ def test_average_pooling_of_white_noise(kernel, stride, padding, ceil, counted):
 
 @settings(max_examples=30)
 @given(size=st.tuples(st.integers(1, 11), st.integers(1, 11)))
-def test_linear_maps_of_white_noise(size):
+def test_pooling_and_interpolation_are_their_matrices(size):
     """Adaptive pooling and interpolation: the operator itself, on unit impulses, gives the matrix."""
     shape = (2, 3, 7, 6)
     impulses = torch.eye(42, dtype=torch.float64).view(42, 1, 7, 6)
@@ -113,7 +113,7 @@ def test_linear_maps_of_white_noise(size):
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
 @settings(max_examples=20)
 @given(widths=st.tuples(*[st.integers(0, 3)] * 4))
-def test_padding(mode, widths):
+def test_padding_pads_the_maps_of_moments(mode, widths):
     shape = (2, 3, 5, 4)
     assume(any(widths))
     mean, var = maps(lambda x: aten.pad(torch.relu(x), list(widths), mode), shape)

@@ -123,7 +123,7 @@ def test_no_warning_comes_of_what_overflows():
         wp.propagate(graph, weights="planned", backward=True)
 
 
-def test_positions_over_decades():
+def test_positions_over_decades_are_binned_within_two_percent():
     """Frequencies of an embedding of time: bins of positions hold over all their orders of magnitude."""
     rate = 1000.0 * np.exp(-9.2 * np.arange(256) / 256)
     sine = Pointwise(("sin",), torch.sin)
@@ -136,7 +136,7 @@ def test_positions_over_decades():
 
 @pytest.mark.parametrize("count", [2, 6, 12])
 @pytest.mark.parametrize("kappa", [0.03, 0.5, 1.0, 8.0])
-def test_nodes_of_a_gamma_distribution(kappa, count):
+def test_nodes_of_a_gamma_distribution_are_those_of_laguerre(kappa, count):
     nodes, weights = gamma_nodes(kappa, count)
     reference, shares = roots_genlaguerre(count, 1.0 / kappa - 1.0)
     assert nodes == pytest.approx(reference * kappa, rel=1e-9)

@@ -123,7 +123,7 @@ def test_strict_raises_once_with_the_whole_list():
     assert "Register a rule for each with wellposed.rule" in lines[3]
 
 
-def test_strict_is_content_with_rules():
+def test_strict_accepts_a_graph_of_rules():
     assert wp.propagate(wp.trace(relu_net(), torch.zeros(2, 6)), strict=True)[-1].tag == "exact"
 
 
@@ -139,7 +139,7 @@ def test_a_second_rule_is_refused_until_the_first_is_removed(without_rules):
     assert wp.propagate(wp.trace(nn.ReLU(), torch.zeros(2, 6)), inputs=wp.Input.white())[-1].var == pytest.approx(1.0)
 
 
-def test_bad_registrations():
+def test_bad_registrations_are_refused():
     with pytest.raises(OptionError, match=r"an overload such as torch\.ops\.aten\.relu\.default, not .*aten.*relu"):
         rule(torch.ops.aten.relu, source="definition")(lambda call, x: x)
     with pytest.raises(OptionError, match="'exact', 'approximate' or 'sampled', not 'perfect'"):
@@ -179,7 +179,7 @@ def test_rounding_below_zero_is_not_an_error(wrong):
     assert wp.propagate(wp.trace(nn.ReLU(), torch.zeros(2, 6)))[-1].var == 0.0
 
 
-def test_another_shape_names_both(wrong):
+def test_a_rule_that_gives_another_shape_is_named_with_both_shapes(wrong):
     def halved(call, x):
         from wellposed.signals.distributions.blocks import select
 
@@ -202,7 +202,7 @@ def test_a_rule_that_fails_names_the_node(wrong):
 # ---- options --------------------------------------------------------------------------------------------------------
 
 
-def test_unknown_options():
+def test_unknown_options_are_refused_by_name():
     graph = wp.trace(relu_net(), torch.zeros(2, 6))
     with pytest.raises(OptionError, match="weights is 'current', 'planned' or a plan, not 'fresh'"):
         wp.propagate(graph, weights="fresh")
@@ -214,7 +214,7 @@ def test_unknown_options():
         wp.propagate(graph, weights={})
 
 
-def test_a_weight_that_meets_nothing_makes_nothing():
+def test_a_weight_that_meets_zeros_makes_zeros_and_is_warned_of():
     class Dead(nn.Module):
         def __init__(self):
             super().__init__()

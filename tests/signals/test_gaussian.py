@@ -116,7 +116,7 @@ def test_the_reference_agrees_with_mpmath(name):
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_moments(name):
+def test_moments_of_activations_agree_with_the_reference(name):
     function, _, kinks = ACTIVATIONS[name]
     for mean, std in POINTS:
         if name == "exponential" and std > 5:
@@ -131,7 +131,7 @@ def test_moments(name):
 
 
 @given(mean=st.floats(-3, 3), std=st.floats(0.05, 3), at=st.floats(-3, 3))
-def test_closed_forms(mean, std, at):
+def test_moments_agree_with_closed_forms_wherever_the_kink_falls(mean, std, at):
     """ReLU, exp and a step, wherever the kink or the jump falls in a panel."""
     phi = math.exp(-0.5 * (mean / std) ** 2) / math.sqrt(2 * math.pi)
     inside = 0.5 * math.erfc(-mean / std / math.sqrt(2))
@@ -147,7 +147,7 @@ def test_closed_forms(mean, std, at):
     assert first == pytest.approx(0.5 * math.erfc((at - mean) / std / math.sqrt(2)), rel=TOLERANCE, abs=1e-250)
 
 
-def test_a_jump_beside_the_end_of_a_panel():
+def test_a_jump_beside_the_end_of_a_panel_is_integrated():
     """A jump that lies between a panel's last node and its end is seen by no node of the rule."""
     std = 1.5876916315897849
     first, _ = gaussian_moments(lambda x: (x > 0.4).astype(float), 0.0, std)
@@ -168,7 +168,7 @@ def test_what_lies_too_far_out_to_matter_takes_no_time():
     assert sum(points) < 1e6
 
 
-def test_several_functions_at_once_and_no_spread():
+def test_several_functions_are_integrated_at_once():
     stacked = lambda x: np.stack([x, x**2, np.maximum(x, 0.0)])  # noqa: E731
     assert expectations(stacked, 0.5, 0.0) == pytest.approx([0.5, 0.25, 0.5])
     assert expectations(stacked, 0.0, 2.0) == pytest.approx([0.0, 4.0, 2.0 / math.sqrt(2 * math.pi)], abs=1e-9)
@@ -180,7 +180,7 @@ def test_a_moment_that_does_not_exist_is_not_finite():
 
 
 @pytest.mark.parametrize("name", ["tanh", "gelu", "relu", "elu", "softsign"])
-def test_hermite_coefficients(name):
+def test_hermite_coefficients_agree_with_the_reference(name):
     """a_n = E f(m + s Z) h_n(Z), against the reference; 3e-6 of the function's size where it has kinks."""
     function, _, kinks = ACTIVATIONS[name]
     mean, std = 0.4, 1.3

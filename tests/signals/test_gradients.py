@@ -31,14 +31,14 @@ def applied(function) -> nn.Module:
     return Net()
 
 
-def test_without_backward_there_are_none() -> None:
+def test_a_pass_without_backward_has_no_gradients() -> None:
     signals = wp.propagate(wp.trace(nn.Linear(3, 2), torch.zeros(4, 3)))
     assert signals.gradients is None
     assert signals.parameter_gradients is None
     assert signals.input_gradients is None
 
 
-def test_linear_layers_in_closed_form() -> None:
+def test_gradients_of_linear_layers_have_their_closed_form() -> None:
     model = nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 3))
     first, second = (float(layer.weight.detach().double().square().mean()) for layer in model)
     signals = followed(model, torch.zeros(4, 7), cotangents=2.0)
@@ -130,7 +130,7 @@ def test_planned_weights_give_the_gradients_of_their_plan() -> None:
             assert mine.var == pytest.approx(theirs.var, rel=1e-9), mine.name
 
 
-def test_cotangents_by_output() -> None:
+def test_cotangents_are_given_by_output() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -191,7 +191,7 @@ def test_an_exploding_gradient_stays_a_number() -> None:
 
 
 @pytest.mark.parametrize(("taps", "channels"), [(1, 5), (9, 1), (9, 3), (25, 16)])
-def test_the_inverse_of_a_filters_variance_in_closed_form(taps: int, channels: int) -> None:
+def test_the_inverse_of_a_white_filters_variance_has_its_closed_form(taps: int, channels: int) -> None:
     """White inputs: s² is chi-squared with n degrees of freedom, E[1/s²] E[s²] = n / (n - 2)."""
     n = taps * channels
     side = [round(taps**0.5)] * 2
@@ -200,7 +200,7 @@ def test_the_inverse_of_a_filters_variance_in_closed_form(taps: int, channels: i
     assert found.through == pytest.approx(1.0, rel=1e-3)
 
 
-def test_the_inverse_of_a_smooth_filters_variance_by_monte_carlo() -> None:
+def test_the_inverse_of_a_smooth_filters_variance_is_that_of_samples() -> None:
     kernel = np.exp(-np.arange(6) / 4.0)
     found = inverse_variance(kernel, [0], [4], [1], 3, 0.5)
     lags = np.abs(np.arange(4)[:, None] - np.arange(4))

@@ -115,7 +115,7 @@ def test_combinations_of_combinations_grow_no_longer_than_what_they_combine():
 
 
 @pytest.mark.parametrize("columns", [1, 9])
-def test_covariances_of_combinations(columns):
+def test_covariances_of_combinations_are_those_of_the_matrix(columns):
     """Few taps pair by pair, many by matrices; both as by the covariance matrix itself."""
     rng = np.random.default_rng(1)
     first, second = (rng.standard_normal((12, 9)) * (np.arange(9) < columns) for _ in range(2))

@@ -44,11 +44,11 @@ def unit(*shape):
     return flat.view(shape)
 
 
-def test_dense_eq_3_to_6():
+def test_dense_layers_follow_equations_3_to_6():
     assert predicted(lambda x, w: F.linear(x, w), (2, 6), w=unit(5, 6)) == pytest.approx((0.0, 6 * SECOND))
 
 
-def test_convolution_has_no_padding():
+def test_convolution_counts_the_full_window_at_the_border():
     """Every output counts the full window, also at the border."""
     assert predicted(lambda x, w: F.conv2d(x, w, padding=1), IMAGE, w=unit(5, 4, 3, 3)) == pytest.approx(
         (0.0, 36 * SECOND)
@@ -57,7 +57,7 @@ def test_convolution_has_no_padding():
     assert corrected == pytest.approx((0.0, 36 * (22 / 24) ** 2 * SECOND))
 
 
-def test_depthwise_convolution():
+def test_depthwise_convolution_counts_one_channel():
     weight = unit(4, 1, 3, 3)
     assert predicted(lambda x, w: F.conv2d(x, w, groups=4), IMAGE, w=weight) == pytest.approx((0.0, 9 * SECOND))
 
@@ -79,7 +79,7 @@ def test_activations_are_integrated_against_their_own_input():
     assert predicted(lambda x: torch.relu(torch.relu(x)), (2, 6), state="full") == pytest.approx((mean, var))
 
 
-def test_dropout_eq_12():
+def test_dropout_follows_equation_12():
     """Var / (1 - r), without the mean's share m² r / (1 - r)."""
     assert predicted(lambda x: F.dropout(x, 0.2), (2, 6)) == pytest.approx((MEAN, VAR / 0.8))
     assert predicted(lambda x: F.dropout(x, 0.2), (2, 6), state="full") == pytest.approx(
@@ -88,7 +88,7 @@ def test_dropout_eq_12():
     assert predicted(lambda x: F.dropout2d(x, 0.2), IMAGE) == pytest.approx((MEAN, VAR / 0.8))
 
 
-def test_zero_padding_eq_24():
+def test_zero_padding_follows_equation_24():
     """(1 - z) Var, without the mean's share z (1 - z) m²."""
     z = 1 - 64 / 100
     assert predicted(lambda x: F.pad(x, (1, 1, 1, 1)), IMAGE) == pytest.approx(((1 - z) * MEAN, (1 - z) * VAR))
@@ -96,7 +96,7 @@ def test_zero_padding_eq_24():
     assert full == pytest.approx(((1 - z) * MEAN, (1 - z) * VAR + z * (1 - z) * MEAN**2))
 
 
-def test_average_pooling():
+def test_average_pooling_divides_the_variance_by_the_window():
     assert predicted(lambda x: F.avg_pool2d(x, 2), IMAGE) == pytest.approx((MEAN, VAR / 4))
     assert predicted(lambda x: F.adaptive_avg_pool2d(x, 1), IMAGE) == pytest.approx((MEAN, VAR / 64))
 
@@ -145,12 +145,12 @@ def test_concatenation_is_a_mixture():
     assert (mean, var) == pytest.approx((m, q - m**2))
 
 
-def test_matrix_product():
+def test_a_matrix_product_multiplies_independent_moments():
     mean, var = predicted(lambda x, y: x @ y, (2, 5, 6), (2, 6, 3))
     assert (mean, var) == pytest.approx((6 * MEAN**2, 6 * (VAR**2 + 2 * MEAN**2 * VAR)))
 
 
-def test_mean_and_sum():
+def test_mean_and_sum_add_independent_variances():
     assert predicted(lambda x: x.mean(1), (2, 6)) == pytest.approx((MEAN, VAR / 6))
     assert predicted(lambda x: x.sum(1), (2, 6)) == pytest.approx((6 * MEAN, 6 * VAR))
 
@@ -167,5 +167,5 @@ def test_mean_and_sum():
     ],
     ids=["flatten", "permute", "reshape", "upsample", "crop", "split"],
 )
-def test_what_only_moves_elements(same):
+def test_moving_elements_keeps_mean_and_variance(same):
     assert predicted(same, IMAGE) == pytest.approx((MEAN, VAR))

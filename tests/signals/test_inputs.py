@@ -52,7 +52,7 @@ def test_draws_have_the_state_that_the_descriptor_says(descriptor):
 
 
 @pytest.mark.parametrize("shape", [(4, 12, 10, 3), (3, 8, 9, 10, 3)])
-def test_pictures_with_channels_last(shape):
+def test_pictures_with_channels_last_have_the_same_fields(shape):
     """The same fields, with another axis for the channels; what is measured on them says so too."""
     descriptor = Input.image(var=1.5, channel_correlation=0.6)
     first = (shape[0], shape[-1], *shape[1:-1])
@@ -73,7 +73,7 @@ def test_profiles_are_stationary_and_start_at_one():
     assert np.all(np.diff(profile[0, :8]) < 0)
 
 
-def test_pictures_of_video():
+def test_video_is_correlated_along_its_frames():
     x = drawn(Input.image(), (2, 3, 4, 6, 6), 100)
     state = Input.image().state((2, 3, 4, 6, 6), 1)
     along = (x[..., 1:] * x[..., :-1]).mean(dim=(1, 2, 3, 4, 5))
@@ -98,7 +98,7 @@ def test_measuring_a_batch_gives_back_what_it_was_drawn_from():
     assert seen.channel_correlation == pytest.approx(0.7, abs=0.05)
 
 
-def test_measured_inputs_of_other_shapes():
+def test_measured_tables_and_tokens_have_no_profile():
     seen = Input.from_batch(torch.tensor([[1.0, 3.0], [5.0, 7.0]]))
     assert (seen.kind, seen.mean, seen.var, seen.profile) == ("measured", 4.0, 5.0, None)
     assert Input.from_batch(torch.tensor([1, 2])).kind == "tokens"
@@ -118,7 +118,7 @@ def test_the_default_follows_shape_and_type():
     assert Input.default((8, 100), whole).kind == "tokens"
 
 
-def test_tokens():
+def test_tokens_are_uniform_over_the_vocabulary():
     generator = torch.Generator().manual_seed(1)
     tokens = Input.tokens(7).sample((50, 40), generator)
     assert tokens.dtype == torch.int64
@@ -137,7 +137,7 @@ def test_descriptions_name_what_is_assumed():
     assert Input.from_batch(torch.ones(2, 2) * 3).describe() == "measured on a batch, mean 3, variance 0"
 
 
-def test_bad_descriptors():
+def test_bad_descriptors_are_refused():
     with pytest.raises(InputError, match=r"variance >= 0, not mean=0\.0, var=-1\.0"):
         Input.white(0.0, -1.0)
     with pytest.raises(InputError, match=r"starts with 1 at displacement 0, not 0\.5"):

@@ -144,7 +144,7 @@ def test_operands_that_depend_on_one_another_are_drawn_together(run, weights) ->
     assert found.states[0].tag == "sampled"
 
 
-def test_what_never_changes_sign_is_not_drawn_as_a_gaussian() -> None:
+def test_a_signal_of_one_sign_is_not_drawn_as_a_gaussian() -> None:
     state = examine(Case("linear attention", linear_attention, (ROWS,), HEADS)).states[0]
     assert state.tag == "sampled"
     assert state.second_moment < 1.0  # weighted means of numbers of variance 1
@@ -159,6 +159,7 @@ def test_the_inverse_of_a_bounded_function_takes_no_number_beyond_the_bounds() -
     assert abs(state.second_moment - float(each.mean())) < 4.0 * float(each.std()) * (1 / 400 + 1 / 128) ** 0.5
 
 
+@pytest.mark.slow
 def test_draws_have_in_common_what_elements_have_along_each_axis() -> None:
     """Along the first axis more than along the second, and most of all along neither."""
     told = np.array([[[1.0], [0.3]], [[0.79], [0.2]]])
@@ -171,6 +172,7 @@ def test_draws_have_in_common_what_elements_have_along_each_axis() -> None:
     assert abs(float((draws[:, 0, 0, 0] * draws[:, 0, 0, 1]).mean())) < 5 / 20000**0.5
 
 
+@pytest.mark.slow
 def test_draws_are_as_alike_as_their_displacement_says() -> None:
     told = np.array([[1.0, 0.7, 0.45, 0.3, 0.2], [0.4, 0.3, 0.2, 0.15, 0.1]]).T
     state = make_state((5, 3), 0.0, 1.0).with_moments(corr=told)
@@ -181,6 +183,7 @@ def test_draws_are_as_alike_as_their_displacement_says() -> None:
         assert seen == pytest.approx(told[at], abs=5 * 2**0.5 / 20000**0.5)
 
 
+@pytest.mark.slow
 def test_positions_are_drawn_alike_by_chance_in_all_channels() -> None:
     """As products of weights with few features of one size are: E (z_p z_q summed over channels)² of p ≠ q."""
     told, features, width, count = np.array([[1.0], [0.4]]), 6, 64, 16000
@@ -214,7 +217,7 @@ class Scores(nn.Module):
         return self.out(made * torch.rsqrt(made.pow(2).mean(-1, keepdim=True) + 1e-6))
 
 
-def test_what_scores_without_a_softmax_weigh_is_drawn_where_pairs_differ() -> None:
+def test_products_with_unnormalised_scores_are_drawn_where_pairs_differ() -> None:
     draws = 64  # as many as are drawn of so many elements
     signals, measured = seen(Scores(), torch.zeros(4, 32, 32), draws)
     for name in ("matmul.default", "mean.dim", "rsqrt.default"):
@@ -460,7 +463,7 @@ def test_known_places_of_one_axis_are_written_position_by_position() -> None:
     verify(None, Case("halves", written, (Source((12, 4)), Source((12, 3)))))
 
 
-def test_what_is_shut_out_by_infinities_leaves_the_moments_to_the_rest() -> None:
+def test_elements_masked_by_infinities_leave_the_moments_to_the_rest() -> None:
     graph = wp.trace(Routed(), torch.randn(256, 64))
     plan = wp.plan(graph)
     predicted, measured = (

@@ -41,7 +41,7 @@ profiles = st.integers(2, 9).flatmap(
 
 
 @given(profiles)
-def test_pair_means(case):
+def test_the_mean_over_pairs_is_that_of_the_matrix(case):
     size, profile = case
     matrix = full(profile, size)
     assert kernels.pair_mean(profile, [size])[0] == pytest.approx(matrix.mean(), abs=1e-12)
@@ -50,7 +50,7 @@ def test_pair_means(case):
 
 
 @given(profiles, profiles)
-def test_pair_mean_over_two_atoms(first, second):
+def test_the_mean_over_pairs_of_two_atoms_is_that_of_the_product(first, second):
     kernel = np.multiply.outer(first[1], second[1])
     sizes = [first[0], second[0]]
     expected = np.kron(full(first[1], sizes[0]), full(second[1], sizes[1])).mean()
@@ -72,7 +72,7 @@ def test_promotion_changes_nothing_and_shortening_keeps_the_mean(case, length):
 
 
 @given(st.lists(st.floats(0.1, 3), min_size=2, max_size=8).map(np.array), st.integers(1, 8))
-def test_autocorrelation_of_a_map(u, length):
+def test_autocorrelation_is_the_mean_product_by_lag(u, length):
     length = min(length, u.size)
     products = np.outer(u, u)
     got = kernels.autocorrelation(u, [length])
@@ -82,14 +82,14 @@ def test_autocorrelation_of_a_map(u, length):
         assert got[lag] == pytest.approx(expected), lag
 
 
-def test_autocorrelation_of_a_product_map():
+def test_autocorrelation_of_a_product_is_the_product_of_autocorrelations():
     u, v = np.array([1.0, 2.0, 2.0, 1.0]), np.array([0.5, 1.0, 1.5])
     got = kernels.autocorrelation(np.multiply.outer(u, v), [3, 3])
     both = np.multiply.outer(kernels.autocorrelation(u, [3]), kernels.autocorrelation(v, [3]))
     np.testing.assert_allclose(got, both)
 
 
-def test_autocorrelation_of_a_map_that_changes_sign():
+def test_autocorrelation_averages_over_both_diagonals():
     u = np.random.default_rng(0).normal(size=(4, 5))
     got = kernels.autocorrelation(u, [4, 5])
     for dy, dx in itertools.product(range(3), range(4)):
@@ -105,7 +105,7 @@ def test_autocorrelation_of_a_map_that_changes_sign():
 
 @pytest.mark.parametrize(("outer", "inner"), [(2, 3), (3, 2), (4, 1), (2, 4)])
 @pytest.mark.parametrize("length", [1, 2, 4])
-def test_splitting_a_profile(outer, inner, length):
+def test_splitting_a_profile_keeps_the_mean_of_its_pairs(outer, inner, length):
     size = outer * inner
     profile = np.array([1.0, 0.6, 0.3, -0.1])[: min(length, size)]
     matrix = full(profile, size).reshape(outer, inner, outer, inner)
@@ -134,7 +134,7 @@ def test_merging_profiles_keeps_the_mean(first, second):
 
 
 @pytest.mark.parametrize(("a", "b"), [(4, 3), (3, 5)])
-def test_merging_displacements(a, b):
+def test_merging_displacements_counts_each_pair_at_its_distance(a, b):
     """Of positions b i + j, each pair counts at its distance, whichever side the inner positions lie on."""
     kernel = np.random.default_rng(0).normal(size=(a, b))
     i, j = np.divmod(np.arange(a * b), b)
@@ -144,7 +144,7 @@ def test_merging_displacements(a, b):
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=8), st.lists(st.floats(-1, 1), min_size=1, max_size=6))
-def test_polynomials(coefficients, points):
+def test_polynomials_are_evaluated_as_by_numpy(coefficients, points):
     got = kernels.polynomial(np.array(coefficients), np.array(points))
     np.testing.assert_allclose(got, np.polyval(coefficients[::-1], points), atol=1e-10)
 
@@ -193,7 +193,7 @@ def test_windows_read_what_torch_reads(case):
 
 
 @given(axes, st.booleans())
-def test_sums_over_windows(case, varying):
+def test_sums_over_windows_are_products_with_the_matrix(case, varying):
     axis = forward(case)
     q = np.random.default_rng(1).random((2, axis.size if varying else 1))
     expected = np.broadcast_to(q, (2, axis.size)) @ dense(axis).T
@@ -201,7 +201,7 @@ def test_sums_over_windows(case, varying):
 
 
 @given(axes, st.integers(2, 5))
-def test_shared_taps(case, lags):
+def test_shared_taps_are_the_products_of_two_outputs(case, lags):
     """Products that two outputs have in common, in units of the root of both sums."""
     axis = forward(case)
     lags = min(lags, axis.out)
@@ -220,7 +220,7 @@ def test_shared_taps(case, lags):
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=4).map(tuple), st.integers(1, 3), st.integers(1, 2))
-def test_pairs_of_taps(taps, stride, dilation):
+def test_pairs_of_taps_are_counted_by_displacement(taps, stride, dilation):
     lags_in, lags_out = 6, 4
     got = windows.pair_table(taps, stride, dilation, lags_in, lags_out)
     expected = np.zeros((lags_out, lags_in))
@@ -231,7 +231,7 @@ def test_pairs_of_taps(taps, stride, dilation):
 
 
 @given(axes, st.booleans())
-def test_output_sizes(case, ceil):
+def test_output_sizes_are_those_of_torch(case, ceil):
     size, kernel, stride, before, dilation = case
     if before > kernel // 2:
         return

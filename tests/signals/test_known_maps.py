@@ -107,7 +107,7 @@ class Shifted(nn.Module):
         return nn.functional.pad(sums, (0, 0, 2, -2)) - nn.functional.pad(sums, (0, 0, 5, -5))
 
 
-def test_differences_of_running_sums_that_are_pushed_on() -> None:
+def test_shifted_differences_of_running_sums_count_the_tokens_that_are_left() -> None:
     """Three tokens are left, by position; fewer at the first ones, where zeros were pushed in."""
     graph = wp.trace(Shifted(), torch.randn(4, 64, 6))
     (*_, last) = wp.propagate(graph, inputs=wp.Input.white())

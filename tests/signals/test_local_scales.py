@@ -71,7 +71,7 @@ def test_two_maps_of_one_signal_share_its_size():
 
 
 @pytest.mark.parametrize("activation", [F.silu, torch.sigmoid, F.relu])
-def test_gates_without_a_norm(activation):
+def test_gates_without_a_norm_are_as_measured(activation):
     predicted, measured = predicted_and_measured(
         nn.Sequential(Gate(activation), Gate(activation)), torch.randn(256, WIDTH)
     )
@@ -199,7 +199,7 @@ class Scaled(nn.Module):
 
 @pytest.mark.parametrize("tokens", [1, 2, 7])
 @pytest.mark.parametrize(("factor", "read"), [(0.0, "all"), (1e-6, "all"), (1e8, "one")])
-def test_queries_of_any_size(factor, read, tokens):
+def test_attention_with_queries_of_any_size_is_finite(factor, read, tokens):
     graph = wp.trace(Scaled(factor), torch.randn(2, tokens, 32))
     signals = wp.propagate(graph, weights=wp.plan(graph))
     for value in graph.outputs:
@@ -223,7 +223,7 @@ class Patches(nn.Module):
         return x
 
 
-def test_patches_of_contrast_of_their_own():
+def test_patches_keep_contrasts_of_their_own():
     predicted, measured = predicted_and_measured(Patches(), torch.randn(8, 3, 16, 16), 100)
     for one, other in zip(predicted, measured, strict=True):
         if one.op.startswith(("linear", "add", "matmul")):
@@ -254,7 +254,7 @@ def test_a_norm_per_channel_keeps_the_sizes_that_channels_share():
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_attention_over_channels(written):
+def test_attention_over_channels_pulls_nothing_along_the_query(written):
     """Keys and values of one channel were made by weights of their own: nothing is pulled along the query."""
 
     class OverChannels(nn.Module):
@@ -362,7 +362,7 @@ class Gated(nn.Module):
         return (keys * gates) @ keys.mT, keys.mT @ (gates * keys)
 
 
-def test_rows_times_rows_that_they_were_made_of():
+def test_the_product_of_a_row_and_its_gated_copy_has_a_mean():
     """A row and its own gated copy share all: the diagonal has a mean; its variance is taken from other pairs."""
     torch.manual_seed(0)
     graph = wp.trace(Gated(), torch.randn(16, 20, WIDTH))
@@ -390,6 +390,7 @@ class Stem(nn.Module):
         )
 
 
+@pytest.mark.slow
 def test_patches_of_one_size_fill_more_dimensions():
     """Most of a patch is its brightness: once all patches have one size, its other features count for more."""
     predicted, measured = predicted_and_measured(Stem(), torch.randn(8, 3, 64, 64), 60)
@@ -399,7 +400,7 @@ def test_patches_of_one_size_fill_more_dimensions():
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.9])
-def test_axes_of_what_is_divided_by_its_size(shared):
+def test_the_factor_of_a_division_by_size_is_that_of_samples(shared):
     """The factor for Gaussians of a covariance in two directions and three channels, against 40,000 pairs of them."""
     profile = 0.8 ** np.arange(6.0)
     kernel = np.multiply.outer([1.0, shared], np.multiply.outer(profile, profile))

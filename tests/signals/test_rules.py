@@ -43,7 +43,7 @@ def test_labels_are_unique():
 
 
 @pytest.mark.parametrize("op", SPECS, ids=lambda op: str(op).removeprefix("aten."))
-def test_rule(op):
+def test_the_rule_of_an_operator_predicts_its_samples(op):
     for case in SPECS[op]:
         verify(op, case)
 
@@ -205,7 +205,7 @@ NORMED = [
 
 
 @pytest.mark.parametrize("case", CHAINS, ids=lambda case: case.label)
-def test_chain(case):
+def test_a_chain_of_rules_predicts_its_samples(case):
     verify(None, case)
 
 
@@ -214,7 +214,7 @@ def test_scores_shut_out_of_a_softmax_stay_so_beside_others():
 
 
 @pytest.mark.parametrize("case", PADDED, ids=lambda case: case.label)
-def test_maximum_over_padding(case):
+def test_a_maximum_over_padding_knows_the_zeros_at_the_border(case):
     """Zeros at the border are elements of a window that are known, not a part of a Gaussian field."""
     verify(None, case)
 
@@ -276,7 +276,7 @@ DECAYS = [
 
 
 @pytest.mark.parametrize("case", DECAYS, ids=lambda case: case.label)
-def test_decay(case, monkeypatch):
+def test_decays_stay_between_0_and_1(case, monkeypatch):
     """What lies between 0 and 1 stays there, and is known by position, where a scan is too large to be drawn."""
     for module in (drawn_nodes, joint_sources):
         monkeypatch.setattr(module, "LARGEST_IN_SCAN", 0)
@@ -304,15 +304,16 @@ MARGINS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", MARGINS, ids=lambda case: case.label)
-def test_norm_of_a_padded_conv(case):
+def test_a_norm_takes_out_the_border_of_a_padded_convolution(case):
     """The border's own offset is taken out exactly, to the standard errors of the sample."""
     eps = {} if case.bound else {"bound": 1e-6, "why": "eps = 1e-5 beside variances that differ between channels"}
     verify(None, replace(case, draws=200, **eps))
 
 
 @pytest.mark.parametrize("case", NORMED, ids=lambda case: case.label)
-def test_chain_with_norm(case):
+def test_a_chain_with_a_norm_predicts_its_samples(case):
     """Statistics over 400 and more values: a ratio of averages is off by at most 4/400."""
     verify(
         None,

@@ -26,7 +26,7 @@ def test_single_numbers_agree_with_samples():
     assert all(np.isfinite(s.second_moment) for s in signals)
 
 
-def test_a_parameter_without_axes():
+def test_a_parameter_without_axes_scales_the_signal():
     class Scaled(nn.Module):
         def __init__(self):
             super().__init__()
@@ -39,7 +39,7 @@ def test_a_parameter_without_axes():
     assert signals["mul"].second_moment == pytest.approx(2.5**2)
 
 
-def test_a_complex_number_beside_a_signal():
+def test_a_complex_number_shifts_and_turns_a_signal():
     class Turned(nn.Module):
         def forward(self, x):
             z = torch.view_as_complex(x) + (0.5 + 2.0j)

@@ -78,7 +78,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float]] = {
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_a_weight_at_several_times(name: str) -> None:
+def test_outputs_of_one_weight_at_several_times_add_up_as_measured(name: str) -> None:
     """Sums over times of what one weight makes grow as measured; as strangers they would be off by 0.5 to 2 octaves."""
     make, shape, bound = NETS[name]
     torch.manual_seed(0)
@@ -92,7 +92,7 @@ def test_a_weight_at_several_times(name: str) -> None:
         assert error < bound + 3.0 * node.log2_std / math.sqrt(32), (node.name, node.op, error)
 
 
-def test_a_difference_of_two_times_of_few_features() -> None:
+def test_a_difference_of_two_times_of_few_features_is_as_measured() -> None:
     """Few features differ in size from sample to sample; of that, two functions of what one weight made vary alike."""
 
     class Steps(nn.Module):
@@ -130,7 +130,7 @@ def test_results_of_other_weights_stay_strangers() -> None:
 
 
 @pytest.mark.parametrize("share", [0.3, 0.8])
-def test_two_views_through_one_net(share: float) -> None:
+def test_two_views_through_one_net_keep_their_distance(share: float) -> None:
     """The distance between what one net makes of two views that have something in common."""
 
     class Views(nn.Module):
@@ -158,7 +158,7 @@ class Mean(nn.Module):
         return y / (0.5 * weight)
 
 
-def test_what_is_never_negative_divides() -> None:
+def test_a_quotient_by_a_positive_signal_is_finite() -> None:
     """A quotient by what is positive by its operators is finite, by the log-normal of the divisor's moments."""
     torch.manual_seed(0)
     graph = wp.trace(Mean(), torch.randn(64, 3, 64), torch.randn(64, 64))
@@ -168,7 +168,7 @@ def test_what_is_never_negative_divides() -> None:
     assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.6
 
 
-def test_bounds() -> None:
+def test_operators_bound_their_outputs() -> None:
     """Bounds follow from the operators alone."""
 
     class Bounded(nn.Module):

@@ -37,7 +37,9 @@ def test_a_part_of_a_sum_is_that_of_a_log_normal_variable(share: float, std: flo
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8])
 @pytest.mark.parametrize("corr", [-0.5, 0.0, 0.6, 0.95])
 @pytest.mark.parametrize(("one", "other"), [(0.3, 2.0), (2.0, 2.0), (1.5, 3.0), (4.0, 5.0)])
-def test_a_sum_of_log_normal_variables(one: float, other: float, corr: float, share: float) -> None:
+def test_a_sum_of_log_normal_variables_has_the_spread_of_samples(
+    one: float, other: float, corr: float, share: float
+) -> None:
     """(1 − w) e^a + w e^b of correlated a and b, by a million draws: what goes along with both stays whole."""
     z, rest = np.random.default_rng(0).standard_normal((2, 1_000_000))
     first, second = one * z, other * (corr * z + math.sqrt(1.0 - corr * corr) * rest)
@@ -75,7 +77,7 @@ class Few(nn.Module):
 
 
 @pytest.mark.parametrize("how", ["alone", "cat", "sum"])
-def test_the_spread_of_few_elements(how: str) -> None:
+def test_the_spread_of_few_elements_is_as_measured(how: str) -> None:
     """Four elements, the mean of whose squares has a relative variance of 48: ten octaves, taken for a logarithm."""
     torch.manual_seed(0)
     names = ("exp", {"alone": "exp", "cat": "cat", "sum": "add"}[how])
@@ -96,7 +98,7 @@ class Centred(nn.Module):
         return torch.sigmoid(self.last(x)) - 0.5
 
 
-def test_the_spread_of_what_a_shift_takes_the_mean_of() -> None:
+def test_a_shift_by_the_mean_leaves_the_spread_of_the_input() -> None:
     """The second moment of a sigmoid rests on its mean and hardly varies; without it, it varies as its input does."""
     torch.manual_seed(0)
     assert_spreads(Centred(), torch.zeros(64, 8), ("sigmoid", "sub"))
@@ -141,7 +143,7 @@ class Shifted(nn.Module):
 
 
 @pytest.mark.parametrize("bias", [-4.0, 1.0])
-def test_the_spread_of_what_varies_about_a_bias(bias: float) -> None:
+def test_a_bias_holds_the_spread_down(bias: float) -> None:
     """A bias does not grow with the signal: its second moment hardly moves, a function of it as the signal does."""
     torch.manual_seed(0)
     assert_spreads(Shifted(bias), torch.zeros(64, 64), ("add", "softplus", "sigmoid"))
@@ -163,7 +165,7 @@ class Steps(nn.Module):
 
 
 @pytest.mark.parametrize("rank", [16, 8, 4])
-def test_the_spread_of_what_few_channels_hold_and_of_a_part(rank: int) -> None:
+def test_the_spread_of_few_channels_and_of_a_part_is_as_measured(rank: int) -> None:
     """A few channels hold most of the squares, whose chance does not average out; nor does that of fewer positions."""
     torch.manual_seed(0)
     assert_spreads(Steps(rank), torch.randn(4, 32, 16), ("softplus", "select"))

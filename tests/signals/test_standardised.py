@@ -98,7 +98,7 @@ def norm_of(predicted):
 
 @pytest.mark.parametrize(("width", "act"), [(4, nn.Identity()), (32, nn.ReLU())], ids=["few channels", "after ReLU"])
 @pytest.mark.parametrize("form", ROOT_MEAN_SQUARE)
-def test_division_by_the_root_mean_square(form, width, act):
+def test_a_division_by_the_root_mean_square_is_a_norm(form, width, act):
     torch.manual_seed(0)
     predicted, measured = compared(Between(ROOT_MEAN_SQUARE[form], width, 1, act), torch.randn(16, 6, 12))
     signal = norm_of(predicted)
@@ -108,7 +108,7 @@ def test_division_by_the_root_mean_square(form, width, act):
 
 @pytest.mark.parametrize("dim", [1, 2])
 @pytest.mark.parametrize("form", CENTRED)
-def test_division_by_the_standard_deviation(form, dim):
+def test_a_division_by_the_standard_deviation_is_a_norm(form, dim):
     torch.manual_seed(0)
     predicted, measured = compared(Between(CENTRED[form], 24, dim, nn.Identity()), torch.randn(16, 6, 12))
     signal = norm_of(predicted)
@@ -120,7 +120,7 @@ def test_division_by_the_standard_deviation(form, dim):
 
 
 @pytest.mark.parametrize("form", CENTRED)
-def test_norms_over_channels_that_come_last(form):
+def test_norms_over_last_channels_are_found(form):
     """Positions in front of the channels, of which there are fewer; a bias that varies by channel."""
 
     class Net(nn.Module):
@@ -204,6 +204,7 @@ class Block(nn.Module):
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
 
+@pytest.mark.slow
 def test_the_spread_does_not_compound_through_norms():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 64), *(Block(64) for _ in range(24)))
@@ -247,7 +248,7 @@ def test_sources_add_up_by_number():
     assert source(3, 0.0) is NONE
 
 
-def test_what_a_layer_adds_costs_no_copy_of_all_before_it():
+def test_adding_a_source_shares_the_memory_of_those_before():
     total = source(0, 1.0)
     for number in range(1, 1000):
         total += source(2 * number, 1.0 + number)
@@ -326,7 +327,7 @@ class CompositeScales(nn.Module):
 
 @pytest.mark.parametrize("dependent", [False, True])
 @pytest.mark.parametrize("form", ["pow, mean, rsqrt", "sum of squares", "centred twice", "var"])
-def test_a_norm_over_a_concatenation(form, dependent) -> None:
+def test_a_norm_over_a_concatenation_gives_it_unit_size(form, dependent) -> None:
     centred = {
         "centred twice": centred_twice,
         "var": lambda x, d: (x - x.mean(d, keepdim=True)) * torch.rsqrt(x.var(d, keepdim=True, unbiased=False) + 1e-6),

@@ -52,7 +52,7 @@ SHAPE = (4, 6, 3)
 
 
 @given(st.permutations(range(3)))
-def test_permutation(order):
+def test_permutation_moves_moments_and_correlations(order):
     state = example(SHAPE, (2, 4, 1))
     moved = permute(state, order)
     np.testing.assert_array_equal(dense(moved, moved.mean), dense(state, state.mean).transpose(order))
@@ -134,14 +134,14 @@ def test_expansion_repeats_elements():
     np.testing.assert_allclose(correlations(wide), correlations(state)[np.ix_(source, source)])
 
 
-def test_splitting_one_atom():
+def test_splitting_one_atom_keeps_its_elements():
     state = example((12,), (1,))
     halves = split_atom(state, 0, 3, 4)
     assert halves.shape == (12,)
     np.testing.assert_allclose(dense(halves, halves.mean), state.mean)
 
 
-def test_exchangeable_elements():
+def test_exchangeable_elements_have_one_correlation():
     state = exchangeable((3, 1, 4), 0.5, 2.0, 0.3)
     matrix = correlations(state)
     np.testing.assert_allclose(matrix, np.where(np.eye(12) > 0, 1.0, 0.3))
@@ -170,7 +170,7 @@ def test_concatenation_of_correlated_elements_keeps_positions():
     assert kernels.pair_mean(both.covariance(), both.lengths, [1]).ravel()[0] == pytest.approx(expected, rel=0.15)
 
 
-def test_alignment_of_broadcast_shapes():
+def test_broadcast_shapes_are_aligned_axis_by_axis():
     x, y = example((4, 6), (2, 1)), example((6,), (1,), seed=1)
     a, b, layout = align(x, y)
     assert list(layout.lengths) == [4, 6]

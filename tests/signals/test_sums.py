@@ -36,7 +36,7 @@ ERRORS = 5.0
     ],
 )
 @pytest.mark.parametrize("over", [(0, 1), (1,), (0,)])
-def test_covariance_with_the_mean(lengths, varying, over):
+def test_the_covariance_with_the_mean_is_the_mean_covariance(lengths, varying, over):
     sizes = (5, 4)
     rng = np.random.default_rng(0)
     corr = rng.uniform(0.1, 0.9, lengths)
@@ -63,7 +63,7 @@ def test_covariance_with_the_mean(lengths, varying, over):
 
 @pytest.mark.parametrize("keys", [(1.0, 2.0, 5.0), (40.0, 3.0)])
 @pytest.mark.parametrize("sigma2", [0.0, 0.04, 1.0, 9.0, 60.0])
-def test_participation_of_a_softmax(keys, sigma2):
+def test_the_participation_of_a_softmax_is_that_of_samples(keys, sigma2):
     generator = torch.Generator().manual_seed(0)
     for count, found in zip(keys, participations(keys, sigma2), strict=True):
         logits = torch.randn(40000, int(count), generator=generator, dtype=torch.float64) * sigma2**0.5
@@ -79,7 +79,7 @@ def test_participation_does_not_depend_on_the_company():
 
 
 @pytest.mark.parametrize(("taps", "step", "dilation", "channels"), [(3, 1, 1, 1), (3, 2, 1, 2), (2, 1, 2, 3)])
-def test_what_a_norm_makes_of_random_filters(taps, step, dilation, channels):
+def test_a_norm_decorrelates_random_filters_as_samples_do(taps, step, dilation, channels):
     profile = 0.9 ** np.arange(12.0)
     lags = 4
     found = excess(profile, [0], [taps], [step], [dilation], [lags], channels, 0.0)
@@ -124,7 +124,7 @@ def test_rounding_does_not_choose_the_sample_of_a_maximum(monkeypatch):
     assert after.var == pytest.approx(before.var, rel=1e-9)
 
 
-def test_what_is_read_later_is_made_once():
+def test_a_deferred_value_is_made_once():
     made = []
 
     def make():
@@ -192,7 +192,7 @@ def assert_near(predicted, measured, octaves):
 
 
 @pytest.mark.parametrize("form", MET)
-def test_a_mean_meets_its_own_signal(form):
+def test_a_mean_that_meets_its_own_signal_is_predicted(form):
     predicted, measured = output_of(Met(MET[form]))
     assert_near(predicted, measured, 0.06)
 
@@ -229,7 +229,7 @@ class Stacked(nn.Module):
 
 
 @pytest.mark.parametrize("form", STACKED)
-def test_a_sum_over_a_stack_of_what_depends_on_each_other(form):
+def test_a_sum_over_a_stack_knows_the_dependence_of_its_parts(form):
     predicted, measured = output_of(Stacked(STACKED[form]))
     assert_near(predicted, measured, 0.15 if form in ("attention", "gates") else 0.06)
 
@@ -248,7 +248,7 @@ SIDE_BY_SIDE = {
 
 
 @pytest.mark.parametrize("form", SIDE_BY_SIDE)
-def test_a_sum_of_two_things_made_of_one_concatenation(form):
+def test_two_signals_of_one_concatenation_know_their_common_parts(form):
     """Whatever stands side by side: part by part, the two know what they have in common."""
     predicted, measured = output_of(Stacked(lambda x, y: SIDE_BY_SIDE[form](beside(x, y))))
     assert_near(predicted, measured, 0.06)

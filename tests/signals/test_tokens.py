@@ -36,7 +36,7 @@ class Causal(nn.Module):
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_what_early_tokens_share_all_later_ones_see(written):
+def test_later_tokens_of_causal_attention_share_what_early_ones_share(written):
     predicted, measured = predicted_and_measured(
         nn.Sequential(*(Causal(written=written) for _ in range(4))), torch.randn(8, 32, 64), 60
     )
@@ -173,7 +173,7 @@ def test_windows_as_columns_keep_what_neighbours_share(window):
         assert_alike(predicted[name], measured[name], 0.08)
 
 
-def test_frames_of_a_series():
+def test_overlapping_frames_keep_what_neighbours_share():
     class Frames(nn.Module):
         def __init__(self):
             super().__init__()
@@ -405,7 +405,7 @@ class Blurred(nn.Module):
         return F.conv2d(F.relu(self.conv(x)), self.blur, groups=self.channels)
 
 
-def test_one_fixed_filter_for_many_channels():
+def test_one_fixed_filter_for_many_channels_keeps_their_mean():
     predicted, measured = predicted_and_measured(Blurred(1024), torch.randn(4, 3, 12, 12))
     assert_alike(predicted["conv2d"], measured["conv2d"], 0.1)
     assert predicted["conv2d"].mean == pytest.approx(predicted["relu"].mean, rel=1e-6)

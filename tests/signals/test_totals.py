@@ -29,7 +29,7 @@ def test_totals_are_those_of_finite_elements(dtype, shut):
     assert (found.infinite, found.undefined, found.heavy) == (shut, False, False)
 
 
-def test_one_element_with_most_of_the_squares_is_heavy():
+def test_an_element_with_most_of_the_squares_makes_totals_heavy():
     values = torch.ones(MANY_ELEMENTS)
     assert not totals_of([values]).heavy
     values[3] = MANY_ELEMENTS**0.5
@@ -38,7 +38,7 @@ def test_one_element_with_most_of_the_squares_is_heavy():
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_what_is_no_number_is_heavy(number):
+def test_totals_with_nan_or_infinity_are_undefined_and_heavy(number):
     found = totals_of([torch.tensor([1.0, number]), torch.ones(2)])
     assert found.undefined
     assert found.heavy

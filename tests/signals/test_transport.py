@@ -40,12 +40,12 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
-def test_function_of_a_sum(case):
+def test_a_function_of_a_sum_predicts_its_samples(case):
     bound, why = (0.01, JOINT) if case.sources[0].reach else (1e-3, GRID)
     verify(None, Case(case.label, case.function, case.sources, case.weights, case.draws, bound, why))
 
 
-def test_function_of_a_concatenation_and_a_branch():
+def test_a_function_of_a_concatenation_and_a_branch_predicts_its_samples():
     case = Case(
         "relu of uneven rectified parts and a branch",
         lambda x, y, z: relu(torch.cat([relu(x), 2 * relu(y)], 1) + 0.3 * z),
@@ -56,7 +56,7 @@ def test_function_of_a_concatenation_and_a_branch():
     verify(None, case)
 
 
-def test_maximum_over_windows_of_a_sum():
+def test_a_maximum_over_windows_of_a_sum_predicts_its_samples():
     case = Case(
         "max pool of a sum",
         lambda x, y: torch.max_pool2d(relu(x) + y, 2),
@@ -68,7 +68,7 @@ def test_maximum_over_windows_of_a_sum():
 
 
 @pytest.mark.parametrize("ratio", [0.2, 0.6, 1.0])
-def test_distribution_of_a_rectified_signal_plus_noise(ratio):
+def test_a_rectified_signal_plus_noise_has_the_distribution_of_samples(ratio):
     """P(relu(X) + rY < u) = Phi(u / r) / 2 + int_0^inf phi(x) Phi((u - x) / r) dx, in closed form by quadrature."""
     found = transport.of_sum(np.maximum(NODES, 0.0), ratio * NODES)
     assert found is not None
@@ -83,7 +83,7 @@ def test_distribution_of_a_rectified_signal_plus_noise(ratio):
     assert WEIGHTS @ found.values**2 == pytest.approx(1.0, rel=1e-12)
 
 
-def test_the_correlation_behind_a_transport():
+def test_the_latent_correlation_is_found_again():
     """corr = sum t_n² r^n: 0 and 1 are kept, and what lies between is found again."""
     found = transport.of_sum(np.maximum(NODES, 0.0), 0.3 * NODES)
     assert found is not None
@@ -105,7 +105,7 @@ def test_sums_of_gaussians_stay_gaussian():
 
 
 @pytest.mark.parametrize(("gate", "kurtosis"), [("identity", 9.0), ("squared", 70.0)])
-def test_the_tails_of_a_product(gate, kurtosis):
+def test_a_product_has_the_kurtosis_of_its_factors(gate, kurtosis):
     """E (x y)⁴ / (E (x y)²)² of independent x and y is the product of theirs: 3 · 3, and E z⁸ / 2 / (E z⁴ / 2)² · 3."""
     values = NODES if gate == "identity" else np.maximum(NODES, 0.0) ** 2
     found = transport.of_product(values, 0.3 * NODES)
@@ -120,7 +120,7 @@ PRODUCTS = [
 
 
 @pytest.mark.parametrize("case", PRODUCTS, ids=lambda case: case.label)
-def test_function_of_a_product(case):
+def test_a_function_of_a_product_predicts_its_samples(case):
     verify(None, Case(case.label, case.function, case.sources, bound=3e-3, why="the product is laid on 200 nodes"))
 
 

@@ -155,7 +155,7 @@ GATES = {
 
 
 @pytest.mark.parametrize("name", GATES)
-def test_gates(name):
+def test_gates_add_the_lengths_of_both_factors(name):
     function, want = GATES[name]
     assert lengths(function) == want
 
@@ -201,7 +201,7 @@ def test_tokens_are_where_ways_begin():
     assert sum(edge.activations for edge in found.edges) == 1
 
 
-def test_kernel_sizes_of_what_lies_on_a_way():
+def test_kernel_sizes_are_averaged_along_a_way():
     model = nn.Sequential(nn.Conv2d(3, 4, 4, stride=4), nn.Conv2d(4, 4, (3, 12), padding=(1, 6)), nn.Conv2d(4, 4, 1))
     found = branches(trace(model, torch.zeros(2, 3, 32, 32)))
     assert kernel_sizes(found) == pytest.approx((6.0, 1.0))

@@ -59,7 +59,7 @@ def test_a_parameter_leaves_the_signal_as_it_is(form):
         assert torch.allclose(use(x, torch.full((3,), level)), x)
 
 
-def test_tables_that_are_added_have_no_such_value():
+def test_an_added_table_has_no_neutral_value():
     assert neutral((4, 3), lambda x, p: x + p) is None
     assert neutral((1, 3), lambda x, p: x + p) == 0.0
     assert neutral((4, 3), lambda x, p: x * p) == 1.0
@@ -82,7 +82,7 @@ def test_plans_name_what_they_assume(use, said):
     assert made.prescriptions["1.weight"].std == pytest.approx(3**-0.5)
 
 
-def test_tables_and_buffers_without_values():
+def test_tables_and_buffers_without_values_are_assumed_and_named():
     class Tables(nn.Module):
         def __init__(self, unkept):
             super().__init__()

@@ -79,7 +79,7 @@ JOINS = {
 
 
 @pytest.mark.parametrize("name", JOINS)
-def test_joins(name):
+def test_the_join_decides_what_carries_a_branch(name):
     join, expected = JOINS[name]
     found = streams_of(two(join), X)
     if name == "seen elsewhere":  # what is multiplied by a signal is not carried on as it is
@@ -99,7 +99,7 @@ def test_joins(name):
         assert len(branch.weights) in (2, 3)
 
 
-def test_a_scale_carries_alone():
+def test_a_learned_scale_at_the_end_carries_its_branch_alone():
     class Rezero(Block):
         def __init__(self):
             super().__init__(lambda b, x: x + b.scale * b.inner(x))
@@ -123,7 +123,7 @@ def test_low_rank_additions_are_branches_beside_what_they_are_added_to():
     assert ends(stream)[:2] == [("blocks.0.down.weight", "blocks.0.down.bias"), ("blocks.0.b.weight",)]
 
 
-def test_experts_are_one_branch():
+def test_a_mixture_of_experts_is_one_branch():
     class Experts(Block):
         def __init__(self):
             super().__init__(lambda b, x: x + b.mixed(b.norm(x)), router=nn.Linear(8, 3))
@@ -252,7 +252,7 @@ def test_latents_that_read_a_signal_begin_with_a_parameter():
     assert "embed.weight" not in stream.inside
 
 
-def test_weights_of_ends_that_something_else_uses():
+def test_a_last_weight_that_is_used_elsewhere_carries_nothing():
     class Tied(Chain):
         def forward(self, x):
             x = super().forward(x)
@@ -263,7 +263,7 @@ def test_weights_of_ends_that_something_else_uses():
     assert stream.branches[1].carriers
 
 
-def test_caches_and_hidden_states_leave_on_the_way():
+def test_outputs_along_the_trunk_leave_the_stream_whole():
     class Cached(Chain):
         def forward(self, x):
             x = self.read(x)
@@ -279,14 +279,15 @@ def test_caches_and_hidden_states_leave_on_the_way():
     assert "blocks.0.norm.weight" in stream.inside
 
 
-def test_many_blocks_take_time_in_proportion():
+@pytest.mark.slow
+def test_time_grows_in_proportion_to_the_blocks():
     deep = Chain(*(Block(lambda b, x: x + b.inner(x)) for _ in range(300)))
     (stream,) = streams_of(deep, X)
     assert len(stream.branches) == 300
     assert all(branch.carriers for branch in stream.branches)
 
 
-def test_parts_of_a_stream_that_are_cut_out_twice_and_put_side_by_side_again():
+def test_slices_that_are_concatenated_again_stay_one_stream():
     """As attention over time does beside a class token: what is read and what is carried on are slices each."""
 
     class Divided(Block):
@@ -308,7 +309,7 @@ def test_parts_of_a_stream_that_are_cut_out_twice_and_put_side_by_side_again():
     assert {"blocks.0.norm.weight", "blocks.1.over.weight"} <= set(stream.inside)
 
 
-def test_reversible_halves_of_one_value():
+def test_reversible_halves_are_two_streams():
     class Reversible(nn.Module):
         def __init__(self):
             super().__init__()
@@ -329,7 +330,7 @@ def test_reversible_halves_of_one_value():
     ]
 
 
-def test_shortcuts_whose_input_is_projected_elsewhere_too():
+def test_a_projected_shortcut_stays_trunk_where_its_input_is_projected_elsewhere():
     """A pyramid reads every stage by a projection of its own, as the next stage's shortcut does."""
 
     class Stage(nn.Module):
@@ -365,7 +366,7 @@ def test_shortcuts_whose_input_is_projected_elsewhere_too():
     ]
 
 
-def test_what_modulates_a_block_acts_across_its_branches():
+def test_a_modulation_of_a_block_acts_across_its_branches():
     class Modulated(Block):
         def __init__(self):
             super().__init__(None, second=nn.Linear(8, 8), modulation=nn.Linear(8, 16))
@@ -395,7 +396,7 @@ def test_what_modulates_a_block_acts_across_its_branches():
     assert not {"time.weight", "time.bias"} & stream.inside.keys()
 
 
-def test_what_all_blocks_read_acts_across_none():
+def test_a_signal_that_all_blocks_read_acts_across_no_branch():
     class Decoder(Chain):
         def __init__(self):
             super().__init__(*(Block(lambda b, x: x + b.inner(x)) for _ in range(3)))
@@ -446,7 +447,7 @@ def test_terms_of_one_sum_are_branches_of_what_all_of_them_come_from():
     assert "also used by" in stream.branches[0].reason
 
 
-def test_what_chooses_rows_is_not_on_the_trunk_for_that():
+def test_a_router_that_chooses_rows_is_inside_the_branch():
     class Routed(Block):
         def __init__(self):
             super().__init__(None, router=nn.Linear(8, 1))
@@ -461,7 +462,7 @@ def test_what_chooses_rows_is_not_on_the_trunk_for_that():
     assert {"blocks.0.router.weight", "blocks.1.router.bias"} <= set(stream.inside)
 
 
-def test_what_carries_does():
+def test_scaling_the_carriers_scales_the_branches():
     """Carriers times c change the output as the branches times c do: in double precision, on a model in every idiom."""
     for join, expected in JOINS.values():
         if not isinstance(expected[0], tuple):

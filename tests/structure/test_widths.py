@@ -205,7 +205,7 @@ def test_the_sides_that_scale_are_those_that_differ_between_two_widths(name):
         ("weight_norm", "1.parametrizations.weight.original1", Widths(16, 16)),
     ],
 )
-def test_values(model, parameter, expected):
+def test_the_axes_of_parameters_have_the_widths_of_their_signals(model, parameter, expected):
     model_fn, example = MODELS[model]
     assert widths(trace(model_fn(16), example()))[parameter] == expected
 
@@ -223,7 +223,7 @@ def test_a_tied_embedding_is_a_readout():
     assert widths(trace(Tied(), torch.zeros(2, dtype=torch.long)))["embed.weight"] == Widths(16, None)
 
 
-def test_scores_and_what_sets_the_scale_of_the_queries():
+def test_attention_scores_name_the_parameters_that_scale_their_queries():
     own = attention_scores(trace(Attention(16), tokens()))
     assert [(score.head_dim, score.query) for score in own] == [(8, ("q.weight", "q.bias"))]
     normed = attention_scores(trace(Attention(16, norm=True), tokens()))

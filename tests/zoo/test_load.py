@@ -26,7 +26,7 @@ needs_extras = pytest.mark.skipif(
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def test_functions_of_files(tmp_path: Path) -> None:
+def test_functions_of_files_return_models_with_their_arguments(tmp_path: Path) -> None:
     path = tmp_path / "nets.py"
     path.write_text(
         "import torch\nfrom torch import nn\n"

@@ -38,6 +38,7 @@ def planned(name, device, by_name=True):
     return wp.plan(model, *args, **kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "by_name"), CASES)
 def test_a_plan_on_meta_is_that_of_the_cpu(name, by_name):
     mine, real = planned(name, "meta", by_name), planned(name, "cpu")

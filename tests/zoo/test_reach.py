@@ -94,6 +94,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_traces_on_meta(name: str) -> None:
     model, args, kwargs = zoo.load(name, device="meta")
