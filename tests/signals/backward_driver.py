@@ -26,7 +26,8 @@ from wellposed.graphs import Graph, Node
 from wellposed.graphs.run import Interpreter, seeded
 from wellposed.signals import registry
 from wellposed.signals.context.call import Pass
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import State
 from wellposed.signals.passes.backward import Gradients, gradients_of
 from wellposed.signals.sampling.samples import repetitions
 

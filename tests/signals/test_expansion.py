@@ -21,7 +21,7 @@ from wellposed.signals.distributions.expansion import (
     fluctuation,
     gamma_nodes,
 )
-from wellposed.signals.distributions.state import Pointwise
+from wellposed.signals.distributions.functions import Pointwise
 
 ELEMENTS, BATCHES = 100_000, 25
 EXP = Pointwise(("exp",), torch.exp)

@@ -13,7 +13,7 @@ from torch import nn
 
 import wellposed as wp
 from wellposed.signals.algebra.softmax import participations
-from wellposed.signals.distributions.state import Lazy, evaluated
+from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.quadratic import excess
 from wellposed.signals.rules import pooling

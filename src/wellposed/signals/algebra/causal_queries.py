@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from wellposed.arrays import array_of
+from wellposed.signals.distributions.attention import Seen
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, split_atom
 from wellposed.signals.integration import kernels
@@ -17,20 +17,6 @@ from wellposed.signals.integration.kernels import Array
 
 LONGEST = 128
 """Most tokens whose results are told apart by pair; of more, as many groups of neighbours are."""
-
-
-class Seen(NamedTuple):
-    """The weights of queries that weigh alike all keys that they see, where not all see the same.
-
-    Attributes:
-        queries: (queries, groups of keys) what each query gives to each group of neighbouring keys.
-        groups: (groups of queries, groups of keys) its average over groups of neighbouring queries.
-        size: how many keys a group has.
-    """
-
-    queries: Array
-    groups: Array
-    size: int
 
 
 def flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys: int) -> Seen | None:

@@ -12,8 +12,12 @@ from wellposed.signals.algebra.effective_dims import alike_of_one_size
 from wellposed.signals.algebra.local_scales import sizes_of_filters
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY
-from wellposed.signals.distributions.state import Ancestry, Dims, Link, Marginal, Moments, Pointwise, State, evaluated
+from wellposed.signals.distributions.state import Ancestry, Link, Marginal, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

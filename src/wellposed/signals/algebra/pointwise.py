@@ -23,21 +23,13 @@ from wellposed.signals.distributions.expansion import (
     without_poles,
 )
 from wellposed.signals.distributions.expansion import expand as expand_function
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread
-from wellposed.signals.distributions.state import (
-    Ancestry,
-    Layout,
-    Lazy,
-    Link,
-    Marginal,
-    Moments,
-    Pointwise,
-    Scaled,
-    State,
-    evaluated,
-    make_state,
-    weakest,
-)
+from wellposed.signals.distributions.state import Ancestry, Link, Marginal, Scaled, State, weakest
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS

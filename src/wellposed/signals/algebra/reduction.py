@@ -12,7 +12,8 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.dependence import to_mean_of
 from wellposed.signals.distributions.expansion import UNEVEN, expand_mixture, marginal, with_own_fluctuation
-from wellposed.signals.distributions.state import Marginal, State, evaluated, weakest
+from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.state import Marginal, State, weakest
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

@@ -13,7 +13,8 @@ from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Node, Parameter
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.scale_parameters import CompositeScale, ScaleParameter, parameter_values, scale_parameters
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.structure.neutral import neutral_value

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.distributions.state import Dims, Layout, Lazy, State
+from wellposed.signals.distributions.layout import Dims, Layout
+from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

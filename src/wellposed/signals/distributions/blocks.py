@@ -13,23 +13,12 @@ import numpy as np
 
 from wellposed.signals.distributions.alignment import Aligned, align_many, covariances
 from wellposed.signals.distributions.expansion import marginal, one_signed
+from wellposed.signals.distributions.layout import Dims, Layout
+from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread, mean_spread
-from wellposed.signals.distributions.state import (
-    WHOLE,
-    Ancestry,
-    Concatenation,
-    Dims,
-    Layout,
-    Lazy,
-    Link,
-    Marginal,
-    Moments,
-    Scaled,
-    State,
-    evaluated,
-    make_state,
-    weakest,
-)
+from wellposed.signals.distributions.state import WHOLE, Ancestry, Concatenation, Link, Marginal, Scaled, State, weakest
 from wellposed.signals.distributions.views import in_rank, merge_atoms, pooled, with_scores
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

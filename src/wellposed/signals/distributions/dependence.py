@@ -13,16 +13,9 @@ import numpy as np
 import torch
 
 from wellposed.signals.distributions.expansion import Coefficients, coefficients_at
-from wellposed.signals.distributions.state import (
-    IDENTITY,
-    Dims,
-    Link,
-    Operate,
-    Pointwise,
-    Scaled,
-    State,
-    Statistic,
-)
+from wellposed.signals.distributions.functions import IDENTITY, Pointwise
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.state import Link, Operate, Scaled, State, Statistic
 from wellposed.signals.integration import kernels, taps
 from wellposed.signals.integration.gaussian import hermite
 from wellposed.signals.integration.kernels import Array

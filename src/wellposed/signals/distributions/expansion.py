@@ -11,8 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaincinv, ndtr, ndtri
 
+from wellposed.signals.distributions.functions import IDENTITY, Pointwise
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.distributions.spread import Spread
-from wellposed.signals.distributions.state import IDENTITY, Dims, Lazy, Marginal, Pointwise, State, evaluated
+from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import (
     NODES,

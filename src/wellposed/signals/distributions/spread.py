@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from wellposed.signals.distributions.declared import EVERYTHING, NUMBER, SOURCES, told
 from wellposed.signals.integration.kernels import Array
 
 BLOCK = 4096
@@ -110,18 +111,20 @@ def source(number: int, variance: float) -> Sources:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How ln(second moment) of a signal varies over weight draws.
+    """How ln(second moment) of a signal varies over weight draws."""
 
-    Attributes:
-        inherited: what comes from draws before the last contraction; a scale that all elements share.
-        own: what comes from the last contraction's draw, by which elements vary one by one.
-        drift: mean of ln(second moment) over weight draws, less the logarithm of the prediction; without that of
-            ``own``, which is half its variance below.
-    """
-
-    inherited: Sources = NONE
-    own: Sources = NONE
-    drift: float = 0.0
+    inherited: Sources = told(
+        "variation by draws before the last contraction: all elements share it", SOURCES, EVERYTHING, default=NONE
+    )
+    own: Sources = told(
+        "variation by the draw of the last contraction: elements vary one by one", SOURCES, EVERYTHING, default=NONE
+    )
+    drift: float = told(
+        "mean of ln(second moment) less ln(prediction), without that of `own`, half its variance below",
+        NUMBER,
+        EVERYTHING,
+        default=0.0,
+    )
     _sources: Sources | None = field(default=None, init=False, repr=False, compare=False)
 
     @property

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 
 from wellposed.signals.distributions.expansion import one_signed
-from wellposed.signals.distributions.state import WHOLE, Dims, Link, Marginal, Scaled, State, exchangeable, weakest
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.making import exchangeable
+from wellposed.signals.distributions.state import WHOLE, Link, Marginal, Scaled, State, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import picks

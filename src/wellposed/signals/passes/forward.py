@@ -23,8 +23,9 @@ from wellposed.signals.context.arguments import given_state, known_state, resolv
 from wellposed.signals.context.call import OVERFLOW, Call, Drawn, Outcome, Pass, Unknown
 from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.blocks import concatenate
+from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import STEADY
-from wellposed.signals.distributions.state import State, make_state, weakest
+from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.inputs import Input
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import RULES, Rule

@@ -29,7 +29,8 @@ from wellposed.signals.algebra.normalisation import normalise
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.distributions.alignment import Aligned, align_many
 from wellposed.signals.distributions.blocks import concatenate, select
-from wellposed.signals.distributions.state import Dims, Link, State
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.state import Link, State
 from wellposed.signals.distributions.views import pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

@@ -23,8 +23,10 @@ from wellposed.signals.algebra.box_filters import (
 )
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import is_homogeneous
+from wellposed.signals.distributions.functions import IDENTITY, Pointwise
+from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import Spread
-from wellposed.signals.distributions.state import IDENTITY, Ancestry, Moments, Padded, Pointwise, State
+from wellposed.signals.distributions.state import Ancestry, Padded, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array

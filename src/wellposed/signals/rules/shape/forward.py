@@ -22,8 +22,9 @@ from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate, select
 from wellposed.signals.distributions.expansion import own_chance
+from wellposed.signals.distributions.making import exchangeable, make_state
 from wellposed.signals.distributions.spread import Spread, source
-from wellposed.signals.distributions.state import LinearMap, State, exchangeable, make_state
+from wellposed.signals.distributions.state import LinearMap, State
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
