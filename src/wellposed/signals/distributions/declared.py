@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 Change = Literal["moments", "function", "axes"]
@@ -52,37 +53,22 @@ def declarations(part: Any) -> dict[str, Declared]:
     return {item.name: item.metadata["declared"] for item in fields(part) if "declared" in item.metadata}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lost:
-    """What a part of a state loses by a change.
+class Lost(NamedTuple):
+    """What a part of a state loses by a change: the fields that do not survive it.
 
     Attributes:
-        part: the part.
-        empty: what it is where nothing is known.
-        gone: the fields that do not survive the change, and what they are in ``empty``.
-        kept: the fields that do.
+        read: gives their values.
+        nothing: the values that they have where nothing is known.
+        places: their places in the part.
     """
 
-    part: str
-    empty: Any
-    gone: tuple[tuple[str, Any], ...]
-    kept: tuple[str, ...]
-
-    def rest(self, part: Any) -> Any:
-        """Return what survives of a part."""
-        for name, nothing in self.gone:
-            if getattr(part, name) is not nothing:
-                return type(part)(**{name: getattr(part, name) for name in self.kept}) if self.kept else self.empty
-        return part
+    read: Callable[[Any], tuple[Any, ...]]
+    nothing: tuple[Any, ...]
+    places: tuple[int, ...]
 
 
-def lost_by(change: Change, parts: Mapping[str, type]) -> Sequence[Lost]:
-    """Return what each part of a state loses by a change, those left out that lose nothing."""
-    found = []
-    for part, kind in parts.items():
-        said = declarations(kind)
-        kept = tuple([name for name in said if change in said[name].survives])
-        if len(kept) < len(said):
-            empty = kind()
-            found.append(Lost(part, empty, tuple([(n, getattr(empty, n)) for n in said if n not in kept]), kept))
-    return found
+def lost_by(change: Change, part: type) -> Lost | None:
+    """Return what a part of a state loses by a change, None where it loses nothing."""
+    said, default = declarations(part), {item.name: item.default for item in fields(part)}
+    gone = {name: at for at, name in enumerate(said) if change not in said[name].survives}
+    return Lost(attrgetter(*gone), tuple([default[name] for name in gone]), tuple(gone.values())) if gone else None

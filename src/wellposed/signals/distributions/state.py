@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any, ClassVar, TypedDict, Unpack
 
@@ -464,21 +464,29 @@ class State:
         """Return a copy that depends on nothing before it."""
         return self.with_moments(roots=roots, blocks=())
 
-    def _copied(self, serial: int, lost: Sequence[Lost], changes: Mapping[str, Any]) -> State:
-        parts = {name: getattr(self, name) for name in _PARTS}  # `dataclasses.replace` takes longer
-        single: dict[str, dict[str, Any]] = {}
+    def _copied(self, serial: int, lost: Sequence[tuple[int, Lost]], changes: Mapping[str, Any]) -> State:
+        parts = list(_READ(self))  # `dataclasses.replace` takes longer
+        fresh: dict[int, list[Any]] = {}
+        for at, (read, nothing, places) in lost:
+            if read(parts[at]) != nothing:
+                fresh[at] = list(_READ_PART[at](parts[at]))
+                for within, default in zip(places, nothing, strict=True):
+                    fresh[at][within] = default
+        single: list[tuple[int, int, Any]] = []
         for name, value in changes.items():
-            part = _PART_OF[name]
-            if part == name:
-                parts[name] = value
+            place = _PLACES.get(name)
+            if place is None:
+                parts[_WHOLE[name]] = value
+                fresh.pop(_WHOLE[name], None)
             else:
-                single.setdefault(part, {})[name] = value
-        for loss in lost:
-            if loss.part not in changes:
-                parts[loss.part] = loss.rest(parts[loss.part])
-        for part, values in single.items():
-            parts[part] = replace(parts[part], **values)
-        return State(**parts, serial=serial)
+                single.append((*place, value))
+        for at, within, value in single:
+            if at not in fresh:
+                fresh[at] = list(_READ_PART[at](parts[at]))
+            fresh[at][within] = value
+        for at, values in fresh.items():
+            parts[at] = type(parts[at])(*values)
+        return State(*parts, serial)
 
 
 PARTS: dict[str, type] = {
@@ -492,9 +500,20 @@ PARTS: dict[str, type] = {
     "concatenation": Concatenation,
 }
 """The parts of a state, in which its fields are declared."""
-_PARTS = (*PARTS, "tag")
-_PART_OF = {name: part for part, kind in PARTS.items() for name in (part, *declarations(kind))} | {"tag": "tag"}
+_WHOLE = {item.name: at for at, item in enumerate(fields(State)) if item.name != "serial"}
+"""The place of each part in a state."""
+_READ = attrgetter(*_WHOLE)
+_READ_PART = {_WHOLE[part]: attrgetter(*declarations(kind)) for part, kind in PARTS.items()}
+_PLACES = {name: (_WHOLE[part], at) for part, kind in PARTS.items() for at, name in enumerate(declarations(kind))}
+"""For each field the place of its part in a state, and its own within the part."""
 for _part, _kind in PARTS.items():
     for _name, _told in declarations(_kind).items():
         setattr(State, _name, property(attrgetter(f"{_part}.{_name}"), doc=_told.holds))
-_LOST: Mapping[Change, Sequence[Lost]] = {change: lost_by(change, PARTS) for change in ("moments", "function")}
+
+
+def _lost(change: Change) -> Sequence[tuple[int, Lost]]:
+    """Return the places of the parts that lose something by a change, and what they lose."""
+    return [(_WHOLE[part], lost) for part, kind in PARTS.items() if (lost := lost_by(change, kind))]
+
+
+_LOST = {"moments": _lost("moments"), "function": _lost("function")}
