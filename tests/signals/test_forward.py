@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from tests.signals.driver import Case, Source, verify
@@ -187,6 +188,15 @@ def test_another_shape_names_both(wrong):
 
     wrong(halved)
     with pytest.raises(RuleError, match=r"relu.*rule 'halved' gave a signal of shape \(2, 2\), the operator \(2, 6\)"):
+        wp.propagate(wp.trace(nn.ReLU(), torch.zeros(2, 6)))
+
+
+def test_parts_that_disagree_name_the_rule_and_what_does_not_hold(wrong):
+    def forgetful(call, x):
+        return x.changed(mean=np.zeros((2, 6, 1)))
+
+    wrong(forgetful)
+    with pytest.raises(RuleError, match=r"relu.*rule 'forgetful' gave a signal whose parts disagree: .* mean and var"):
         wp.propagate(wp.trace(nn.ReLU(), torch.zeros(2, 6)))
 
 

@@ -19,7 +19,14 @@ class Lazy:
     @classmethod
     def of(cls, value: Array) -> Lazy:
         """Return a lazy array whose value is there already."""
-        return cls(lambda: value)
+        made = cls(lambda: value)
+        made.get()
+        return made
+
+    @property
+    def known(self) -> Array | None:
+        """The array if it has been computed and is one, else None."""
+        return self._value
 
     def get(self) -> Array | None:
         """Return the array, which is computed once."""

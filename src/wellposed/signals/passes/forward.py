@@ -22,6 +22,7 @@ from wellposed.signals.algebra.local_scales import average_of_sizes
 from wellposed.signals.context.arguments import given_state, known_state, resolve, state_of, unmade
 from wellposed.signals.context.call import OVERFLOW, Call, Drawn, Outcome, Pass, Unknown
 from wellposed.signals.context.parameters import Weights
+from wellposed.signals.distributions.agreement import disagreement
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import STEADY
@@ -414,6 +415,9 @@ def _checked(call: Call, rule: Rule | None, index: int, result: State | None, ta
     least, most = kernels.extent(result.var)
     if not (least >= 0.0 and most <= OVERFLOW and math.isfinite(sum(kernels.extent(result.mean)))):
         result, tag = _repaired(call, _who(node, rule), result, tag)
+    wrong = disagreement(result)
+    if wrong is not None:
+        raise RuleError(f"{_who(node, rule)} gave a signal whose parts disagree: it does not hold that {wrong}")
     tag = weakest(tag, result.tag)
     return result if result.tag == tag else result.amended(tag=tag)
 
