@@ -9,27 +9,18 @@ import numpy as np
 import torch
 
 from wellposed.signals.context.call import OVERFLOW, Call
-from wellposed.signals.distributions.expansion import (
-    UNEVEN,
-    Expansion,
-    Mixture,
-    carried_spread,
-    clip_unseen_tails,
-    expand_mixture,
-    fluctuation,
-    gaussian_fluctuation,
-    is_bounded,
-    is_power,
-    without_poles,
-)
+from wellposed.signals.distributions.expansion import Expansion, is_power
 from wellposed.signals.distributions.expansion import expand as expand_function
+from wellposed.signals.distributions.fluctuations import carried_spread, fluctuation, gaussian_fluctuation
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.mixtures import UNEVEN, Mixture, expand_mixture
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread
 from wellposed.signals.distributions.state import Ancestry, Link, Marginal, Scaled, State, weakest
+from wellposed.signals.distributions.tails import clip_unseen_tails, is_bounded, without_poles
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS

@@ -11,8 +11,10 @@ from wellposed.signals.algebra.statistics import as_mean, is_centred
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.dependence import to_mean_of
-from wellposed.signals.distributions.expansion import UNEVEN, expand_mixture, marginal, with_own_fluctuation
+from wellposed.signals.distributions.fluctuations import with_own_fluctuation
 from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.marginals import marginal
+from wellposed.signals.distributions.mixtures import UNEVEN, expand_mixture
 from wellposed.signals.distributions.state import Marginal, State, weakest
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels

@@ -11,7 +11,7 @@ import numpy as np
 
 from wellposed.signals.algebra.tokens import varying
 from wellposed.signals.distributions.attention import EVEN, Law, Logits, Tokens
-from wellposed.signals.distributions.expansion import gamma_nodes
+from wellposed.signals.distributions.mixtures import gamma_nodes
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels

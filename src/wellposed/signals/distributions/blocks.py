@@ -12,10 +12,10 @@ from operator import or_
 import numpy as np
 
 from wellposed.signals.distributions.alignment import Aligned, align_many, covariances
-from wellposed.signals.distributions.expansion import marginal, one_signed
 from wellposed.signals.distributions.layout import Dims, Layout
 from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.marginals import marginal, one_signed
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread, mean_spread
 from wellposed.signals.distributions.state import WHOLE, Ancestry, Concatenation, Link, Marginal, Scaled, State, weakest

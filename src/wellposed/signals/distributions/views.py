@@ -11,9 +11,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from wellposed.signals.distributions.expansion import one_signed
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.making import exchangeable
+from wellposed.signals.distributions.marginals import one_signed
 from wellposed.signals.distributions.state import WHOLE, Link, Marginal, Scaled, State, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

@@ -15,9 +15,9 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call, dense
 from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import MASKED
-from wellposed.signals.distributions.expansion import UNEVEN
 from wellposed.signals.distributions.lazy import evaluated
 from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.mixtures import UNEVEN
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels

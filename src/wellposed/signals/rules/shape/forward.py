@@ -21,7 +21,7 @@ from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate, select
-from wellposed.signals.distributions.expansion import own_chance
+from wellposed.signals.distributions.fluctuations import own_chance
 from wellposed.signals.distributions.making import exchangeable, make_state
 from wellposed.signals.distributions.spread import Spread, source
 from wellposed.signals.distributions.state import LinearMap, State
