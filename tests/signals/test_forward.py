@@ -182,7 +182,7 @@ def test_rounding_below_zero_is_not_an_error(wrong):
 
 def test_another_shape_names_both(wrong):
     def halved(call, x):
-        from wellposed.signals.distributions.blocks import select
+        from wellposed.signals.distributions.parts import select
 
         return select(x, 1, 0, 2, 1, drop=False)
 

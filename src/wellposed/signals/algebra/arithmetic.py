@@ -27,7 +27,6 @@ from wellposed.signals.distributions.blocks import (
     concatenate,
     depend,
     laid_out,
-    select,
     spread_of_parts,
 )
 from wellposed.signals.distributions.dependence import REPEATED, Factors
@@ -36,6 +35,7 @@ from wellposed.signals.distributions.functions import IDENTITY, Pointwise
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.marginals import marginal, sign_of
 from wellposed.signals.distributions.moments import Moments
+from wellposed.signals.distributions.parts import select
 from wellposed.signals.distributions.spread import STEADY, Spread, source
 from wellposed.signals.distributions.state import (
     Ancestry,

@@ -12,7 +12,7 @@ from wellposed.arrays import array_of
 from wellposed.signals.distributions.attention import Seen
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, split_atom
-from wellposed.signals.integration import kernels
+from wellposed.signals.integration import kernels, regrouping
 from wellposed.signals.integration.kernels import Array
 
 LONGEST = 128
@@ -66,7 +66,7 @@ def _pairs(kernel: Array, v: State, token: int, seen: Seen) -> Array:
     kernel = kernel.transpose([*atoms, *(i for i in range(kernel.ndim) if i not in atoms)])
     kernel, sizes = kernel.reshape(kernel.shape[: len(atoms)]), [v.lengths[i] for i in atoms]
     if len(atoms) == 1 and seen.size > 1:
-        kernel, sizes = kernels.split_profile(kernel, 0, groups, seen.size, kernels.LAGS[1]), [groups, seen.size]
+        kernel, sizes = regrouping.split_profile(kernel, 0, groups, seen.size, kernels.LAGS[1]), [groups, seen.size]
     if len(sizes) > 1:
         kernel = kernels.pair_mean(kernel, sizes, [1])[:, 0]
     return kernels.matrix_of(kernel, 0, groups)

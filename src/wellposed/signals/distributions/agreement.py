@@ -69,9 +69,9 @@ def _places_exist(dims: Dims, count: int, of: int) -> bool:
 
 
 def _link_fits(x: State, link: Link) -> bool:
-    parent, count = link.parent.lengths, len(x.lengths)
-    dims = tuple(range(len(parent))) if link.dims is None else link.dims
-    if link.parent.serial >= x.serial or not _places_exist(dims, count, len(parent)):
+    """Whether a link leads to an earlier state, and each atom is as long as what it is of the parent's."""
+    parent, dims = link.parent.lengths, link.places(len(x.lengths))
+    if link.parent.serial >= x.serial or not _places_exist(dims, len(x.lengths), len(parent)):
         return False
     taps = dict(link.taps)
     if any(taken.size != parent[atom] for atom, taken in taps.items()):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.distributions.layout import Dims, Layout
-from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.lazy import Lazy, applied
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
@@ -86,9 +86,7 @@ def _written(state: State, dims: Dims, skipped: tuple[int, ...]) -> Aligned:
     order = (*dims, *skipped)
     mean, var = kernels.rearranged(state.mean, order), kernels.rearranged(state.var, order)
     corr = kernels.placed(state.corr, order)
-    scales = (
-        None if state.local_scales is None else state.local_scales.then(lambda kernel: kernels.placed(kernel, order))
-    )
+    scales = applied(state.local_scales, lambda kernel: kernels.placed(kernel, order))
     if not skipped:
         return Aligned(mean, var, corr, dims, local_scales=scales)
     centre, total = kernels.mean_over(mean, (-1,)), kernels.mean_over(var, (-1,))

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import torch
 
 from wellposed.signals.distributions.expansion import Coefficients, coefficients_at
-from wellposed.signals.distributions.functions import IDENTITY, Pointwise
+from wellposed.signals.distributions.grids import GRIDS, Grid, combined, matched, places_in
 from wellposed.signals.distributions.layout import Dims
-from wellposed.signals.distributions.state import Link, Operate, Scaled, State, Statistic
-from wellposed.signals.integration import kernels, taps
-from wellposed.signals.integration.gaussian import hermite
+from wellposed.signals.distributions.means import of_means, of_own_mean
+from wellposed.signals.distributions.state import Scaled, State
+from wellposed.signals.integration import gaussian, kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.taps import Taps
 
 SMALL = 16
 """Entries of a kernel up to which what an operator makes of it is kept as a matrix."""
 TIMES = 100
 """Links that are followed back through the times of a loop, two or three for each."""
-GRIDS = 64
-"""Most states that are passed in search of one on the same grid."""
-LONGEST = 4096
-"""Positions of an axis up to which means over its blocks are followed."""
 REPEATED = 1
 """Root of all that depends on a weight which is met more than once."""
 
@@ -57,76 +51,6 @@ class Factors:
 
     states: tuple[State, State]
     dims: tuple[Dims, Dims]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Grid:
-    """A state behind another one: that is ``factor`` times combinations of its positions, and what is independent.
-
-    Attributes:
-        state: the state.
-        places: for each of its atoms the place in a third state, None where that lacks it.
-        factor: the factor.
-        taps: by atom, the combinations, where the other one lies on another grid.
-    """
-
-    state: State
-    places: Dims
-    factor: float = 1.0
-    taps: Mapping[int, Taps] = field(default_factory=dict)
-
-    def behind(self, link: Link, sizes: Sequence[int]) -> _Grid | None:
-        """Return the parent of a link of the state, the third state having the given sizes; None where neither grids
-        nor numbers alone lie between.
-        """
-        if not isinstance(link.operate, Scaled) or link.over:
-            return None
-        dims = link.dims if link.dims is not None else tuple(range(len(self.state.lengths)))
-        factor, combined = self.factor * link.operate.factor, {}
-        for atom, combinations in self.taps.items():
-            inner = dims[atom]
-            if inner is None:
-                factor *= combinations.total()
-            else:
-                combined[inner] = combinations
-        for atom, combinations in link.taps:
-            combined[atom] = combined[atom].of(combinations) if atom in combined else combinations
-        places = _places(self.places, dims, len(link.parent.lengths))
-        gone = [atom for atom, _ in link.taps if atom not in dims]
-        places = _matched(places, gone, link.parent.lengths, sizes, places)
-        return _Grid(link.parent, places, factor, combined)
-
-    def fitting(self, sizes: Sequence[int]) -> _Grid | None:
-        """Return the grid if it has the positions that a state of these sizes has, along all that was combined."""
-        places = {self.places[atom]: self.state.lengths[atom] for atom in self.taps}
-        return self if all(place is not None and sizes[place] == size for place, size in places.items()) else None
-
-    def is_as(self, other: _Grid) -> bool:
-        """Whether two grids are of one state, and each of its atoms lies in one place."""
-        pairs = zip(self.places, other.places, strict=True) if self.state.serial == other.state.serial else [(0, 1)]
-        return all(i == j or i is None or j is None for i, j in pairs)
-
-    def inverse(self, count: int) -> Dims:
-        """Return for each of ``count`` places the atom of the state."""
-        return _places(tuple(range(len(self.places))), self.places, count)
-
-    def by_place(self) -> dict[int, Taps]:
-        """Return the combinations by place."""
-        return {place: taken for atom, taken in self.taps.items() if (place := self.places[atom]) is not None}
-
-
-def _combined(kernel: Array, one: Mapping[int, Taps], other: Mapping[int, Taps]) -> Array:
-    """Return the covariance of what combines two states along some dimensions, given that of the states."""
-    for dim in sorted({*one, *other}):
-        size = (one.get(dim) or other[dim]).size
-        first, second = one.get(dim) or taps.whole(size), other.get(dim) or taps.whole(size)
-        if len(first.index) == len(second.index):
-            cap = kernels.lag_cap(sum(n > 2 for i, n in enumerate(kernel.shape) if i != dim) + 1)
-            kernel = taps.covariances(kernel, dim, first, second, min(len(first.index), max(cap, 2)))
-        else:  # one of them is alike everywhere
-            kernel = taps.covariances(kernel, dim, first.averaged(), second.averaged(), 1)
-            kernel = np.concatenate([kernel, kernel], axis=dim)
-    return kernel
 
 
 _End = TypeVar("_End")
@@ -186,7 +110,7 @@ class Dependence:
         """
         if x.roots & y.roots <= REPEATED:
             return None
-        kernel = self._covariance(x, y, _places(x_dims, y_dims, len(y.lengths)), 0)
+        kernel = self._covariance(x, y, places_in(x_dims, y_dims, len(y.lengths)), 0)
         return None if kernel is None else kernels.placed(kernel, x_dims)
 
     def _covariance(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
@@ -216,8 +140,8 @@ class Dependence:
                 return iter(of_functions)
         found = self._of_maps(x, y, where, depth)
         found = _of_positions(x, y, where) if found is None else found
-        found = _of_means(x, y, where) if found is None else found
-        found = _of_own_mean(x, y, where) if found is None else found
+        found = of_means(x, y, where) if found is None else found
+        found = of_own_mean(x, y, where) if found is None else found
         if found is not None:
             return iter((found,))
         return (self._through_links_of_y if later_y else self._through_links_of_x)(x, y, where, depth)
@@ -301,7 +225,7 @@ class Dependence:
         corr = np.asarray(np.clip(kernel / scale, -1.0, 1.0))
         if first.transport is not None and second.transport is not None:
             corr = first.transport.latent(corr)
-        return [kernels.polynomial(self._hermite(x).products(self._hermite(y), where), corr)]
+        return [gaussian.polynomial(self._hermite(x).products(self._hermite(y), where), corr)]
 
     def _hermite(self, x: State) -> Coefficients:
         if x.serial not in self._coefficients:
@@ -332,10 +256,10 @@ class Dependence:
         for link in () if y.serial in self.made else y.links:
             if link.taps:
                 continue
-            dims = link.dims if link.dims is not None else tuple(range(len(y.lengths)))
-            places = _places(where, dims, len(link.parent.lengths))
+            dims = link.places(len(y.lengths))
+            places = places_in(where, dims, len(link.parent.lengths))
             if link.over:
-                places = _matched(places, link.over, link.parent.lengths, x.lengths, where)
+                places = matched(places, link.over, link.parent.lengths, x.lengths, where)
             kernel = self._covariance(x, link.parent, places, depth)
             if kernel is not None:
                 yield link.operate(_as_told(kernel, link.parent), places)
@@ -344,16 +268,16 @@ class Dependence:
         self, x: State, y: State, where: Dims, depth: int, *, swapped: bool = False
     ) -> Iterator[Array]:
         if any(link.taps for link in x.links) and not swapped:
-            back = _places(tuple(range(len(y.lengths))), where, len(x.lengths))
+            back = places_in(tuple(range(len(y.lengths))), where, len(x.lengths))
             for other in self._across(y, x, back, depth, swapped=True):
                 yield kernels.placed(other, back)
         for link in () if x.serial in self.made else x.links:
             if link.taps:
                 continue
-            dims = link.dims if link.dims is not None else tuple(range(len(x.lengths)))
+            dims = link.places(len(x.lengths))
             inner = tuple(None if i is None else dims[i] for i in where)
             if link.over:
-                inner = _matched(inner, range(len(inner)), y.lengths, link.parent.lengths, dims)
+                inner = matched(inner, range(len(inner)), y.lengths, link.parent.lengths, dims)
             kernel = self._covariance(link.parent, y, inner, depth)
             if kernel is not None:
                 kernel = link.operate(_as_told(kernel, link.parent), tuple(range(len(link.parent.lengths))))
@@ -368,31 +292,31 @@ class Dependence:
         """
         before = self._before(x)
 
-        def end(grid: _Grid) -> tuple[_Grid | None] | None:
+        def end(grid: Grid) -> tuple[Grid | None] | None:
             other = next(filter(grid.is_as, before), None)
             # a part of what is alike along its axis lies on no other grid
             return None if other is None and grid.taps else (other,)
 
-        met = self._behind(x, _Grid(y, where), end)
+        met = self._behind(x, Grid(y, where), end)
         for other, (one,) in met:
             if one is None:
                 kernel = self._covariance(x, other.state, other.places, depth)
                 if kernel is not None:
                     yield kernel * other.factor
                 continue
-            kernel = _combined(_as_told(one.state.covariance(), x), one.taps, other.taps)
+            kernel = combined(_as_told(one.state.covariance(), x), one.taps, other.taps)
             yield kernels.placed(kernel * (one.factor * other.factor), one.inverse(len(x.lengths)))
         if not met and ((depth < TIMES and self._is_of_times(x, y)) or self._is_sum_of(x, y, where)):
             yield from self._through_links_of_x(x, y, where, depth, swapped=swapped)
             return
         for one in () if met else before:
             inverse = one.inverse(len(x.lengths))
-            start = _Grid(y, tuple(None if i is None else inverse[i] for i in where))
-            near = self._behind(one.state, start, partial(_Grid.fitting, sizes=one.state.lengths))
+            start = Grid(y, tuple(None if i is None else inverse[i] for i in where))
+            near = self._behind(one.state, start, partial(Grid.fitting, sizes=one.state.lengths))
             for other, _ in near:
                 common = self._covariance(one.state, other.state, other.places, depth)
                 if common is not None:
-                    kernel = _combined(common, one.taps, other.by_place())
+                    kernel = combined(common, one.taps, other.by_place())
                     yield kernels.placed(kernel * (one.factor * other.factor), inverse)
             if near:
                 return
@@ -411,11 +335,11 @@ class Dependence:
         if len(x.links) < 2 or x.serial in self.made or not all(isinstance(link.operate, Scaled) for link in x.links):
             return False
         kin = {grid.state.serial for link in x.links for grid in self._before(link.parent)}
-        return bool(self._behind(x, _Grid(y, where), lambda grid: grid if grid.state.serial in kin else None))
+        return bool(self._behind(x, Grid(y, where), lambda grid: grid if grid.state.serial in kin else None))
 
-    def _before(self, x: State) -> list[_Grid]:
+    def _before(self, x: State) -> list[Grid]:
         """Return what a state is made of by grids and numbers alone, itself first."""
-        found = [_Grid(x, tuple(range(len(x.lengths))))]
+        found = [Grid(x, tuple(range(len(x.lengths))))]
         while len(found) < GRIDS and found[-1].state.serial not in self.made and len(found[-1].state.links) == 1:
             parent = found[-1].behind(found[-1].state.links[0], x.lengths)
             if parent is None:
@@ -423,11 +347,11 @@ class Dependence:
             found.append(parent)
         return found
 
-    def _behind(self, x: State, start: _Grid, ends: Callable[[_Grid], _End | None]) -> list[tuple[_Grid, _End]]:
+    def _behind(self, x: State, start: Grid, ends: Callable[[Grid], _End | None]) -> list[tuple[Grid, _End]]:
         """Return the states of which ``start`` is made by grids and numbers, as far back on each way as there is what
         ``ends`` says of one; ``x`` is what their places are those of.
         """
-        found: list[tuple[_Grid, _End]] = []
+        found: list[tuple[Grid, _End]] = []
         pending, steps = [start], 0
         while pending and (steps := steps + 1) < GRIDS:
             at = pending.pop()
@@ -481,93 +405,6 @@ def _of_positions(x: State, y: State, where: Dims) -> Array | None:
     return np.asarray(corr[..., i, j] * (sign * math.sqrt(kernels.average(x.var) * kernels.average(y.var))))
 
 
-class _Mean(NamedTuple):
-    """A multiple of the mean of a function of one tensor over some of its atoms."""
-
-    of: Statistic
-    function: Pointwise
-    factor: float
-
-
-def _mean_of(x: State) -> _Mean | None:
-    """Return what a state is a multiple of the mean of; None where it is no such."""
-    of = x.statistic
-    if of is None or len(of.means) != 1 or None in of.places:
-        return None
-    at = [float(of.function(torch.tensor(number, dtype=torch.float64))) for number in (0.0, 1.0, -2.0)]
-    if at[0] != 0.0 or not math.isclose(at[2], -2.0 * at[1], rel_tol=1e-9):
-        return None
-    return _Mean(of, of.means[0][0], at[1])
-
-
-def _of_means(x: State, y: State, where: Dims) -> Array | None:
-    """Return the covariance of two means of functions of one Gaussian tensor over the same atoms, or of a function of
-    its mean and such a mean: (sum x)² and sum x² in a factorisation machine. None elsewhere.
-
-    With aₙ and bₙ the coefficients of the two functions it is the mean of Σ aₙ bₙ rⁿ over pairs; for a function of the
-    tensor's own mean, r is the correlation of that mean with one element.
-    """
-    if where != tuple(range(len(x.lengths))) or x.lengths != y.lengths:
-        return None
-    for one, other in ((x, y), (y, x)):
-        inner = one if one.base is None or one.fn is None else one.base
-        first, second = _mean_of(inner), _mean_of(other)
-        if first is None or second is None or other.fn is not None or inner.lengths != one.lengths:
-            continue
-        of = first.of
-        if (of.source.serial, of.over, of.places) != (second.of.source.serial, second.of.over, second.of.places):
-            continue
-        return _of_two_means(one, inner, first, second)
-    return None
-
-
-def _of_own_mean(x: State, y: State, where: Dims) -> Array | None:
-    """Return the covariance of a tensor, or a function of it, with a mean of a function of it over some of its atoms;
-    None elsewhere. Along these it is constant. It is the mean of Σ aₙ bₙ rⁿ over pairs, as in `_of_means`.
-    """
-    source, fn = x.gaussian_source()
-    of = y.statistic
-    if of is None or of.source.serial != source.serial or source.lengths != x.lengths or where != of.places:
-        return None
-    mean = _mean_of(y)
-    if mean is None:
-        return None
-    function, kernel = mean.function, source.covariance()
-    if fn is not None or function.key != IDENTITY.key:
-        centre, std = kernels.average(source.mean), math.sqrt(kernels.average(source.var))
-        if not (std > 0.0 and source.transport is None and source.local_scales is None):
-            return None
-        product = hermite(fn or IDENTITY, centre, std)[0] * hermite(function, centre, std)[0]
-        product[0] = 0.0
-        kernel = kernels.polynomial(product, np.clip(kernel / std**2, -1.0, 1.0))
-    return averaging(source.lengths, sorted(of.over), mean.factor)(kernel, tuple(range(kernel.ndim)))
-
-
-def _of_two_means(x: State, inner: State, first: _Mean, second: _Mean) -> Array | None:
-    source, over = first.of.source, sorted(first.of.over)
-    centre, std = kernels.average(source.mean), math.sqrt(kernels.average(source.var))
-    if not (std > 0.0 and source.transport is None and source.local_scales is None):
-        return None
-    b, _ = hermite(second.function, centre, std)
-    covariance = source.covariance()
-    if inner is x:
-        a, _ = hermite(first.function, centre, std)
-        coefficients = a * b * (first.factor * second.factor)
-        coefficients[0] = 0.0
-        kernel = kernels.polynomial(coefficients, np.clip(covariance / std**2, -1.0, 1.0))
-        kernel = kernels.pair_mean(kernel, source.lengths, over)
-    else:
-        own = math.sqrt(kernels.average(inner.var))
-        if first.function.key != IDENTITY.key or x.fn is None or not own > 0.0:
-            return None
-        a, _ = hermite(x.fn, kernels.average(inner.mean), own)
-        coefficients = a * b * second.factor
-        coefficients[0] = 0.0
-        common = kernels.pair_mean(covariance, source.lengths, over) * first.factor
-        kernel = kernels.polynomial(coefficients, np.clip(common / (own * std), -1.0, 1.0))
-    return kernels.rearranged(kernel, first.of.places)
-
-
 def _is_of_gaussian(x: State) -> bool:
     """Whether a state is a function of a Gaussian tensor of its own atoms."""
     base = x.base
@@ -601,74 +438,3 @@ def _mean_products(x: State, y: State, lengths: Sequence[int]) -> Array:
     half, other = 0.5 * (x.mean + y.mean), 0.5 * (x.mean - y.mean)
     plus, minus = kernels.autocorrelation(half, lengths), kernels.autocorrelation(other, lengths)
     return np.asarray((plus - minus) * np.ones(tuple(lengths)))
-
-
-def _places(where: Dims, dims: Dims, count: int) -> Dims:
-    """Return for each of ``count`` atoms of a parent the dimension that it is, given for each atom of the child that
-    dimension and the parent's atom.
-    """
-    places: list[int | None] = [None] * count
-    for i, j in zip(where, dims, strict=True):
-        if j is not None:
-            places[j] = i
-    return tuple(places)
-
-
-def _matched(places: Dims, atoms: Sequence[int], sizes: Sequence[int], of: Sequence[int], taken: Dims) -> Dims:
-    """Return ``places`` with dimensions, of the sizes ``of``, also for those ``atoms`` that have none: the next ones of
-    the same size that are not ``taken``. Whether they are the same is seen where two states become one.
-    """
-    free = [i for i in range(len(of)) if i not in taken]
-    found = list(places)
-    for atom in atoms:
-        if found[atom] is None and (same := [i for i in free if of[i] == sizes[atom]]):
-            found[atom] = same[0]
-            free.remove(same[0])
-    return tuple(found)
-
-
-def averaging(sizes: Sequence[int], over: Sequence[int], factor: float = 1.0) -> Operate:
-    """Return the link operator of a mean over some atoms (times a number): alike at all positions, it is the average
-    over them.
-    """
-
-    def operate(kernel: Array, where: Dims) -> Array:
-        for atom in over:
-            dim = where[atom]
-            if dim is not None:
-                kernel = kernels.pair_mean(kernel, [sizes[atom]] * kernel.ndim, [dim])
-                kernel = np.concatenate([kernel, kernel], axis=dim)
-        return np.asarray(kernel * factor)
-
-    return operate
-
-
-def to_mean_of(x: State, over: Sequence[int], factor: float = 1.0) -> tuple[Link, ...]:
-    """Return the links of a mean of x over some atoms, times a number."""
-    kept = tuple(i for i in range(len(x.lengths)) if i not in over)
-    return (Link(x, averaging(x.lengths, over, factor), kept, over), *_to_blocks(x, over, factor)) if x.roots else ()
-
-
-def _to_blocks(x: State, over: Sequence[int], factor: float) -> tuple[Link, ...]:
-    """Return the link of a mean of x over some atoms to the tensor whose atoms views cut in two, where of each one part
-    is averaged: a mean over blocks, or over positions that lie a step apart.
-    """
-    kept, gone = [i for i in range(len(x.lengths)) if i not in over], set(over)
-    combined: dict[int, Taps] = {}
-    while x.whole is not None:
-        whole, atom = x.whole
-        both = gone & {atom, atom + 1}
-        if not both or {atom, atom + 1} & combined.keys() or whole.lengths[atom] > LONGEST:
-            return ()
-        combined = {i - (i > atom): taken for i, taken in combined.items()}
-        if len(both) == 1:
-            parts = np.arange(whole.lengths[atom]).reshape(x.lengths[atom : atom + 2])
-            parts = parts if atom + 1 in both else parts.T
-            combined[atom] = Taps(parts, np.full(parts.shape, 1.0 / parts.shape[1]), parts.size)
-        gone = {i - (i > atom) for i in gone if i not in both or len(both) == 2}
-        kept = [i - (i > atom) for i in kept]
-        x = whole
-    if not combined or any(x.lengths[i] > LONGEST for i in gone):
-        return ()
-    averages = {i: taps.whole(x.lengths[i]).averaged() for i in gone}
-    return (Link(x, Scaled(factor), tuple(kept), taps=tuple((combined | averages).items())),)

@@ -11,7 +11,7 @@ from wellposed.signals.distributions.functions import IDENTITY, Pointwise
 from wellposed.signals.distributions.groups import rounded
 from wellposed.signals.distributions.spread import Spread
 from wellposed.signals.distributions.state import State
-from wellposed.signals.integration import kernels
+from wellposed.signals.integration import gaussian, kernels
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS, hermite_many
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import Transport
@@ -25,7 +25,7 @@ def square_kernel(
     corr = corr if transport is None else transport.latent(corr)
     powers = (powers if function is not None else same).copy()
     powers[0] = 0.0
-    kernel = kernels.polynomial(powers, corr)
+    kernel = gaussian.polynomial(powers, corr)
     if function is not None or transport is not None:  # what is above the last order counts within one element
         x = mean + std * (NODES if transport is None else transport.values)
         with np.errstate(all="ignore"):
@@ -78,7 +78,7 @@ def fluctuation(powers: Array, corr: Array, second: Array, sizes: tuple[int, ...
     """
     without_mean = powers[:9].copy()
     without_mean[0] = 0.0
-    kernel = kernels.polynomial(without_mean, corr)
+    kernel = gaussian.polynomial(without_mean, corr)
     if second.size > 1:
         kernel = kernel * (kernels.autocorrelation(second, kernel.shape) / kernels.average(second) ** 2)
     found = float(kernels.pair_mean(kernel, sizes).ravel()[0])

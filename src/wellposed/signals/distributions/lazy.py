@@ -47,3 +47,8 @@ class Lazy:
 def evaluated(lazy: Lazy | None) -> Array | None:
     """Return the array of an optional lazy field, None where there is none."""
     return None if lazy is None else lazy.get()
+
+
+def applied(lazy: Lazy | None, function: Callable[[Array], Array]) -> Lazy | None:
+    """Return the lazy result of a function on an optional lazy field, None where there is none."""
+    return None if lazy is None else lazy.then(function)

@@ -87,6 +87,10 @@ class Link:
     over: Sequence[int] = ()
     taps: tuple[tuple[int, Taps], ...] = ()
 
+    def places(self, count: int) -> Dims:
+        """Return for each of the child's ``count`` atoms the parent's, None where the parent is broadcast."""
+        return tuple(range(count)) if self.dims is None else self.dims
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statistic:

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.lazy import applied
 from wellposed.signals.distributions.making import exchangeable
 from wellposed.signals.distributions.marginals import one_signed
 from wellposed.signals.distributions.state import WHOLE, Link, Marginal, Scaled, State, weakest
-from wellposed.signals.integration import kernels
+from wellposed.signals.integration import kernels, regrouping
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import picks
 
@@ -63,10 +64,8 @@ def permute(state: State, dims: Sequence[int]) -> State:
 
 def _with_scales(state: State, change: Callable[[Array], Array]) -> Marginal:
     """Return the shape of the marginal in other atoms, the kernel of its local scale rewritten."""
-    scales = None if state.local_scales is None else state.local_scales.then(change)
-    return Marginal(
-        state.gauss, transport=state.transport, local_scales=scales, local_scale_sources=state.local_scale_sources
-    )
+    scales, sources = applied(state.local_scales, change), state.local_scale_sources
+    return Marginal(state.gauss, transport=state.transport, local_scales=scales, local_scale_sources=sources)
 
 
 def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
@@ -79,9 +78,9 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
 
     profiles = sum(length > 2 for length in state.corr.shape) + 1
     cap = kernels.lag_cap(profiles)
-    corr = kernels.split_profile(state.corr, atom, outer, inner, cap)
-    split = partial(kernels.split_profile, dim=atom, outer=outer, inner=inner, cap=cap)
-    scaled, chance = _with_scales(state, split), None if state.inverse_dims is None else state.inverse_dims.then(split)
+    corr = regrouping.split_profile(state.corr, atom, outer, inner, cap)
+    split = partial(regrouping.split_profile, dim=atom, outer=outer, inner=inner, cap=cap)
+    scaled, chance = _with_scales(state, split), applied(state.inverse_dims, split)
     sizes = (*state.lengths[:atom], outer, inner, *state.lengths[atom + 1 :])
     axes = tuple(
         tuple(j for i in axis for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))) for axis in state.axes
@@ -127,9 +126,9 @@ def merge_atoms(state: State, axis: int) -> State:
             full = np.broadcast_to(array, (*array.shape[:dim], a, b))
             return full.reshape(*array.shape[:dim], a * b)
 
-        corr = kernels.merge_profiles(state.corr, dim, state.lengths)
+        corr = regrouping.merge_profiles(state.corr, dim, state.lengths)
         axes = tuple(tuple(i for i in ax if i != dim + 1) for ax in state.axes)
-        scaled = _with_scales(state, partial(kernels.merge_profiles, dim=dim, sizes=state.lengths))
+        scaled = _with_scales(state, partial(regrouping.merge_profiles, dim=dim, sizes=state.lengths))
         state = _derived(state, (*state.lengths[:dim], a * b), axes, join(state.mean), join(state.var), corr, scaled)
     return state.amended(links=links) if links else state
 
@@ -141,30 +140,38 @@ def _merged_links(state: State, axis: int) -> tuple[Link, ...]:
     members = state.axes[axis]
     if len(members) < 2:
         return ()
-    # as `merge_atoms` leaves them, the merged atom is the last
-    kept, found, pending = [i for i in range(len(state.lengths)) if i not in members], [], list(state.links)
-    sizes = [state.lengths[i] for i in members]
+    found, pending = [], list(state.links)
     while pending:
         link = pending.pop()
-        dims = link.dims if link.dims is not None else tuple(range(len(state.lengths)))
-        own = [(i, j) for i in members if (j := dims[i]) is not None]
-        if not isinstance(link.operate, Scaled) or any(atom == j for atom, _ in link.taps for _, j in own):
+        dims = link.places(len(state.lengths))
+        own = [i for i in members if dims[i] is not None]
+        if not isinstance(link.operate, Scaled) or {atom for atom, _ in link.taps} & {dims[i] for i in own}:
             continue
         if len(own) > 1:
             pending += [further for inner in link.parent.links if (further := _behind(link, dims, inner)) is not None]
         elif own:
-            (member, atom) = own[0]
-            places = np.unravel_index(np.arange(math.prod(sizes)), sizes)[members.index(member)]
-            taken = (*link.taps, (atom, picks(places, link.parent.lengths[atom])))
-            found.append(Link(link.parent, link.operate, (*(dims[i] for i in kept), atom), taps=taken))
+            found.append(_repeating(state, link, members, own[0]))
     return tuple(found)
+
+
+def _repeating(state: State, link: Link, members: tuple[int, ...], member: int) -> Link:
+    """Return a link of a state whose atoms ``members`` are merged, all but one of which repeat the parent: the merged
+    atom, the last of all, holds positions of the parent's atom several times.
+    """
+    dims, sizes = link.places(len(state.lengths)), [state.lengths[i] for i in members]
+    atom = dims[member]
+    assert atom is not None
+    places = np.unravel_index(np.arange(math.prod(sizes)), sizes)[members.index(member)]
+    kept = tuple([dims[i] for i in range(len(dims)) if i not in members])
+    taken = (*link.taps, (atom, picks(places, link.parent.lengths[atom])))
+    return Link(link.parent, link.operate, (*kept, atom), taps=taken)
 
 
 def _behind(link: Link, dims: Dims, inner: Link) -> Link | None:
     """Return the link to a parent's parent, that to the parent being a number, and combinations of other positions than
     those that lie between the two; None where both combine some.
     """
-    further = inner.dims if inner.dims is not None else tuple(range(len(link.parent.lengths)))
+    further = inner.places(len(link.parent.lengths))
     factor = link.operate(np.ones(()), ())
     operate = Scaled(float(factor) * inner.operate.factor) if isinstance(inner.operate, Scaled) else inner.operate
     combined = dict(inner.taps)
@@ -186,9 +193,7 @@ def _reorder(state: State, order: Sequence[int]) -> State:
         var=state.var.transpose(order),
         corr=state.corr.transpose(order),
         marginal=_with_scales(state, lambda kernel: kernel.transpose(order)),
-        inverse_dims=None
-        if state.inverse_dims is None
-        else state.inverse_dims.then(lambda kernel: kernel.transpose(order)),
+        inverse_dims=applied(state.inverse_dims, lambda kernel: kernel.transpose(order)),
     )
 
 

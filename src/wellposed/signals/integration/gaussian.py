@@ -223,3 +223,30 @@ def hermite_many(function: Function, mean: Array, std: Array, quantiles: Array |
         points = mean[:, None] + std[:, None] * nodes
         values = _filled(function(points.ravel()).reshape(points.shape))
     return table @ values.T, np.asarray((values * values) @ weights, dtype=np.float64)
+
+
+POWERS = 5
+"""Powers that a polynomial is evaluated in at a time."""
+
+
+def polynomial(coefficients: Array, kernel: Array) -> Array:
+    """Return sum_n c_n kernel**n (trailing zeros skipped): polynomials of degree 4 in x, and of those one in x^5.
+
+    Source: Paterson & Stockmeyer 1973.
+    """
+    size = np.abs(coefficients)
+    last = int(np.flatnonzero(size > 1e-12 * size.sum()).max(initial=0))
+    rows = np.zeros((last // POWERS + 1, POWERS))
+    rows.ravel()[: last + 1] = coefficients[: last + 1]
+    powers = np.empty((POWERS, kernel.size))
+    powers[0] = 1.0
+    flat = kernel.ravel()
+    for n in range(1, POWERS):
+        np.multiply(powers[n - 1], flat, out=powers[n])
+    parts = rows @ powers
+    step = powers[-1] * flat
+    result = parts[-1]
+    for part in parts[-2::-1]:
+        result *= step
+        result += part
+    return np.asarray(result.reshape(kernel.shape))

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 import numpy as np
 from scipy.special import betaincinv, gammainccinv, gammaincinv, ndtr, ndtri
 
-from wellposed.signals.integration import kernels
+from wellposed.signals.integration import gaussian
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS, hermite_table
 from wellposed.signals.integration.kernels import Array
 
@@ -57,7 +57,7 @@ class Transport:
         powers = np.square(self.coefficients)
         powers[0] = 0.0
         powers[-1] += max(1.0 - float(powers.sum()), 0.0)
-        return np.asarray(np.interp(corr, kernels.polynomial(powers, _GRID), _GRID))
+        return np.asarray(np.interp(corr, gaussian.polynomial(powers, _GRID), _GRID))
 
 
 class Postponed(Transport):

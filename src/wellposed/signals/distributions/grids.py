@@ -1,0 +1,111 @@
+"""States that others are combinations of positions of: the same axes on other grids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.state import Link, Scaled, State
+from wellposed.signals.integration import kernels, taps
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.taps import Taps
+
+GRIDS = 64
+"""Most states that are passed in search of one on the same grid."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """A state behind another one: that is ``factor`` times combinations of its positions, and what is independent.
+
+    Attributes:
+        state: the state.
+        places: for each of its atoms the place in a third state, None where that lacks it.
+        factor: the factor.
+        taps: by atom, the combinations, where the other one lies on another grid.
+    """
+
+    state: State
+    places: Dims
+    factor: float = 1.0
+    taps: Mapping[int, Taps] = field(default_factory=dict)
+
+    def behind(self, link: Link, sizes: Sequence[int]) -> Grid | None:
+        """Return the parent of a link of the state, the third state having the given sizes; None where neither grids
+        nor numbers alone lie between.
+        """
+        if not isinstance(link.operate, Scaled) or link.over:
+            return None
+        dims = link.places(len(self.state.lengths))
+        factor, combined = self.factor * link.operate.factor, {}
+        for atom, combinations in self.taps.items():
+            inner = dims[atom]
+            if inner is None:
+                factor *= combinations.total()
+            else:
+                combined[inner] = combinations
+        for atom, combinations in link.taps:
+            combined[atom] = combined[atom].of(combinations) if atom in combined else combinations
+        places = places_in(self.places, dims, len(link.parent.lengths))
+        gone = [atom for atom, _ in link.taps if atom not in dims]
+        places = matched(places, gone, link.parent.lengths, sizes, places)
+        return Grid(link.parent, places, factor, combined)
+
+    def fitting(self, sizes: Sequence[int]) -> Grid | None:
+        """Return the grid if it has the positions that a state of these sizes has, along all that was combined."""
+        places = {self.places[atom]: self.state.lengths[atom] for atom in self.taps}
+        return self if all(place is not None and sizes[place] == size for place, size in places.items()) else None
+
+    def is_as(self, other: Grid) -> bool:
+        """Whether two grids are of one state, and each of its atoms lies in one place."""
+        pairs = zip(self.places, other.places, strict=True) if self.state.serial == other.state.serial else [(0, 1)]
+        return all(i == j or i is None or j is None for i, j in pairs)
+
+    def inverse(self, count: int) -> Dims:
+        """Return for each of ``count`` places the atom of the state."""
+        return places_in(tuple(range(len(self.places))), self.places, count)
+
+    def by_place(self) -> dict[int, Taps]:
+        """Return the combinations by place."""
+        return {place: taken for atom, taken in self.taps.items() if (place := self.places[atom]) is not None}
+
+
+def combined(kernel: Array, one: Mapping[int, Taps], other: Mapping[int, Taps]) -> Array:
+    """Return the covariance of what combines two states along some dimensions, given that of the states."""
+    for dim in sorted({*one, *other}):
+        size = (one.get(dim) or other[dim]).size
+        first, second = one.get(dim) or taps.whole(size), other.get(dim) or taps.whole(size)
+        if len(first.index) == len(second.index):
+            cap = kernels.lag_cap(sum(n > 2 for i, n in enumerate(kernel.shape) if i != dim) + 1)
+            kernel = taps.covariances(kernel, dim, first, second, min(len(first.index), max(cap, 2)))
+        else:  # one of them is alike everywhere
+            kernel = taps.covariances(kernel, dim, first.averaged(), second.averaged(), 1)
+            kernel = np.concatenate([kernel, kernel], axis=dim)
+    return kernel
+
+
+def places_in(where: Dims, dims: Dims, count: int) -> Dims:
+    """Return for each of ``count`` atoms of a parent the dimension that it is, given for each atom of the child that
+    dimension and the parent's atom.
+    """
+    places: list[int | None] = [None] * count
+    for i, j in zip(where, dims, strict=True):
+        if j is not None:
+            places[j] = i
+    return tuple(places)
+
+
+def matched(places: Dims, atoms: Sequence[int], sizes: Sequence[int], of: Sequence[int], taken: Dims) -> Dims:
+    """Return ``places`` with dimensions, of the sizes ``of``, also for those ``atoms`` that have none: the next ones of
+    the same size that are not ``taken``. Whether they are the same is seen where two states become one.
+    """
+    free = [i for i in range(len(of)) if i not in taken]
+    found = list(places)
+    for atom in atoms:
+        if found[atom] is None and (same := [i for i in free if of[i] == sizes[atom]]):
+            found[atom] = same[0]
+            free.remove(same[0])
+    return tuple(found)
