@@ -266,7 +266,7 @@ def test_kernels_by_pair_agree_with_sums_over_all_pairs() -> None:
     np.testing.assert_allclose(longer.reshape(nodes, nodes), 0.3 + 0.7 * np.eye(nodes))
     wide = rng.normal(size=(nodes, channels))
     alike = kernels.autocorrelation(wide, (nodes**2, 1))
-    np.testing.assert_allclose(alike.reshape(nodes, nodes), maps @ maps.T / channels)
+    np.testing.assert_allclose(alike.reshape(nodes, nodes), wide @ wide.T / channels)
 
 
 @pytest.mark.parametrize("side", [144, 256, 288])

@@ -10,10 +10,10 @@ import numpy as np
 
 from wellposed.signals.algebra.effective_dims import note_terms
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.dependence import REPEATED
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.making import rescaled
 from wellposed.signals.distributions.moments import Moments
+from wellposed.signals.distributions.repeats import REPEATED
 from wellposed.signals.distributions.spread import NONE, Sources, Spread, source
 from wellposed.signals.distributions.state import Ancestry, Marginal, State, weakest
 from wellposed.signals.integration import kernels

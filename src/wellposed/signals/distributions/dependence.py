@@ -3,57 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
 from wellposed.signals.distributions.expansion import Coefficients, coefficients_at
-from wellposed.signals.distributions.grids import GRIDS, Grid, combined, matched, places_in
+from wellposed.signals.distributions.grids import Grid, before, behind, combined, matched, places_in
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.means import of_means, of_own_mean
+from wellposed.signals.distributions.repeats import REPEATED, Factors, Made
 from wellposed.signals.distributions.state import Scaled, State
-from wellposed.signals.integration import gaussian, kernels
+from wellposed.signals.integration import gaussian, kernels, maps
 from wellposed.signals.integration.kernels import Array
 
 SMALL = 16
 """Entries of a kernel up to which what an operator makes of it is kept as a matrix."""
 TIMES = 100
 """Links that are followed back through the times of a loop, two or three for each."""
-REPEATED = 1
-"""Root of all that depends on a weight which is met more than once."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Made:
-    """How a state was made, by an operator that is linear in each of its operands.
-
-    Attributes:
-        key: equal for states that the same operator made with the same weight.
-        operands: the states that it was made of, the weight aside.
-        again: given the place of an operand and a covariance kernel of it, returns the kernel of the result; of a
-            product with a weight, the kernel is that of second moments.
-        raw: whether ``again`` asks for second moments, means included.
-    """
-
-    key: object
-    operands: tuple[State, ...]
-    again: Callable[[int, Array], Array]
-    raw: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Factors:
-    """The two factors of a product, and for each atom of the product theirs."""
-
-    states: tuple[State, State]
-    dims: tuple[Dims, Dims]
-
-
-_End = TypeVar("_End")
 
 
 class Dependence:
@@ -114,7 +83,9 @@ class Dependence:
         return None if kernel is None else kernels.placed(kernel, x_dims)
 
     def _covariance(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
-        # the kernel is in x's atoms; ``where`` says which of them each of y's atoms is
+        """Return the covariance kernel of two states in the atoms of x, None where they are independent; ``where`` says
+        which of these each of y's atoms is, ``depth`` how many links have been followed.
+        """
         common = x.roots & y.roots
         if common <= REPEATED or depth > 200:
             return None
@@ -122,28 +93,21 @@ class Dependence:
             return _as_told(x.covariance(), y) if where == tuple(range(len(where))) else None
         key = (x.serial, y.serial, where)
         if key not in self._memo:
-            parts = list(self._parts(x, y, where, depth + 1, bool(common & REPEATED)))
+            parts = list(self._parts(x, y, where, depth + 1))
             self._memo[key] = kernels.total(*parts) if parts else None
         return self._memo[key]
 
-    def _parts(self, x: State, y: State, where: Dims, depth: int, repeated: bool) -> Iterator[Array]:
-        """Yield the covariances that add up to that of two states."""
+    def _parts(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
+        """Yield the covariances that add up to that of two states: as the first of `WAYS` that applies finds them, else
+        through links.
+        """
+        for way in WAYS:
+            parts = way.find(self, x, y, where, depth)
+            if parts is not None:
+                return iter(parts)
         later_y = y.serial > x.serial
-        if repeated:
-            alike = self._alike(x, y, where, depth)
-            if alike is not None:
-                return iter(alike)
+        if x.roots & y.roots & REPEATED:
             later_y = self._is_followed(x, y, later_y)
-        else:
-            of_functions = self._of_gaussians(x, y, where, depth)
-            if of_functions is not None:
-                return iter(of_functions)
-        found = self._of_maps(x, y, where, depth)
-        found = _of_positions(x, y, where) if found is None else found
-        found = of_means(x, y, where) if found is None else found
-        found = of_own_mean(x, y, where) if found is None else found
-        if found is not None:
-            return iter((found,))
         return (self._through_links_of_y if later_y else self._through_links_of_x)(x, y, where, depth)
 
     def _is_followed(self, x: State, y: State, later_y: bool) -> bool:
@@ -158,13 +122,14 @@ class Dependence:
         return later_y if of_x == of_y else of_y > of_x
 
     def _ease(self, x: State) -> int:
+        """Return how well a state is followed back: 2 through sums, 1 through functions and factors, else 0."""
         if x.serial in self.made or not x.links or any(link.taps for link in x.links):
             return 0
         return 1 if x.fn is not None or x.serial in self.factors else 2
 
     def _alike(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
-        """Return the covariance of two tensors that were made alike, as parts; None of others."""
-        if where != tuple(range(len(x.lengths))) or x.lengths != y.lengths:
+        """Return the covariance of two tensors that a repeated weight made alike, as parts; None of others."""
+        if not x.roots & y.roots & REPEATED or where != tuple(range(len(x.lengths))) or x.lengths != y.lengths:
             return None
         first, second = self.made.get(x.serial), self.made.get(y.serial)
         if first is not None and second is not None:
@@ -185,16 +150,9 @@ class Dependence:
             kernel = self._covariance(x, y, tuple(range(len(x.lengths))), depth)
             kernel = None if kernel is None else kernels.by_displacement(kernel)
             if first.raw and kernels.nonzero(x.mean) and kernels.nonzero(y.mean):
-                means = _mean_products(
-                    x,
-                    y,
-                    [
-                        max(n, min(2, size))
-                        for n, size in zip(
-                            (1,) * len(x.lengths) if kernel is None else kernel.shape, x.lengths, strict=True
-                        )
-                    ],
-                )
+                have = (1,) * len(x.lengths) if kernel is None else kernel.shape
+                lengths = [max(n, min(2, size)) for n, size in zip(have, x.lengths, strict=True)]
+                means = maps.products_at_pairs(x.mean, y.mean, lengths)
                 kernel = means if kernel is None else kernels.total(kernel, means)
             if kernel is not None and kernels.nonzero(kernel):
                 yield self._again(second, at, kernel)
@@ -211,8 +169,10 @@ class Dependence:
 
     def _of_gaussians(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
         """Return the covariance of two functions of Gaussian tensors, as parts; None where they are no such."""
-        if x.base is None or y.base is None or not (_is_of_gaussian(x) and _is_of_gaussian(y)):
+        if x.roots & y.roots & REPEATED or not (_is_of_gaussian(x) and _is_of_gaussian(y)):
             return None
+        assert x.base is not None
+        assert y.base is not None
         kernel = self._covariance(x.base, y.base, where, depth)
         return None if kernel is None else self._of_functions(x, y, where, kernel)
 
@@ -240,7 +200,7 @@ class Dependence:
         ad, bc = self.between(a, d, at_a, at_d), self.between(b, c, at_b, at_c)
         parts = [self._times(one, two) for one, two in ((ac, bd), (ad, bc)) if one is not None and two is not None]
         for kernel, left, right in ((ac, b, d), (bd, a, c), (ad, b, c), (bc, a, d)):
-            level = _mean_product(left, right)
+            level = maps.mean_of_product(left.mean, right.mean)
             if kernel is not None and level:
                 parts.append(level * kernel)
         return parts
@@ -284,20 +244,26 @@ class Dependence:
                 yield kernels.placed(kernel, dims)
 
     def _across(self, x: State, y: State, where: Dims, depth: int, *, swapped: bool = False) -> Iterator[Array]:
-        """Yield the covariance, in x's atoms, of x and what lies on another grid than its parents, by way of these.
+        """Yield the covariance, in x's atoms, of x and a state y one of whose parents lies on another grid.
 
-        One goes back from y, through grids and numbers alone, to what x is made of in the same way (two parts of one
-        tensor; it may be x: x - up(pool(x))), else to what lies on one grid with that and depends on it. ``swapped``
-        says that one went back from x before.
+        The first of these ways that applies, each being more exact than those after it:
+
+        1. Back from y through grids and numbers alone lies a state that x is made of in the same way: two parts of one
+           tensor, or x itself, as in x - up(pool(x)). The covariance is that of the positions that both combine.
+        2. y is one position of a tensor, of which x may hold others (`_is_of_times`): links of x lead to earlier times.
+        3. x has several parents, one of which is made of what y is made of (`_is_sum_of`): links of x lead there.
+        4. Back from y lies a state on one grid with one that x is made of, and depends on it.
+
+        ``swapped`` says that this was called from the links of x, which then are not followed across grids again.
         """
-        before = self._before(x)
+        earlier = before(self.made, x)
 
         def end(grid: Grid) -> tuple[Grid | None] | None:
-            other = next(filter(grid.is_as, before), None)
+            other = next(filter(grid.is_as, earlier), None)
             # a part of what is alike along its axis lies on no other grid
             return None if other is None and grid.taps else (other,)
 
-        met = self._behind(x, Grid(y, where), end)
+        met = behind(self.made, x, Grid(y, where), end)
         for other, (one,) in met:
             if one is None:
                 kernel = self._covariance(x, other.state, other.places, depth)
@@ -309,10 +275,10 @@ class Dependence:
         if not met and ((depth < TIMES and self._is_of_times(x, y)) or self._is_sum_of(x, y, where)):
             yield from self._through_links_of_x(x, y, where, depth, swapped=swapped)
             return
-        for one in () if met else before:
+        for one in () if met else earlier:
             inverse = one.inverse(len(x.lengths))
             start = Grid(y, tuple(None if i is None else inverse[i] for i in where))
-            near = self._behind(one.state, start, partial(Grid.fitting, sizes=one.state.lengths))
+            near = behind(self.made, one.state, start, partial(Grid.fitting, sizes=one.state.lengths))
             for other, _ in near:
                 common = self._covariance(one.state, other.state, other.places, depth)
                 if common is not None:
@@ -322,53 +288,22 @@ class Dependence:
                 return
 
     def _is_of_times(self, x: State, y: State) -> bool:
-        """Whether y is one position of a tensor, of which x may hold others: a state that a loop over time has made of
-        the times before.
-        """
+        """Whether y is one position of a tensor of which x may hold others: x is made by a loop over time."""
         of = y.linear_map
         if of is None or len(of.weights) != 1 or x.serial < of.parent.serial or x.serial in self.made:
             return False
         return all(isinstance(link.operate, Scaled) and not link.taps for link in x.links)
 
     def _is_sum_of(self, x: State, y: State, where: Dims) -> bool:
-        """Whether x has several parents, and by way of one of them is made of what y is made of."""
+        """Whether x has several parents, one of which is made of what y is made of."""
         if len(x.links) < 2 or x.serial in self.made or not all(isinstance(link.operate, Scaled) for link in x.links):
             return False
-        kin = {grid.state.serial for link in x.links for grid in self._before(link.parent)}
-        return bool(self._behind(x, Grid(y, where), lambda grid: grid if grid.state.serial in kin else None))
+        kin = {grid.state.serial for link in x.links for grid in before(self.made, link.parent)}
+        return bool(behind(self.made, x, Grid(y, where), lambda grid: grid if grid.state.serial in kin else None))
 
-    def _before(self, x: State) -> list[Grid]:
-        """Return what a state is made of by grids and numbers alone, itself first."""
-        found = [Grid(x, tuple(range(len(x.lengths))))]
-        while len(found) < GRIDS and found[-1].state.serial not in self.made and len(found[-1].state.links) == 1:
-            parent = found[-1].behind(found[-1].state.links[0], x.lengths)
-            if parent is None:
-                break
-            found.append(parent)
-        return found
-
-    def _behind(self, x: State, start: Grid, ends: Callable[[Grid], _End | None]) -> list[tuple[Grid, _End]]:
-        """Return the states of which ``start`` is made by grids and numbers, as far back on each way as there is what
-        ``ends`` says of one; ``x`` is what their places are those of.
-        """
-        found: list[tuple[Grid, _End]] = []
-        pending, steps = [start], 0
-        while pending and (steps := steps + 1) < GRIDS:
-            at = pending.pop()
-            for link in at.state.links if at.state.serial not in self.made else ():
-                parent = at.behind(link, x.lengths)
-                if parent is None or parent.state.roots & x.roots <= REPEATED:
-                    continue
-                end = ends(parent)
-                if end is None:
-                    pending.append(parent)
-                else:
-                    found.append((parent, end))
-        return found
-
-    def _of_maps(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
-        """Return the covariance of two linear maps along one atom of tensors that depend on each other: the two ends of
-        a graph's edges. None where they are no such.
+    def _of_maps(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
+        """Return the covariance of two linear maps along one atom of dependent tensors (the two ends of a graph's
+        edges), None of other states.
         """
         one, other = x.linear_map, y.linear_map
         if one is None or other is None or not (one.pairs and other.pairs) or where != tuple(range(len(x.lengths))):
@@ -380,12 +315,12 @@ class Dependence:
         if kernel is None:
             return None
         matrix = one.weights @ kernels.matrix_of(kernel, one.atom, size) @ other.weights.T
-        return kernels.by_pair(0.5 * (matrix + matrix.swapaxes(-1, -2)), one.atom)
+        return [kernels.by_pair(0.5 * (matrix + matrix.swapaxes(-1, -2)), one.atom)]
 
 
 def _of_positions(x: State, y: State, where: Dims) -> Array | None:
-    """Return the covariance of two positions of one axis of a tensor (times that a loop takes one by one); None of
-    anything else.
+    """Return the covariance of two positions of one axis of a tensor (times that a loop takes one by one), None of
+    other states.
     """
     one, other = x.linear_map, y.linear_map
     if (
@@ -406,17 +341,11 @@ def _of_positions(x: State, y: State, where: Dims) -> Array | None:
 
 
 def _is_of_gaussian(x: State) -> bool:
-    """Whether a state is a function of a Gaussian tensor of its own atoms."""
+    """Whether a state is a function of a Gaussian tensor of its own atoms that varies."""
     base = x.base
-    if (
-        base is None
-        or x.fn is None
-        or base.lengths != x.lengths
-        or base.transport is not None
-        or base.local_scales is not None
-    ):
+    if base is None or x.fn is None or base.lengths != x.lengths:
         return False
-    return kernels.nonzero(base.var)
+    return base.transport is None and base.local_scales is None and kernels.nonzero(base.var)
 
 
 def _as_told(kernel: Array, state: State) -> Array:
@@ -424,17 +353,63 @@ def _as_told(kernel: Array, state: State) -> Array:
     return kernel if any(map(kernels.positions, state.corr.shape)) else kernels.by_displacement(kernel)
 
 
-def _mean_product(x: State, y: State) -> float:
-    """Return the average over positions of the product of two means."""
-    if x.mean.shape == y.mean.shape:
-        return kernels.average(x.mean * y.mean)
-    return x.pooled_mean * y.pooled_mean
+Finder = Callable[[Dependence, State, State, Dims, int], "list[Array] | None"]
 
 
-def _mean_products(x: State, y: State, lengths: Sequence[int]) -> Array:
-    """Return the average of the product of two means by displacement."""
-    if x.mean.shape != y.mean.shape:
-        return np.full((1,) * len(lengths), x.pooled_mean * y.pooled_mean) * np.ones(tuple(lengths))
-    half, other = 0.5 * (x.mean + y.mean), 0.5 * (x.mean - y.mean)
-    plus, minus = kernels.autocorrelation(half, lengths), kernels.autocorrelation(other, lengths)
-    return np.asarray((plus - minus) * np.ones(tuple(lengths)))
+def _alone(find: Callable[[State, State, Dims], Array | None]) -> Finder:
+    """Return a finder of a covariance that needs no other: as the only part."""
+
+    def found(_: Dependence, x: State, y: State, where: Dims, __: int) -> list[Array] | None:
+        kernel = find(x, y, where)
+        return None if kernel is None else [kernel]
+
+    return found
+
+
+class Way(NamedTuple):
+    """A way to find the covariance of two states.
+
+    Attributes:
+        applies: the states that it is for.
+        stands: why it stands where it stands among `WAYS`.
+        find: returns the covariance in parts, None of states that it is not for.
+    """
+
+    applies: str
+    stands: str
+    find: Finder
+
+
+WAYS = (
+    Way(
+        "a weight that is met more than once made both alike",
+        "first: no links lead back from what such a weight made",
+        Dependence._alike,
+    ),
+    Way(
+        "both are functions of dependent Gaussian tensors, and no weight is met more than once",
+        "before links: these carry the linear term of a function alone, its Hermite series is exact",
+        Dependence._of_gaussians,
+    ),
+    Way(
+        "both are linear maps along one atom, by pair of positions",
+        "before links: these know displacements alone",
+        Dependence._of_maps,
+    ),
+    Way(
+        "both are single positions of one axis of a tensor",
+        "after maps by pair, which keep more positions; before links, which average over displacements",
+        _alone(_of_positions),
+    ),
+    Way(
+        "both are means, over the same atoms, of functions of one Gaussian tensor, or functions of its mean",
+        "before the next, which takes one of the two for the tensor itself",
+        _alone(of_means),
+    ),
+    Way(
+        "y is a mean of a function of the tensor that x is a function of",
+        "last before links: a link of a mean carries the linear term of its function alone",
+        _alone(of_own_mean),
+    ),
+)
+"""Ways to find the covariance of two states, in the order in which they are tried."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.repeats import REPEATED
 from wellposed.signals.distributions.state import Link, Scaled, State
 from wellposed.signals.integration import kernels, taps
 from wellposed.signals.integration.kernels import Array
@@ -109,3 +111,39 @@ def matched(places: Dims, atoms: Sequence[int], sizes: Sequence[int], of: Sequen
             found[atom] = same[0]
             free.remove(same[0])
     return tuple(found)
+
+
+_End = TypeVar("_End")
+
+
+def before(made: Container[int], x: State) -> list[Grid]:
+    """Return the states of which x is made by grids and numbers alone, itself first, the earliest last; from a state
+    that is ``made`` by a repeated weight there is no way back.
+    """
+    found = [Grid(x, tuple(range(len(x.lengths))))]
+    while len(found) < GRIDS and found[-1].state.serial not in made and len(found[-1].state.links) == 1:
+        parent = found[-1].behind(found[-1].state.links[0], x.lengths)
+        if parent is None:
+            break
+        found.append(parent)
+    return found
+
+
+def behind(made: Container[int], x: State, start: Grid, ends: Callable[[Grid], _End | None]) -> list[tuple[Grid, _End]]:
+    """Return the states of which ``start`` is made by grids and numbers: on each way back the first one for which
+    ``ends`` gives something, and what it gives. Their places are atoms of ``x``.
+    """
+    found: list[tuple[Grid, _End]] = []
+    pending, steps = [start], 0
+    while pending and (steps := steps + 1) < GRIDS:
+        at = pending.pop()
+        for link in at.state.links if at.state.serial not in made else ():
+            parent = at.behind(link, x.lengths)
+            if parent is None or parent.state.roots & x.roots <= REPEATED:
+                continue
+            end = ends(parent)
+            if end is None:
+                pending.append(parent)
+            else:
+                found.append((parent, end))
+    return found

@@ -11,6 +11,8 @@ import numpy as np
 from wellposed.signals.integration.kernels import (
     Array,
     at_zero,
+    autocorrelation,
+    average,
     by_pair,
     matrix_of,
     mean_over,
@@ -18,6 +20,20 @@ from wellposed.signals.integration.kernels import (
     positions,
     with_lags,
 )
+
+
+def mean_of_product(u: Array, v: Array) -> float:
+    """Return the average over positions of the product of two maps, of their averages where their shapes differ."""
+    return average(u * v) if u.shape == v.shape else average(u) * average(v)
+
+
+def products_at_pairs(u: Array, v: Array, lengths: Sequence[int]) -> Array:
+    """Return the average of u_p v_{p+d} by displacement, for kernels of these lengths."""
+    if u.shape != v.shape:
+        return np.full((1,) * len(lengths), average(u) * average(v)) * np.ones(tuple(lengths))
+    half, other = 0.5 * (u + v), 0.5 * (u - v)
+    plus, minus = autocorrelation(half, lengths), autocorrelation(other, lengths)
+    return np.asarray((plus - minus) * np.ones(tuple(lengths)))
 
 
 @lru_cache(maxsize=512)

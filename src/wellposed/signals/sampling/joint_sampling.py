@@ -27,8 +27,8 @@ from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import is_mask, known_state, state_of
 from wellposed.signals.context.call import Drawn, Pass
 from wellposed.signals.distributions.alignment import align
-from wellposed.signals.distributions.dependence import REPEATED
 from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.repeats import REPEATED
 from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread, source
 from wellposed.signals.distributions.state import Marginal, State, new_serial
 from wellposed.signals.integration import kernels
