@@ -21,6 +21,7 @@ def _atoms_lie_in_one_axis(x: State) -> bool:
 
 
 def _moments_fit(x: State) -> bool:
+    """Whether mean and variance are by position."""
     return all(
         array.ndim == len(x.lengths)
         and all(have in (1, size) for have, size in zip(array.shape, x.lengths, strict=True))
@@ -91,6 +92,7 @@ def _links_lead_to_roots(x: State) -> bool:
 
 
 def _statistic_fits(x: State) -> bool:
+    """Whether the atoms of a statistic are as long as those of its source that are left by its means."""
     of = x.statistic
     if of is None:
         return True
@@ -106,6 +108,7 @@ def _statistic_fits(x: State) -> bool:
 
 
 def _mask_fits(x: State) -> bool:
+    """Whether a mask broadcasts to the tensor's shape."""
     if x.mask is None:
         return x.scores is None
     trailing = x.shape[len(x.shape) - x.mask.ndim :] if x.mask.ndim else ()
@@ -123,6 +126,7 @@ def _softmax_fits(x: State) -> bool:
 
 
 def _blocks_fit(x: State) -> bool:
+    """Whether blocks have the tensor's shape but along their axis, where their lengths add up to its own."""
     if not x.blocks:
         return x.block_axis == -1
     axis, shape = x.block_axis, x.shape

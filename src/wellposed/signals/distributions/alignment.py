@@ -17,7 +17,7 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
 ROUNDING = 1e-12
-"""Difference of correlations that is none."""
+"""Difference of correlations that counts as rounding. Chosen."""
 
 
 class Aligned(NamedTuple):
@@ -102,6 +102,9 @@ def covariances(aligned: Sequence[Aligned], least: int = 1) -> list[Array]:
 
 
 def _common_atoms(states: list[State], axis: int) -> list[State]:
+    """Return states whose atoms in an axis are as long in all that have some: cut as in the one with most of them, else
+    merged.
+    """
     layouts = {tuple(s.lengths[i] for i in s.axes[axis]) for s in states if s.axes[axis]}
     if len(layouts) <= 1:
         return states

@@ -13,7 +13,7 @@ from wellposed.signals.integration.kernels import Array
 
 EVEN = 0.04
 """Variation of the logits' variance, and curvature of their law, below which logits count as Gaussian alike for all
-queries."""
+queries. Chosen."""
 
 
 class Tokens(NamedTuple):

@@ -25,9 +25,9 @@ from wellposed.signals.integration.taps import picks
 from wellposed.signals.integration.transport import of_mixture
 
 MOST_PARTS = 16
-"""Parts of a concatenation up to which it is followed part by part."""
+"""Parts of a concatenation up to which each is followed. Chosen, for speed."""
 MOST_TIMES = 128
-"""Positions up to which what every two of them have in common is followed, each position being a state of its own."""
+"""Positions, each a state of its own, up to which the covariance of every two is followed. Chosen, for speed."""
 Between = Callable[[State, State, Dims, Dims], "Array | None"]
 """The covariance kernel of two states in common atoms (see `Dependence.between`)."""
 
@@ -242,6 +242,7 @@ def alike_of_parts(parts: Iterable[tuple[State, Array]], var: Array) -> Sources:
 
 
 def _are_alike(aligned: Sequence[Aligned]) -> bool:
+    """Whether all parts have the same means and variances by position, to five digits."""
     first = aligned[0]
     return all(
         a.mean.shape == first.mean.shape and _close(a.mean, first.mean) and _close(a.var, first.var)

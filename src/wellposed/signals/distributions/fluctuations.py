@@ -37,6 +37,7 @@ def square_kernel(
 
 _Z, _W = np.polynomial.hermite_e.hermegauss(7)
 _W = _W / _W.sum()
+"""Seven nodes: ln(0.7 + 0.3 e^D) is integrated to 7e-5 for D of standard deviation 2, to 2e-3 for 3."""
 SMALLEST = 1e-4
 """Least part of its variance that a signal keeps where draws make its second moment smaller. Chosen."""
 

@@ -18,7 +18,7 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import Taps
 
 LONGEST = 4096
-"""Positions of an axis up to which means over its blocks are followed."""
+"""Positions of an axis up to which means over its blocks are followed. Chosen, for memory."""
 
 
 class _Mean(NamedTuple):
@@ -62,6 +62,9 @@ def of_means(x: State, y: State, where: Dims) -> Array | None:
 
 
 def _of_two_means(x: State, inner: State, first: _Mean, second: _Mean) -> Array | None:
+    """Return the covariance, in the atoms of x, of the mean ``second`` and of x: the mean ``first``, or a function of
+    ``inner``, which is then that mean. None where their source is no Gaussian tensor.
+    """
     source, over = first.of.source, sorted(first.of.over)
     centre, std = kernels.average(source.mean), math.sqrt(kernels.average(source.var))
     if not (std > 0.0 and source.transport is None and source.local_scales is None):
@@ -114,6 +117,7 @@ def averaging(sizes: Sequence[int], over: Sequence[int], factor: float = 1.0) ->
     """
 
     def operate(kernel: Array, where: Dims) -> Array:
+        """Return a kernel averaged over pairs along the atoms, which keep length 2 there: all positions alike."""
         for atom in over:
             dim = where[atom]
             if dim is not None:

@@ -12,7 +12,7 @@ from wellposed.signals.distributions.declared import EVERYTHING, NUMBER, SOURCES
 from wellposed.signals.integration.kernels import Array
 
 BLOCK = 4096
-"""Numbers that are summed in one go."""
+"""Numbers that are summed in one go. Chosen, for speed."""
 
 
 class _Row:
@@ -184,9 +184,10 @@ class Spread:
 
 
 WIDE = 1.0
-"""Variance of ln(second moment) from which on a share of it is not proportional."""
+"""Variance of ln(second moment) from which on a sum is integrated over the ratio of its parts. Chosen."""
 _Z, _W = np.polynomial.hermite_e.hermegauss(9)
 _W = _W / _W.sum()
+"""Nine nodes: ln(0.7 + 0.3 e^D) is integrated to 7e-5 for D of standard deviation 2, to 4e-4 for 3."""
 
 STEADY = Spread()
 """No spread: every weight draw has the second moment that is predicted."""

@@ -469,6 +469,7 @@ class State:
         return self.with_moments(roots=roots, blocks=())
 
     def _copied(self, serial: int, lost: Sequence[tuple[int, Lost]], changes: Mapping[str, Any]) -> State:
+        """Return a copy that loses some fields and is given others; parts in which none changes are shared."""
         parts = list(_READ(self))  # `dataclasses.replace` takes longer
         fresh: dict[int, list[Any]] = {}
         for at, (read, nothing, places) in lost:
@@ -490,7 +491,7 @@ class State:
             fresh[at][within] = value
         for at, values in fresh.items():
             parts[at] = type(parts[at])(*values)
-        return State(*parts, serial)
+        return State(*parts, serial=serial)
 
 
 PARTS: dict[str, type] = {

@@ -20,6 +20,7 @@ STEEPEST = 12.0
 """Power of x up to which the growth of a function far out is followed, whatever it carries. Chosen: above all powers
 that models take, below exp of a signal with standard deviation 2."""
 _ENDS = np.array([-8.5, -8.0, 8.0, 8.5])
+"""Standard deviations between which the growth of a function far out is taken: the ends of `NODES`."""
 
 
 @lru_cache(maxsize=8192)

@@ -22,11 +22,10 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 LAGS = {0: 2, 1: 128, 2: 64, 3: 12}
-"""Longest profile that is kept, by the number of profile atoms."""
-
-
+"""Longest profile that is kept, by the number of profile atoms. Chosen, for memory: 4096 entries or fewer."""
 LEAST, MOST = 12, 384
-"""Positions of an atom whose pairs may have correlations of their own."""
+"""Fewest and most positions of an atom whose pairs may have correlations of their own. Chosen: a kernel by pair is then
+longer than any profile, and no larger than 1.2 MB."""
 
 
 def positions(length: int) -> int:
@@ -322,7 +321,9 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
 
 @lru_cache(maxsize=256)
 def _autocorrelation(content: bytes, shape: tuple[int, ...], lengths: tuple[int, ...]) -> Array:
-    # a state's map is asked for by every rule that reads it, the tables of rotary positions by every layer
+    """`autocorrelation` of a map by its bytes: each rule that reads a state asks for it, each layer for the tables of
+    rotary positions.
+    """
     u = np.frombuffer(content).reshape(shape)
     varying = [dim for dim, size in enumerate(shape) if size > 1]
     exact = len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max() or _is_no_product(u, varying))
@@ -350,6 +351,7 @@ def _autocorrelation_by_pair(u: Array, lengths: Sequence[int], dim: int) -> Arra
 
 
 def _autocorrelation_product(u: Array, varying: Sequence[int], lengths: tuple[int, ...]) -> Array:
+    """`autocorrelation` of a map taken as a product of its averages along each of the dimensions in which it varies."""
     flat = u.ravel()
     result = np.full((1,) * u.ndim, flat.dot(flat) / flat.size)
     for dim in varying:
