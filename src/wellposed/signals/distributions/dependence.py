@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.distributions.expansion import Coefficients, coefficients_at
-from wellposed.signals.distributions.grids import Grid, before, behind, combined, matched, places_in
+from wellposed.signals.distributions.grids import Grid, before, behind, combined, matched, of_positions, places_in
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.means import of_means, of_own_mean
 from wellposed.signals.distributions.repeats import REPEATED, Factors, Made
@@ -134,10 +134,11 @@ class Dependence:
         first, second = self.made.get(x.serial), self.made.get(y.serial)
         if first is not None and second is not None:
             return list(self._by_one_operator(first, second, depth)) if first.key == second.key else []
-        if x.base is not None and x.fn is not None and y.base is not None and y.fn is not None:
-            if x.base.lengths != x.lengths or y.base.lengths != y.lengths:
+        (base, f), (other, g) = x.gaussian_source(), y.gaussian_source()
+        if f is not None and g is not None:
+            if base.lengths != x.lengths or other.lengths != y.lengths:
                 return None
-            kernel = self._covariance(x.base, y.base, where, depth)
+            kernel = self._covariance(base, other, where, depth)
             return [] if kernel is None else self._of_functions(x, y, where, kernel)
         p, q = self.factors.get(x.serial), self.factors.get(y.serial)
         return None if p is None or q is None else self._of_products(p, q)
@@ -198,17 +199,13 @@ class Dependence:
         (at_a, at_b), (at_c, at_d) = p.dims, q.dims
         ac, bd = self.between(a, c, at_a, at_c), self.between(b, d, at_b, at_d)
         ad, bc = self.between(a, d, at_a, at_d), self.between(b, c, at_b, at_c)
-        parts = [self._times(one, two) for one, two in ((ac, bd), (ad, bc)) if one is not None and two is not None]
+        pairs = [kernels.common(one, two) for one, two in ((ac, bd), (ad, bc)) if one is not None and two is not None]
+        parts = [np.asarray(one * two) for one, two in pairs]
         for kernel, left, right in ((ac, b, d), (bd, a, c), (ad, b, c), (bc, a, d)):
             level = maps.mean_of_product(left.mean, right.mean)
             if kernel is not None and level:
                 parts.append(level * kernel)
         return parts
-
-    @staticmethod
-    def _times(x: Array, y: Array) -> Array:
-        first, second = kernels.common(x, y)
-        return np.asarray(first * second)
 
     def _through_links_of_y(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
         """Yield, in x's atoms, the covariance of x with each parent of y, as the link to the parent maps it."""
@@ -320,28 +317,6 @@ class Dependence:
         return [kernels.by_pair(0.5 * (matrix + matrix.swapaxes(-1, -2)), one.atom)]
 
 
-def _of_positions(x: State, y: State, where: Dims) -> Array | None:
-    """Return the covariance of two positions of one axis of a tensor (times that a loop takes one by one), None of
-    other states.
-    """
-    one, other = x.linear_map, y.linear_map
-    if (
-        one is None
-        or other is None
-        or where != tuple(range(len(x.lengths)))
-        or len(one.weights) + len(other.weights) > 2
-    ):
-        return None
-    parent, at = one.parent, one.atom
-    rest = parent.layout.without([at]).lengths
-    if (parent.serial, at) != (other.parent.serial, other.atom) or not x.lengths == y.lengths == rest:
-        return None
-    corr = kernels.matrix_of(parent.corr, at, parent.lengths[at])
-    i, j = (int(np.abs(of.weights[0]).argmax()) for of in (one, other))
-    sign = float(np.sign(one.weights[0, i] * other.weights[0, j]))
-    return np.asarray(corr[..., i, j] * (sign * math.sqrt(kernels.average(x.var) * kernels.average(y.var))))
-
-
 def _is_of_gaussian(x: State) -> bool:
     """Whether a state is a function of a Gaussian tensor of its own atoms that varies."""
     base = x.base
@@ -401,7 +376,7 @@ WAYS = (
     Way(
         "both are single positions of one axis of a tensor",
         "after maps by pair, which keep more positions; before links, which average over displacements",
-        _alone(_of_positions),
+        _alone(of_positions),
     ),
     Way(
         "both are means, over the same atoms, of functions of one Gaussian tensor, or functions of its mean",

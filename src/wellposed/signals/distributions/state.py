@@ -491,7 +491,7 @@ class State:
             fresh[at][within] = value
         for at, values in fresh.items():
             parts[at] = type(parts[at])(*values)
-        return State(*parts, serial=serial)
+        return State(*[*parts, serial])
 
 
 PARTS: dict[str, type] = {
