@@ -70,7 +70,7 @@ def _places_exist(dims: Dims, count: int, of: int) -> bool:
 
 
 def _link_fits(x: State, link: Link) -> bool:
-    """Whether a link leads to an earlier state, and each atom is as long as what it is of the parent's."""
+    """Whether a link leads to an earlier state, and each atom is as long as the parent's atom, or the picks from it."""
     parent, dims = link.parent.lengths, link.places(len(x.lengths))
     if link.parent.serial >= x.serial or not _places_exist(dims, len(x.lengths), len(parent)):
         return False

@@ -60,7 +60,7 @@ class Logits(NamedTuple):
         keys: relative variance of the sizes of one query's keys, which their values share.
         along: how the size of a query's values grows with the variance of its logits: by which power of it.
         shared: what heads share of ``uneven``: the sizes of queries.
-        part: how much of the variance is that of products of queries and keys; values know nothing of the rest.
+        part: share of the variance that products of queries and keys have; values are independent of the rest.
         tokens: how alike keys are, where they are known.
     """
 
@@ -74,7 +74,7 @@ class Logits(NamedTuple):
     tokens: Tokens | None = None
 
     def coarse(self) -> Logits:
-        """Return the law with few digits, so that what is worked out for it serves its like."""
+        """Return the law with few digits, so that similar laws share cached results."""
         if max(self.curved, self.uneven, self.keys) < EVEN:
             return Logits(float(f"{self.variance:.6g}"))
         curved, uneven, keys, along, shared = (float(f"{number:.2g}") for number in self[1:6])
@@ -90,17 +90,17 @@ class Softmax:
     """What is known of the weights a_j that a softmax made of logits.
 
     Attributes:
-        variance: that of a query's logits over its keys.
+        variance: variance of a query's logits over its keys.
         second: E sum a².
         pull: how far they draw a mean of values along the query (`softmax.gathered`).
-        picked: what they add to E sum a_j² |v_j|² where large keys, of large values, get larger weights.
+        picked: increase of E sum a_j² |v_j|² where large keys, of large values, get larger weights.
         queries: correlation kernel of the logits for one key: how alike queries are.
         keys: how many keys a query typically sees.
-        law: what else is known of the law of the logits.
+        law: law of the logits beside their variance.
         tokens: of logits that are no products, how alike they are at two tokens.
         flat: the weights that queries would have for flat logits, where they see keys of their own.
         shown: the mask outside which the weights are 0, if any.
-        atom: that of the tensor along which the weights have the sum 1.
+        atom: atom of the tensor along which the weights have the sum 1.
     """
 
     variance: float

@@ -208,7 +208,7 @@ def _covariance_of_each(states: Sequence[State], aligned: Sequence[Aligned], bet
     if count > MOST_TIMES:
         return None
     found: dict[tuple[int, int], Array] = {(i, i): kernel for i, kernel in enumerate(covariances(aligned))}
-    # in the order of making, so that what two times have in common follows from that of the time before
+    # in the order of making, so that the covariance of two times follows from that of the times before
     for i, (state, a) in enumerate(zip(states, aligned, strict=True)):
         for j, (other, b) in enumerate(zip(states[:i], aligned, strict=False)):
             if a.dims is None or b.dims is None or not state.roots & other.roots:

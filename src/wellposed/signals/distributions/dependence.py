@@ -60,7 +60,7 @@ class Dependence:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Give back the roots and numbers that are taken inside: of what is worked out there only kernels are read."""
+        """Give back the roots and numbers that are taken inside: only kernels of the states made there are read."""
         root, number = self._next_root, self._next_source
         try:
             yield
@@ -113,8 +113,8 @@ class Dependence:
     def _is_followed(self, x: State, y: State, later_y: bool) -> bool:
         """Whether to go back from y and not from x, where both depend on a weight that is met more than once.
 
-        From what such a weight made there is no way back; sums and factors are exactly linear, and go first, so that
-        functions of what one weight made meet.
+        No link leads back from a product with such a weight. Sums and factors are exactly linear and followed first, so
+        that two functions of products with one weight meet.
         """
         if any(link.parent.serial == (x if later_y else y).serial for link in (y if later_y else x).links):
             return later_y
@@ -159,7 +159,7 @@ class Dependence:
                 yield self._again(second, at, kernel)
 
     def _again(self, made: Made, at: int, kernel: Array) -> Array:
-        """Return what an operator makes of a covariance kernel, by a matrix that is worked out once if it is small."""
+        """Return the kernel that an operator makes of a covariance kernel, by a matrix that is kept if it is small."""
         if kernel.size > SMALL:
             return made.again(at, kernel)
         key = (made.key, at, kernel.shape, made.operands[at].layout)
@@ -169,7 +169,7 @@ class Dependence:
         return np.asarray(self._maps[key] @ kernel.ravel())
 
     def _of_gaussians(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
-        """Return the covariance of two functions of Gaussian tensors, as parts; None where they are no such."""
+        """Return the covariance of two functions of Gaussian tensors, as parts; None of other states."""
         if x.roots & y.roots & REPEATED or not (_is_of_gaussian(x) and _is_of_gaussian(y)):
             return None
         assert x.base is not None
@@ -259,7 +259,7 @@ class Dependence:
 
         def end(grid: Grid) -> tuple[Grid | None] | None:
             other = next(filter(grid.is_as, earlier), None)
-            # a part of what is alike along its axis lies on no other grid
+            # a part of a tensor that is alike along its axis lies on no other grid
             return None if other is None and grid.taps else (other,)
 
         met = behind(self.made, x, Grid(y, where), end)
@@ -360,7 +360,7 @@ class Way(NamedTuple):
 WAYS = (
     Way(
         "a weight that is met more than once made both alike",
-        "first: no links lead back from what such a weight made",
+        "first: no link leads back from a product with such a weight",
         Dependence._alike,
     ),
     Way(

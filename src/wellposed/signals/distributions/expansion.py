@@ -29,7 +29,7 @@ from wellposed.signals.integration.transport import Transport
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What g(x) is for Gaussian x with means and standard deviations by position.
+    """Moments and Hermite powers of g(x) for Gaussian x with means and standard deviations by position.
 
     Attributes:
         mean: E g by position.
@@ -83,7 +83,7 @@ def conditioning(
     """
     x = mean + std * (NODES if transport is None else transport.values)
     with np.errstate(all="ignore"):
-        # where the function is not defined nothing counts: the root of what is positive but for its Gaussian tail
+        # points where the function is not defined count as 0: a root of a signal whose Gaussian tail alone is negative
         squares = np.nan_to_num(function(x) ** 2, nan=0.0, posinf=np.inf)
         q = float(WEIGHTS @ squares)
         step, (centre, share) = 1e-3, moved(mean, std, transport)
@@ -103,7 +103,7 @@ def moved(mean: float, std: float, transport: Transport | None) -> tuple[float, 
     """Return the value that elements keep where the scale of a signal changes, and the share of its second moment that
     scales.
 
-    The mean of a Gaussian is a known shift, of a bias say; that of other shapes grows with them.
+    The mean of a Gaussian is a known shift, such as a bias; the mean of another shape grows with the scale.
     """
     whole = mean * mean + std * std
     share = std * std / whole if whole > 0.0 else 1.0

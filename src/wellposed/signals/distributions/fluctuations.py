@@ -26,7 +26,7 @@ def square_kernel(
     powers = (powers if function is not None else same).copy()
     powers[0] = 0.0
     kernel = gaussian.polynomial(powers, corr)
-    if function is not None or transport is not None:  # what is above the last order counts within one element
+    if function is not None or transport is not None:  # orders above the last count within one element
         x = mean + std * (NODES if transport is None else transport.values)
         with np.errstate(all="ignore"):
             squares = (x if function is None else function(x)) ** 2
@@ -101,8 +101,8 @@ def gaussian_fluctuation(x: State) -> float:
 
 
 def own_chance(x: State) -> float:
-    """Return the relative variance of the second moment over a tensor that a weight made, but for a factor: the mean
-    over pairs of elements of R², and of what different positions are alike by chance (signals.md 6).
+    """Return the relative variance of the second moment over a product with a weight, but for a factor: the mean over
+    pairs of elements of R², and of the chance correlation of different positions (signals.md 6).
     """
     corr = kernels.by_displacement(x.corr)
     seconds = x.mean**2 + x.var
@@ -119,7 +119,7 @@ def own_chance(x: State) -> float:
 
 
 def with_own_fluctuation(before: State, after: State) -> Spread:
-    """Return the spread of ``after``, a mean of elements of ``before``, whose own part is that of its moments."""
+    """Return the spread of ``after``, a mean of elements of ``before``, with the own part that its moments give."""
     spread = before.spread
     variance = spread.own.variance
     if variance <= 0.0:

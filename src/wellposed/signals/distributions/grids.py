@@ -22,7 +22,7 @@ GRIDS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """A state behind another one: that is ``factor`` times combinations of its positions, and what is independent.
+    """A state behind another one, which is ``factor`` times combinations of its positions plus an independent tensor.
 
     Attributes:
         state: the state.
@@ -77,7 +77,7 @@ class Grid:
 
 
 def combined(kernel: Array, one: Mapping[int, Taps], other: Mapping[int, Taps]) -> Array:
-    """Return the covariance of what combines two states along some dimensions, given that of the states."""
+    """Return the covariance of combinations of two states along some dimensions, given that of the states."""
     for dim in sorted({*one, *other}):
         size = (one.get(dim) or other[dim]).size
         first, second = one.get(dim) or taps.whole(size), other.get(dim) or taps.whole(size)

@@ -48,8 +48,8 @@ def one_signed(x: State) -> Marginal:
 
 
 def sign_of(x: State) -> int:
-    """Return 1 for what is never negative, -1 for what is never positive, as far as the shape of its marginal tells,
-    and 0 for the rest.
+    """Return 1 for a tensor that is never negative, -1 for one that is never positive, as far as its marginal tells; 0
+    for others.
     """
     if x.gauss or (x.fn is None and x.transport is None):
         return 0

@@ -30,7 +30,7 @@ class _Mean(NamedTuple):
 
 
 def _mean_of(x: State) -> _Mean | None:
-    """Return what a state is a multiple of the mean of; None where it is no such."""
+    """Return the mean that a state is a multiple of; None where it is a multiple of none."""
     of = x.statistic
     if of is None or len(of.means) != 1 or None in of.places:
         return None

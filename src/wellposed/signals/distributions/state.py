@@ -64,13 +64,13 @@ class Scaled:
     factor: float
 
     def __call__(self, kernel: Array, where: Dims) -> Array:
-        """Return a covariance kernel with the product, given one with what is multiplied."""
+        """Return a covariance kernel with the product, given one with the factor."""
         return kernel * self.factor
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How a state follows its parent linearly: x - E x = operate(parent - E parent) + what is independent of it.
+    """How a state follows its parent linearly: x - E x = operate(parent - E parent) + a tensor independent of it.
 
     ``operate`` maps a covariance kernel with the parent to one with the child; its second argument says which dimension
     of the kernel belongs to each of the parent's atoms. ``dims`` gives for each of the child's atoms the parent's (None
@@ -181,7 +181,7 @@ class Padded:
         of: the tensor inside.
         around: for each axis how many elements lie before it and after it.
         value: the constant; None of repetitions.
-        layout: that of the padded tensor.
+        layout: layout of the padded tensor.
     """
 
     of: State
@@ -204,7 +204,7 @@ class Filters:
         "padding surrounded an input with a mean",
         default=None,
     )
-    padded: Padded | None = told("what lies inside padding", STATES, (), "`layout` is that of `padded`", default=None)
+    padded: Padded | None = told("the tensor inside padding", STATES, (), "`layout` is that of `padded`", default=None)
     inverse_dims: Lazy | None = told(
         "variance, over filters, of the correlation of one filter's products with two patches: 1 / D for patches "
         "that fill D dimensions, 0 between filters",
@@ -241,7 +241,7 @@ class Ancestry:
         "linear map of another tensor along one atom, which this one is", STATES, NO_MOMENTS, default=None
     )
     beyond: tuple[tuple[int, State], ...] = told(
-        "what it has beyond each of two tensors, by their serials",
+        "its excess over each of two tensors, by their serials",
         STATES,
         NO_MOMENTS,
         "it is the larger of the two",
@@ -271,7 +271,11 @@ class Attention:
         "law of logits beside their variance", "fields of `Logits`", EVERYTHING, "a product of two signals", default=()
     )
     softmax: Softmax | None = told(
-        "what is known of the weights", "fields of `Softmax`", EVERYTHING, "the result of a softmax", default=None
+        "participation and pull of the weights",
+        "fields of `Softmax`",
+        EVERYTHING,
+        "the result of a softmax",
+        default=None,
     )
 
 
@@ -453,15 +457,15 @@ class State:
         return (self, None) if marginal.base is None or marginal.fn is None else (marginal.base, marginal.fn)
 
     def amended(self, **changes: Unpack[Changes]) -> State:
-        """Return a copy that stands for the same tensor, otherwise described: all that is not given stays."""
+        """Return a copy that describes the same tensor otherwise: fields that are not given stay, and so does the serial."""
         return self._copied(self.serial, (), changes)
 
     def changed(self, **changes: Unpack[Changes]) -> State:
-        """Return a copy for another tensor: what is not given stays if it survives a change of the function."""
+        """Return a copy for another tensor: fields that are not given stay if they survive a change of the function."""
         return self._copied(new_serial(), _LOST["function"], changes)
 
     def with_moments(self, **changes: Unpack[Changes]) -> State:
-        """Return a copy for another tensor: what is not given stays if it survives a change of moments."""
+        """Return a copy for another tensor: fields that are not given stay if they survive a change of moments."""
         return self._copied(new_serial(), _LOST["moments"], changes)
 
     def as_new(self, roots: int = 0) -> State:

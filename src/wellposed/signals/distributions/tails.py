@@ -54,8 +54,8 @@ def is_mostly(parts: Array, chosen: npt.NDArray[np.bool_]) -> bool:
 def clip_unseen_tails(function: Pointwise, mean: Array, std: Array, transport: Transport | None = None) -> Pointwise:
     """Return the function with its tails cut off, beyond where the elements of a batch lie, if they carry its moments.
 
-    The expectation of such a function, finite or not, is reached on no batch, and a weight scaled by it would silence
-    every batch; a batch has the second moment of the elements that occur in it (signals.md 5.3).
+    No batch reaches the expectation of such a function, finite or not, and a weight scaled by it would silence every
+    batch. A batch has the second moment of the elements that occur in it (signals.md 5.3).
     """
     if not _is_carried_by_tails(function, *average_of(mean, std), transport):
         return function
@@ -85,7 +85,7 @@ def _pole_level(function: Pointwise, mean: float, std: float, transport: Transpo
 def without_poles(function: Pointwise, mean: Array, std: Array, transport: Transport | None = None) -> Pointwise:
     """Return the function, cut off where it comes near to a pole that elements lie around (1 / x of a signal near 0).
 
-    Its second moment is infinite; a batch has that of the elements that occur in it.
+    Its second moment is infinite, but a batch has the second moment of its own elements.
     """
     level = _pole_level(function, *average_of(mean, std), transport)
     if not math.isfinite(level):

@@ -212,7 +212,7 @@ def reshape(state: State, shape: Sequence[int], across: Callable[[], State | Non
 
 
 def with_scores(state: State, mask: torch.Tensor, view: Callable[[State], State]) -> State:
-    """Return a view of masked scores, given the mask in it: of what is shut out, and of the scores below it."""
+    """Return a view of masked scores, given the mask in it: of the masked tensor, and of the scores below the mask."""
     whole = view(state.amended(mask=None, scores=None))
     return whole.amended(mask=mask, scores=state.scores and view(state.scores))
 
@@ -237,7 +237,7 @@ def _mask_in(mask: torch.Tensor, before: Sequence[int], shape: Sequence[int]) ->
 
 
 def _reshaped(state: State, shape: tuple[int, ...], across: Callable[[], State | None] | None) -> State:
-    """`reshape` of a state without a mask: block by block, else atom by atom, else by what all elements share."""
+    """`reshape` of a state without a mask: block by block, else atom by atom, else by pooled moments."""
     if state.blocks:
         state = _reshape_blocks(state, shape)
         if state.shape == shape:

@@ -69,7 +69,7 @@ def diagonal(kernel: Array) -> Array:
 
 
 def by_displacement(kernel: Array, dims: Collection[int] | None = None) -> Array:
-    """Return a kernel that tells no pairs apart: what all of different positions share stands for each."""
+    """Return a kernel that tells no pairs apart: the average over different positions stands for each pair."""
     for dim in range(kernel.ndim) if dims is None else dims:
         if n := positions(kernel.shape[dim]):
             same = at_zero(kernel, (dim,))
@@ -257,7 +257,7 @@ def total(*kernels: Array) -> Array:
 
 
 def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Array:
-    """Cut profiles to at most these lengths; what is cut is averaged into the last entry."""
+    """Cut profiles to at most these lengths; the last entry is the average of all entries from there on."""
     for dim, length in enumerate(lengths):
         if kernel.shape[dim] > max(length, 1) and kernel.shape[dim] != sizes[dim]:
             kernel = by_displacement(kernel, (dim,))
