@@ -27,8 +27,11 @@ from wellposed.signals.algebra.normalisation import normalise
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.blocks import concatenate, select
-from wellposed.signals.distributions.state import Pointwise, State, make_state
+from wellposed.signals.distributions.blocks import concatenate
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.parts import select
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import expand, permute, reshape
 from wellposed.signals.registry import Overload, Rule, adjoint, operators, overloads, rule, unregister
 from wellposed.signals.rules.shape import backward, forward

@@ -10,7 +10,7 @@ import torch
 
 from wellposed.checks.measured_states import Samples, _covariance, mean_correlations
 from wellposed.signals import Input
-from wellposed.signals.distributions.state import make_state
+from wellposed.signals.distributions.making import make_state
 
 
 def all_pairs(x, y, sizes, kinds):

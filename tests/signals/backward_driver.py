@@ -23,10 +23,12 @@ from tests.signals.driver import Case, discrepancies, last_node, predict, traced
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed.graphs import Graph, Node
-from wellposed.graphs.run import Interpreter, seeded
+from wellposed.graphs.run import Interpreter
+from wellposed.random_states import seeded
 from wellposed.signals import registry
 from wellposed.signals.context.call import Pass
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import State
 from wellposed.signals.passes.backward import Gradients, gradients_of
 from wellposed.signals.sampling.samples import repetitions
 

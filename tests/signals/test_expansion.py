@@ -11,17 +11,12 @@ from torch import nn
 
 import wellposed as wp
 from wellposed.errors import PlanError
-from wellposed.signals.distributions.expansion import (
-    BINS,
-    MOST,
-    carried_spread,
-    clip_unseen_tails,
-    expand,
-    expand_mixture,
-    fluctuation,
-    gamma_nodes,
-)
-from wellposed.signals.distributions.state import Pointwise
+from wellposed.signals.distributions.expansion import expand
+from wellposed.signals.distributions.fluctuations import carried_spread, fluctuation
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.groups import BINS, MOST
+from wellposed.signals.distributions.mixtures import expand_mixture, gamma_nodes
+from wellposed.signals.distributions.tails import clip_unseen_tails
 
 ELEMENTS, BATCHES = 100_000, 25
 EXP = Pointwise(("exp",), torch.exp)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from tests.signals.driver import Case, Source, verify
@@ -181,12 +182,21 @@ def test_rounding_below_zero_is_not_an_error(wrong):
 
 def test_a_rule_that_gives_another_shape_is_named_with_both_shapes(wrong):
     def halved(call, x):
-        from wellposed.signals.distributions.blocks import select
+        from wellposed.signals.distributions.parts import select
 
         return select(x, 1, 0, 2, 1, drop=False)
 
     wrong(halved)
     with pytest.raises(RuleError, match=r"relu.*rule 'halved' gave a signal of shape \(2, 2\), the operator \(2, 6\)"):
+        wp.propagate(wp.trace(nn.ReLU(), torch.zeros(2, 6)))
+
+
+def test_parts_that_disagree_name_the_rule_and_what_does_not_hold(wrong):
+    def forgetful(call, x):
+        return x.changed(mean=np.zeros((2, 6, 1)))
+
+    wrong(forgetful)
+    with pytest.raises(RuleError, match=r"relu.*rule 'forgetful' gave a signal whose parts disagree: .* mean and var"):
         wp.propagate(wp.trace(nn.ReLU(), torch.zeros(2, 6)))
 
 

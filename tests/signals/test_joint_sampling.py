@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import wellposed as wp
-from wellposed.signals.distributions.state import Lazy, make_state
+from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.making import make_state
 from wellposed.signals.sampling import joint_draws
 from wellposed.signals.sampling.samples import sample_state
 

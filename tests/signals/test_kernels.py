@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import wellposed as wp
-from wellposed.signals.integration import kernels, windows
+from wellposed.signals.integration import gaussian, kernels, maps, regrouping, windows
 from wellposed.signals.integration.windows import Axis
 
 
@@ -109,7 +109,7 @@ def test_splitting_a_profile_keeps_the_mean_of_its_pairs(outer, inner, length):
     size = outer * inner
     profile = np.array([1.0, 0.6, 0.3, -0.1])[: min(length, size)]
     matrix = full(profile, size).reshape(outer, inner, outer, inner)
-    got = kernels.split_profile(profile, 0, outer, inner, 8)
+    got = regrouping.split_profile(profile, 0, outer, inner, 8)
     if length == 1:
         assert got.shape == (1, 1)
         return
@@ -128,7 +128,7 @@ def test_splitting_a_profile_keeps_the_mean_of_its_pairs(outer, inner, length):
 def test_merging_profiles_keeps_the_mean(first, second):
     kernel = np.multiply.outer(first[1], second[1])
     sizes = [first[0], second[0]]
-    merged = kernels.merge_profiles(kernel, 0, sizes)
+    merged = regrouping.merge_profiles(kernel, 0, sizes)
     expected = np.kron(full(first[1], sizes[0]), full(second[1], sizes[1])).mean()
     assert kernels.pair_mean(merged, [sizes[0] * sizes[1]])[0] == pytest.approx(expected, abs=1e-12)
 
@@ -140,12 +140,12 @@ def test_merging_displacements_counts_each_pair_at_its_distance(a, b):
     i, j = np.divmod(np.arange(a * b), b)
     pairs = kernel[np.abs(i[:, None] - i), np.abs(j[:, None] - j)]
     expected = [np.mean(np.diagonal(pairs, d)) for d in range(a * b)]
-    np.testing.assert_allclose(kernels.merge_profiles(kernel, 0, [a, b]), expected, atol=1e-12)
+    np.testing.assert_allclose(regrouping.merge_profiles(kernel, 0, [a, b]), expected, atol=1e-12)
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=8), st.lists(st.floats(-1, 1), min_size=1, max_size=6))
 def test_polynomials_are_evaluated_as_by_numpy(coefficients, points):
-    got = kernels.polynomial(np.array(coefficients), np.array(points))
+    got = gaussian.polynomial(np.array(coefficients), np.array(points))
     np.testing.assert_allclose(got, np.polyval(coefficients[::-1], points), atol=1e-10)
 
 
@@ -255,20 +255,18 @@ def test_kernels_by_pair_agree_with_sums_over_all_pairs() -> None:
     other = (covariance.sum() - np.trace(covariance)) / (nodes * (nodes - 1))
     np.testing.assert_allclose(kernels.off_diagonal_mean(kernel, sizes, 0).item(), other)
     np.testing.assert_allclose(kernels.by_displacement(kernel).ravel(), [np.trace(covariance) / nodes, other])
-    with_mean = kernels.covariance_with_mean(std[:, None], corr, sizes, (0,))
+    with_mean = maps.covariance_with_mean(std[:, None], corr, sizes, (0,))
     np.testing.assert_allclose(with_mean.ravel(), covariance.mean(axis=1))
     values = rng.normal(size=(nodes, 1))
-    np.testing.assert_allclose(
-        kernels.mean_at_pairs(values, (nodes**2, 1)).ravel(), (0.5 * (values + values.T)).ravel()
-    )
+    np.testing.assert_allclose(maps.mean_at_pairs(values, (nodes**2, 1)).ravel(), (0.5 * (values + values.T)).ravel())
     wide = rng.normal(size=(nodes, channels))
     ends = (0.5 * (wide[:, None] + wide[None])).mean(axis=2)
-    np.testing.assert_allclose(kernels.mean_at_pairs(wide, (nodes**2, 1)).ravel(), ends.ravel(), atol=1e-15)
+    np.testing.assert_allclose(maps.mean_at_pairs(wide, (nodes**2, 1)).ravel(), ends.ravel(), atol=1e-15)
     longer = kernels.promote(np.array([[1.0], [0.3]]), (nodes**2, 1))
     np.testing.assert_allclose(longer.reshape(nodes, nodes), 0.3 + 0.7 * np.eye(nodes))
-    maps = rng.normal(size=(nodes, channels))
-    alike = kernels.autocorrelation(maps, (nodes**2, 1))
-    np.testing.assert_allclose(alike.reshape(nodes, nodes), maps @ maps.T / channels)
+    wide = rng.normal(size=(nodes, channels))
+    alike = kernels.autocorrelation(wide, (nodes**2, 1))
+    np.testing.assert_allclose(alike.reshape(nodes, nodes), wide @ wide.T / channels)
 
 
 @pytest.mark.parametrize("side", [144, 256, 288])
@@ -291,7 +289,7 @@ def test_pairs_of_a_split_axis_are_those_of_the_whole(outer: int, inner: int) ->
     size = outer * inner
     field = np.random.default_rng(0).normal(size=(3, size, size))
     covariance = (field @ field.swapaxes(1, 2)).reshape(3, -1)
-    split = kernels.split_profile(covariance, 1, outer, inner, 64)
+    split = regrouping.split_profile(covariance, 1, outer, inner, 64)
     whole = covariance.reshape(3, outer, inner, outer, inner)
     for same_outer in (True, False):
         for same_inner in (True, False):

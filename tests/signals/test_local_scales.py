@@ -13,7 +13,7 @@ from torch import nn
 
 import wellposed as wp
 from wellposed.signals.algebra.effective_dims import of_one_size
-from wellposed.signals.distributions.state import exchangeable
+from wellposed.signals.distributions.making import exchangeable
 from wellposed.signals.distributions.views import reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.rules.shape.writes import _random_sums

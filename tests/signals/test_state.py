@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from tests.signals.driver import dense, dense_moments
 
 from wellposed.signals.distributions.alignment import align
-from wellposed.signals.distributions.blocks import concatenate, select
-from wellposed.signals.distributions.state import State, exchangeable, make_state
+from wellposed.signals.distributions.blocks import concatenate
+from wellposed.signals.distributions.making import exchangeable, make_state
+from wellposed.signals.distributions.parts import select
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape, split_atom
 from wellposed.signals.integration import kernels
 

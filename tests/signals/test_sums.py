@@ -13,8 +13,8 @@ from torch import nn
 
 import wellposed as wp
 from wellposed.signals.algebra.softmax import participations
-from wellposed.signals.distributions.state import Lazy, evaluated
-from wellposed.signals.integration import kernels
+from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.integration import maps
 from wellposed.signals.integration.quadratic import excess
 from wellposed.signals.rules import pooling
 
@@ -57,7 +57,7 @@ def test_the_covariance_with_the_mean_is_the_mean_covariance(lengths, varying, o
             index = [at(abs(p[d] - q[d]), d) for d in (0, 1)]
             terms.append(0.0 if None in index else whole[p] * whole[q] * corr[tuple(index)])
         expected[p] = np.mean(terms)
-    found = kernels.covariance_with_mean(std, corr, sizes, list(over))
+    found = maps.covariance_with_mean(std, corr, sizes, list(over))
     np.testing.assert_allclose(np.broadcast_to(found, sizes), expected, rtol=1e-12, atol=1e-14)
 
 

@@ -17,7 +17,7 @@ from wellposed import zoo
 from wellposed.errors import OptionError
 from wellposed.signals.algebra import pointwise
 from wellposed.signals.distributions import expansion
-from wellposed.signals.distributions.state import Pointwise
+from wellposed.signals.distributions.functions import Pointwise
 
 needs_extras = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("torchvision", "timm", "transformers"))),

@@ -19,8 +19,10 @@ from torch import Tensor
 from wellposed.graphs import Node
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.dependence import Dependence
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import STEADY
-from wellposed.signals.distributions.state import Dims, State, make_state
+from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 

@@ -22,7 +22,9 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.signals.algebra.arithmetic import linear
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.call import Call, Pass
-from wellposed.signals.distributions.state import Pointwise, State, make_state
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import State
 from wellposed.signals.integration.gaussian import gaussian_moments
 from wellposed.signals.registry import RULES
 from wellposed.structure.branches import Step

@@ -27,7 +27,8 @@ from wellposed.rates.passes import (
     white_inputs,
 )
 from wellposed.signals.context.parameters import Weights
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import State
 from wellposed.signals.inputs import Described, Input, describe_inputs
 from wellposed.signals.integration import kernels
 from wellposed.signals.passes.backward import Gradients, gradients_of

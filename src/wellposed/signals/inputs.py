@@ -15,7 +15,9 @@ from scipy.special import ndtri
 from wellposed.arrays import array_of
 from wellposed.errors import InputError
 from wellposed.graphs import Graph
-from wellposed.signals.distributions.state import Link, Marginal, Pointwise, Scaled, State, make_state
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import Link, Marginal, Scaled, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, hermite
 from wellposed.signals.integration.kernels import Array

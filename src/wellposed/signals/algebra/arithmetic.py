@@ -27,24 +27,24 @@ from wellposed.signals.distributions.blocks import (
     concatenate,
     depend,
     laid_out,
-    select,
     spread_of_parts,
 )
-from wellposed.signals.distributions.dependence import REPEATED, Factors
-from wellposed.signals.distributions.expansion import gaussian_fluctuation, marginal, sign_of
+from wellposed.signals.distributions.fluctuations import gaussian_fluctuation
+from wellposed.signals.distributions.functions import IDENTITY, Pointwise
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.marginals import marginal, sign_of
+from wellposed.signals.distributions.moments import Moments
+from wellposed.signals.distributions.parts import select
+from wellposed.signals.distributions.repeats import REPEATED, Factors
 from wellposed.signals.distributions.spread import STEADY, Spread, source
 from wellposed.signals.distributions.state import (
-    IDENTITY,
     Ancestry,
     Filters,
     Link,
     Marginal,
-    Moments,
-    Pointwise,
     Scaled,
     Standardised,
     State,
-    make_state,
     weakest,
 )
 from wellposed.signals.distributions.views import expand, pooled

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from wellposed.operators.product import pair_of
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.dependence import to_mean_of
-from wellposed.signals.distributions.state import Layout, Link, Scaled, State
+from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.means import to_mean_of
+from wellposed.signals.distributions.state import Link, Scaled, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from wellposed.arrays import array_of
+from wellposed.signals.distributions.attention import Seen
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, split_atom
-from wellposed.signals.integration import kernels
+from wellposed.signals.integration import kernels, regrouping
 from wellposed.signals.integration.kernels import Array
 
 LONGEST = 128
 """Most tokens whose results are told apart by pair; of more, as many groups of neighbours are."""
-
-
-class Seen(NamedTuple):
-    """The weights of queries that weigh alike all keys that they see, where not all see the same.
-
-    Attributes:
-        queries: (queries, groups of keys) what each query gives to each group of neighbouring keys.
-        groups: (groups of queries, groups of keys) its average over groups of neighbouring queries.
-        size: how many keys a group has.
-    """
-
-    queries: Array
-    groups: Array
-    size: int
 
 
 def flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys: int) -> Seen | None:
@@ -80,7 +66,7 @@ def _pairs(kernel: Array, v: State, token: int, seen: Seen) -> Array:
     kernel = kernel.transpose([*atoms, *(i for i in range(kernel.ndim) if i not in atoms)])
     kernel, sizes = kernel.reshape(kernel.shape[: len(atoms)]), [v.lengths[i] for i in atoms]
     if len(atoms) == 1 and seen.size > 1:
-        kernel, sizes = kernels.split_profile(kernel, 0, groups, seen.size, kernels.LAGS[1]), [groups, seen.size]
+        kernel, sizes = regrouping.split_profile(kernel, 0, groups, seen.size, kernels.LAGS[1]), [groups, seen.size]
     if len(sizes) > 1:
         kernel = kernels.pair_mean(kernel, sizes, [1])[:, 0]
     return kernels.matrix_of(kernel, 0, groups)

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.lazy import evaluated
 from wellposed.signals.distributions.spread import Sources
-from wellposed.signals.distributions.state import State, evaluated
+from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 

@@ -12,7 +12,8 @@ from wellposed.graphs import Graph
 from wellposed.operators.views import is_view
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import align
-from wellposed.signals.distributions.state import Layout, Link, Marginal, Scaled, State
+from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.state import Link, Marginal, Scaled, State
 from wellposed.signals.distributions.views import pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

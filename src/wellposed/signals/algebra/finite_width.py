@@ -8,8 +8,9 @@ import numpy as np
 
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned
+from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.spread import NONE, Sources, source
-from wellposed.signals.distributions.state import Layout, State
+from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.structure.patches import positions

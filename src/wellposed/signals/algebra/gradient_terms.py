@@ -16,7 +16,9 @@ from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.context.call import Call, Pass
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.blocks import concatenate
-from wellposed.signals.distributions.state import Link, Pointwise, Scaled, State, make_state
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import Link, Scaled, State
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS
 

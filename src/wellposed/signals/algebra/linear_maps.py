@@ -6,8 +6,10 @@ from collections.abc import Collection
 
 import numpy as np
 
-from wellposed.signals.distributions.expansion import one_signed, sign_of
-from wellposed.signals.distributions.state import Layout, LinearMap, Link, Marginal, Moments, Scaled, State
+from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.marginals import one_signed, sign_of
+from wellposed.signals.distributions.moments import Moments
+from wellposed.signals.distributions.state import LinearMap, Link, Marginal, Scaled, State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

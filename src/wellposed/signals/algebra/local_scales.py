@@ -12,9 +12,11 @@ import numpy as np
 
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned
-from wellposed.signals.distributions.expansion import UNEVEN, marginal, scales_of_squares
+from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.marginals import marginal
+from wellposed.signals.distributions.mixtures import UNEVEN, scales_of_squares
 from wellposed.signals.distributions.spread import NONE, Sources, source
-from wellposed.signals.distributions.state import Lazy, Marginal, State, evaluated
+from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import WEIGHTS
 from wellposed.signals.integration.kernels import Array

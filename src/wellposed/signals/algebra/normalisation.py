@@ -12,10 +12,14 @@ from wellposed.signals.algebra.effective_dims import alike_of_one_size
 from wellposed.signals.algebra.local_scales import sizes_of_filters
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY
-from wellposed.signals.distributions.state import Ancestry, Dims, Link, Marginal, Moments, Pointwise, State, evaluated
+from wellposed.signals.distributions.state import Ancestry, Link, Marginal, State
 from wellposed.signals.distributions.views import pooled
-from wellposed.signals.integration import kernels
+from wellposed.signals.integration import kernels, maps
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import Transport, of_few
 
@@ -136,13 +140,13 @@ def _centred(x: State, dims: list[int], margin: Array | None) -> _Parts:
 
     covariance = x.covariance()
     centre = average(x.mean)
-    with_mean = kernels.covariance_with_mean(x.std(), x.corr, x.lengths, dims)
+    with_mean = maps.covariance_with_mean(x.std(), x.corr, x.lengths, dims)
     if margin is not None:
         with_mean = with_mean + margin
     of_mean = average(with_mean)
     level = kernels.average(of_mean)
     # far pairs lie near the borders, where positions depend less on the mean
-    at_pairs = kernels.mean_at_pairs(with_mean, covariance.shape)
+    at_pairs = maps.mean_at_pairs(with_mean, covariance.shape)
     left = x.var - 2 * with_mean + of_mean
     left = np.where(left > ROUNDING * kernels.average(x.var), left, 0.0)  # a single element is its own mean
     relative = at_pairs / level if level > 0 else np.ones((1,) * with_mean.ndim)

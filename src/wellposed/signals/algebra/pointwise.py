@@ -9,37 +9,20 @@ import numpy as np
 import torch
 
 from wellposed.signals.context.call import OVERFLOW, Call
-from wellposed.signals.distributions.expansion import (
-    UNEVEN,
-    Expansion,
-    Mixture,
-    carried_spread,
-    clip_unseen_tails,
-    expand_mixture,
-    fluctuation,
-    gaussian_fluctuation,
-    is_bounded,
-    is_power,
-    without_poles,
-)
+from wellposed.signals.distributions.expansion import Expansion, is_power
 from wellposed.signals.distributions.expansion import expand as expand_function
+from wellposed.signals.distributions.fluctuations import carried_spread, fluctuation, gaussian_fluctuation
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.mixtures import UNEVEN, Mixture, expand_mixture
+from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread
-from wellposed.signals.distributions.state import (
-    Ancestry,
-    Layout,
-    Lazy,
-    Link,
-    Marginal,
-    Moments,
-    Pointwise,
-    Scaled,
-    State,
-    evaluated,
-    make_state,
-    weakest,
-)
+from wellposed.signals.distributions.state import Ancestry, Link, Marginal, Scaled, State, weakest
+from wellposed.signals.distributions.tails import clip_unseen_tails, is_bounded, without_poles
 from wellposed.signals.distributions.views import pooled
-from wellposed.signals.integration import kernels
+from wellposed.signals.integration import gaussian, kernels
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.signal import Tag
@@ -106,7 +89,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     scales, sizes_by = None, NONE
     if mixed is None or uneven is None:
         powers = _without_mean(expansion)
-        raw = kernels.polynomial(powers, latent)
+        raw = gaussian.polynomial(powers, latent)
         raw = kernels.total(raw, *_by_sizes_of_parts(base, clipped), *_by_chance(base, powers, latent))
         corr = _correlation(raw, float(powers.sum()), base)
     else:
@@ -253,10 +236,10 @@ def _correlation_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple
     """Return the correlation kernel where elements share a local scale, and the correlation kernel of that scale."""
     latent = base.corr if base.transport is None else base.transport.latent(base.corr)
     powers = _without_mean(mixed.average)
-    raw = kernels.polynomial(powers, latent)
+    raw = gaussian.polynomial(powers, latent)
     lengths = [max(a, b) for a, b in zip(raw.shape, uneven.shape, strict=True)]
     shared = kernels.promote(uneven / float(uneven.ravel()[0]), lengths)
-    raw = kernels.promote(raw, lengths) + shared * kernels.polynomial(mixed.own, kernels.promote(latent, lengths))
+    raw = kernels.promote(raw, lengths) + shared * gaussian.polynomial(mixed.own, kernels.promote(latent, lengths))
     # channels that share nothing but their scale stay uncorrelated: what they share is in `scales`
     for i, length in enumerate(base.corr.shape):
         raw = np.take(raw, [0], axis=i) if length == 1 else raw

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.expansion import marginal
+from wellposed.signals.distributions.marginals import marginal
 from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.integration.transport import of_log_normal
 from wellposed.structure.bounds import bounds

@@ -10,15 +10,18 @@ import torch
 
 from wellposed.operators.product import Product
 from wellposed.signals.algebra.arithmetic import linear
-from wellposed.signals.algebra.causal_queries import Seen, common_of_seen, grouped, levels_of_seen, with_pairs
+from wellposed.signals.algebra.causal_queries import common_of_seen, grouped, levels_of_seen, with_pairs
 from wellposed.signals.algebra.local_scales import sizes_after_attention
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
-from wellposed.signals.algebra.softmax import Logits, Places, is_uneven, law_of, varied
-from wellposed.signals.algebra.tokens import Tokens, likeness, relatedness, shared_size, tokens_of
+from wellposed.signals.algebra.softmax import Places, is_uneven, law_of, varied
+from wellposed.signals.algebra.tokens import likeness, relatedness, shared_size, tokens_of
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.attention import Logits, Seen, Softmax, Tokens
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import NONE, Sources, source
-from wellposed.signals.distributions.state import Pointwise, Softmax, State, make_state, weakest
+from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.distributions.views import merge_atoms, permute, pooled, unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

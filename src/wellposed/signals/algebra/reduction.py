@@ -10,9 +10,12 @@ import numpy as np
 from wellposed.signals.algebra.statistics import as_mean, is_centred
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate
-from wellposed.signals.distributions.dependence import to_mean_of
-from wellposed.signals.distributions.expansion import UNEVEN, expand_mixture, marginal, with_own_fluctuation
-from wellposed.signals.distributions.state import Marginal, State, evaluated, weakest
+from wellposed.signals.distributions.fluctuations import with_own_fluctuation
+from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.marginals import marginal
+from wellposed.signals.distributions.means import to_mean_of
+from wellposed.signals.distributions.mixtures import UNEVEN, expand_mixture
+from wellposed.signals.distributions.state import Marginal, State, weakest
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.algebra.tokens import Tokens, varying
-from wellposed.signals.distributions.expansion import gamma_nodes
-from wellposed.signals.distributions.state import Law, State
+from wellposed.signals.algebra.tokens import varying
+from wellposed.signals.distributions.attention import EVEN, Law, Logits, Tokens
+from wellposed.signals.distributions.mixtures import gamma_nodes
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import density
@@ -19,41 +20,6 @@ from wellposed.signals.integration.kernels import Array
 
 SHARPEST = 400.0
 """Logit variance above which a softmax counts as picking one key."""
-EVEN = 0.04
-"""Variation of the logits' variance, and curvature of their law, below which logits count as Gaussian alike for all
-queries."""
-
-
-class Logits(NamedTuple):
-    """How the logits of one query are distributed over its keys.
-
-    Attributes:
-        variance: their variance, averaged over queries.
-        curved: 1 / D where keys lie on a sphere of so many dimensions (tokens that a norm has given one size): a logit
-            is then one coordinate of a point of the sphere; 0 for Gaussian ones.
-        uneven: variance over queries of the variance, relative to its square (few features have long and short axes).
-        keys: relative variance of the sizes of one query's keys, which their values share.
-        along: how the size of a query's values grows with the variance of its logits: by which power of it.
-        shared: what heads share of ``uneven``: the sizes of queries.
-        part: how much of the variance is that of products of queries and keys; values know nothing of the rest.
-        tokens: how alike keys are, where they are known.
-    """
-
-    variance: float
-    curved: float = 0.0
-    uneven: float = 0.0
-    keys: float = 0.0
-    along: float = 0.0
-    shared: float = 0.0
-    part: float = 1.0
-    tokens: Tokens | None = None
-
-    def coarse(self) -> Logits:
-        """Return the law with few digits, so that what is worked out for it serves its like."""
-        if max(self.curved, self.uneven, self.keys) < EVEN:
-            return Logits(float(f"{self.variance:.6g}"))
-        curved, uneven, keys, along, shared = (float(f"{number:.2g}") for number in self[1:6])
-        return Logits(float(f"{self.variance:.3g}"), curved, uneven, keys, along, shared)
 
 
 def summed(terms: Sequence[tuple[float, Law]]) -> Law:

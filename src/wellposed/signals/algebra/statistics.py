@@ -17,7 +17,8 @@ from wellposed.signals.algebra.normalisation import standardised
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.blocks import concatenate
-from wellposed.signals.distributions.state import IDENTITY, Standardised, State, Statistic
+from wellposed.signals.distributions.functions import IDENTITY
+from wellposed.signals.distributions.state import Standardised, State, Statistic
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES

@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from wellposed.signals.algebra.local_scales import LARGEST
 from wellposed.signals.algebra.weighted import features_of
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.spread import Sources, source
-from wellposed.signals.distributions.state import State, evaluated
+from wellposed.signals.distributions.attention import Tokens
+from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.spread import source
+from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-
-
-class Tokens(NamedTuple):
-    """How alike two tokens of a tensor are.
-
-    Attributes:
-        kernel: correlation kernel along the tokens.
-        size: how many there are.
-        alike: what two of them are alike by chance: by the features that they were computed from, and their own.
-    """
-
-    kernel: Array
-    size: int
-    alike: Sources
-
-    @property
-    def correlation(self) -> float:
-        """Mean correlation of two tokens."""
-        return float(kernels.off_diagonal_mean(self.kernel, [self.size], 0)[0])
 
 
 def tokens_of(call: Call, x: State, axis: int, width: int, value: int) -> Tokens:

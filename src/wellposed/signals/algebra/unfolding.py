@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wellposed.signals.distributions.state import Layout, Marginal, State
+from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array

@@ -10,9 +10,11 @@ import numpy as np
 
 from wellposed.signals.algebra.effective_dims import note_terms
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.dependence import REPEATED
+from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.moments import Moments
+from wellposed.signals.distributions.repeats import REPEATED
 from wellposed.signals.distributions.spread import NONE, Sources, Spread, source
-from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, weakest
+from wellposed.signals.distributions.state import Ancestry, Marginal, State, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.structure.patches import unviewed

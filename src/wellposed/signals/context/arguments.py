@@ -17,7 +17,8 @@ from wellposed.operators.norms import NORMS
 from wellposed.operators.schema import ref_of
 from wellposed.signals.context.call import Pass, Unknown
 from wellposed.signals.context.parameters import by_position, state_of_tensor, told_apart
-from wellposed.signals.distributions.state import State, make_state, rescaled
+from wellposed.signals.distributions.making import make_state, rescaled
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

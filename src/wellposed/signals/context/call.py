@@ -12,8 +12,9 @@ import torch
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.dependence import Dependence
+from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.spread import Spread
-from wellposed.signals.distributions.state import Dims, State
+from wellposed.signals.distributions.state import State
 from wellposed.signals.inputs import Input
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.signal import Tag

@@ -12,7 +12,8 @@ from wellposed.arrays import array_of
 from wellposed.graphs import Graph, Node, Parameter
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.scale_parameters import ScaleParameter, parameter_values, scale_parameters
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.structure.neutral import neutral_value

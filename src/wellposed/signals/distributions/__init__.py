@@ -1,1 +1,1 @@
-"""Distributions: what is known of one tensor, and how views, functions and dependence change it."""
+"""Distributions of tensors, and how views, functions and dependence change them."""

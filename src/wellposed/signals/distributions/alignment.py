@@ -9,13 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.distributions.state import Dims, Layout, Lazy, State
+from wellposed.signals.distributions.layout import Dims, Layout
+from wellposed.signals.distributions.lazy import Lazy, applied
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
 ROUNDING = 1e-12
-"""Difference of correlations that is none."""
+"""Difference of correlations that counts as rounding. Chosen."""
 
 
 class Aligned(NamedTuple):
@@ -84,9 +86,7 @@ def _written(state: State, dims: Dims, skipped: tuple[int, ...]) -> Aligned:
     order = (*dims, *skipped)
     mean, var = kernels.rearranged(state.mean, order), kernels.rearranged(state.var, order)
     corr = kernels.placed(state.corr, order)
-    scales = (
-        None if state.local_scales is None else state.local_scales.then(lambda kernel: kernels.placed(kernel, order))
-    )
+    scales = applied(state.local_scales, lambda kernel: kernels.placed(kernel, order))
     if not skipped:
         return Aligned(mean, var, corr, dims, local_scales=scales)
     centre, total = kernels.mean_over(mean, (-1,)), kernels.mean_over(var, (-1,))
@@ -102,6 +102,9 @@ def covariances(aligned: Sequence[Aligned], least: int = 1) -> list[Array]:
 
 
 def _common_atoms(states: list[State], axis: int) -> list[State]:
+    """Return states whose atoms in an axis are as long in all that have some: cut as in the one with most of them, else
+    merged.
+    """
     layouts = {tuple(s.lengths[i] for i in s.axes[axis]) for s in states if s.axes[axis]}
     if len(layouts) <= 1:
         return states

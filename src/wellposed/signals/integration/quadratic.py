@@ -21,7 +21,7 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Indices
 
 LARGEST = 128
-"""Largest number of taps, and the number of filter dimensions above which a channel's variance hardly varies."""
+"""Most taps, and most uncorrelated input channels, for which the variance of a channel is taken to vary. Chosen."""
 
 
 def excess(
@@ -172,7 +172,9 @@ def _lookup(profile: Array, lags: list[Indices]) -> Array:
 _LOG_T = np.linspace(np.log(1e-3), np.log(1e5), 240)
 _T = np.exp(_LOG_T)
 _STEPS = np.full(240, _LOG_T[1] - _LOG_T[0])
-_STEPS[[0, -1]] /= 2  # the trapezoid rule
+_STEPS[[0, -1]] /= 2
+"""Trapezoid rule in ln t, 240 nodes: E[1 / w'Sw] is exact to 6e-9 for filters of 9 dimensions or more that are alike,
+to 2e-5 for 4, to 4e-3 for 3."""
 
 
 def _falls(values: Array, spectrum: list[tuple[float, int]]) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Axis, Indices
 
 FAR = 16
-"""Displacements that stand for all those beyond a kernel's profile."""
+"""Displacements that stand for all those beyond a kernel's profile. Chosen, for speed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,8 +18,9 @@ from wellposed.operators.spectral import holds_for_complex, is_complex
 from wellposed.signals.context.arguments import given_state, known_state, resolve
 from wellposed.signals.context.call import Call, Pass, PostponedState, Unknown
 from wellposed.signals.distributions.blocks import concatenate
+from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import STEADY
-from wellposed.signals.distributions.state import State, make_state, weakest
+from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.passes.validation import checked
 from wellposed.signals.registry import RULES, Rule
 from wellposed.signals.sampling.constant_folding import held

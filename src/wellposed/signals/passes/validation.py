@@ -9,7 +9,9 @@ import numpy as np
 from wellposed.errors import RuleError
 from wellposed.graphs import Node
 from wellposed.signals.context.call import OVERFLOW, Call, Pass
-from wellposed.signals.distributions.state import State, make_state, weakest
+from wellposed.signals.distributions.agreement import disagreement
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import Rule
 from wellposed.signals.signal import Tag
@@ -31,6 +33,9 @@ def checked(call: Call, rule: Rule | None, index: int, result: State | None, tag
     least, most = kernels.extent(result.var)
     if not (least >= 0.0 and most <= OVERFLOW and math.isfinite(sum(kernels.extent(result.mean)))):
         result, tag = _repaired(call, _who(node, rule), result, tag)
+    wrong = disagreement(result)
+    if wrong is not None:
+        raise RuleError(f"{_who(node, rule)} gave a signal whose parts disagree: it does not hold that {wrong}")
     tag = weakest(tag, result.tag)
     return result if result.tag == tag else result.amended(tag=tag)
 

@@ -10,7 +10,7 @@ from wellposed.graphs import Graph, Node
 from wellposed.operators.schema import plain_name
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.alignment import align
-from wellposed.signals.distributions.dependence import REPEATED
+from wellposed.signals.distributions.repeats import REPEATED
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.joint_sources import (

@@ -15,8 +15,10 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call
 from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import MASKED
-from wellposed.signals.distributions.expansion import UNEVEN
-from wellposed.signals.distributions.state import Moments, State, evaluated
+from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.mixtures import UNEVEN
+from wellposed.signals.distributions.moments import Moments
+from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.sampling.states_of_draws import state_of_samples

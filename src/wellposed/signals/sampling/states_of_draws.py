@@ -15,8 +15,9 @@ from wellposed.graphs.run import dense
 from wellposed.operators.schema import plain_name
 from wellposed.signals.context.arguments import is_mask, known_state
 from wellposed.signals.context.call import Pass, PostponedState
+from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread, source
-from wellposed.signals.distributions.state import Marginal, State, make_state, new_serial
+from wellposed.signals.distributions.state import Marginal, State, new_serial
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array

@@ -21,7 +21,8 @@ import torch
 from wellposed.graphs import Graph
 from wellposed.operators.contraction import Contraction
 from wellposed.operators.scale_parameters import CompositeScale, ScaleParameter, composite_scales
-from wellposed.signals.distributions.state import State, rescaled
+from wellposed.signals.distributions.making import rescaled
+from wellposed.signals.distributions.state import State
 from wellposed.structure.roles import Role
 
 aten: torch._ops._OpNamespace = torch.ops.aten

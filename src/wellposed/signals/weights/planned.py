@@ -14,7 +14,8 @@ from wellposed.graphs import Graph, Node, Parameter
 from wellposed.operators.contraction import Contraction
 from wellposed.operators.spectral import inverse_after
 from wellposed.signals.context.parameters import Weights, unit_draw
-from wellposed.signals.distributions.state import State, make_state, rescaled
+from wellposed.signals.distributions.making import make_state, rescaled
+from wellposed.signals.distributions.state import State
 from wellposed.signals.weights.composite_scales import CompositeScales
 from wellposed.structure.tables import tables
 

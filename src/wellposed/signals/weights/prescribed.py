@@ -10,7 +10,8 @@ import torch
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Parameter
 from wellposed.signals.context.parameters import Weights, unit_draw
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import State
 from wellposed.signals.integration.transport import of_draws
 
 

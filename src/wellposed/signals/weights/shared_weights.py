@@ -14,8 +14,9 @@ import numpy as np
 
 from wellposed.graphs import Ref
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.dependence import REPEATED, Made
-from wellposed.signals.distributions.state import WHOLE, State, rescaled
+from wellposed.signals.distributions.making import rescaled
+from wellposed.signals.distributions.repeats import REPEATED, Made
+from wellposed.signals.distributions.state import WHOLE, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import Rule

@@ -27,7 +27,6 @@ from wellposed.signals.algebra.causal_queries import (
 from wellposed.signals.algebra.local_scales import sizes_after_attention
 from wellposed.signals.algebra.products import alike_after_attention, tilt
 from wellposed.signals.algebra.softmax import (
-    Logits,
     Places,
     interpolated,
     interpolated_participations,
@@ -41,8 +40,11 @@ from wellposed.signals.algebra.softmax import (
 from wellposed.signals.algebra.tokens import tokens_of
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
+from wellposed.signals.distributions.attention import Logits, Softmax
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import Sources
-from wellposed.signals.distributions.state import Ancestry, Attention, Moments, Softmax, State, make_state, weakest
+from wellposed.signals.distributions.state import Ancestry, Attention, State, weakest
 from wellposed.signals.distributions.views import merge_atoms, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

@@ -26,7 +26,8 @@ from wellposed.signals.algebra.gradient_terms import (
     white,
 )
 from wellposed.signals.algebra.reduction import averaged
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction.embedding import looked_up as rows_of_table

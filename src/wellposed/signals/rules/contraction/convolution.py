@@ -20,9 +20,12 @@ from wellposed.signals.algebra.weighted import (
     second_moments,
 )
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.expansion import UNEVEN, scales_of_squares, square_kernel
+from wellposed.signals.distributions.fluctuations import square_kernel
+from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.mixtures import UNEVEN, scales_of_squares
 from wellposed.signals.distributions.spread import source
-from wellposed.signals.distributions.state import Layout, Lazy, State, evaluated, weakest
+from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array

@@ -12,7 +12,8 @@ from wellposed.operators.views import view_of
 from wellposed.signals.algebra.arithmetic import operand
 from wellposed.signals.algebra.weighted import scaled_weight
 from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.distributions.state import Marginal, State, make_state
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import overloads, rule
 

@@ -28,8 +28,11 @@ from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.weighted import Likeness, Pairs, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
-from wellposed.signals.distributions.expansion import UNEVEN
-from wellposed.signals.distributions.state import Layout, State, evaluated, make_state, weakest
+from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.mixtures import UNEVEN
+from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.distributions.views import pooled, unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

@@ -8,8 +8,9 @@ import torch
 
 from wellposed.random_states import seeded
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.blocks import select
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.parts import select
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.reduction.statistics import at_shape

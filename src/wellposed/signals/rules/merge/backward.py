@@ -21,7 +21,8 @@ from wellposed.signals.algebra.gradient_terms import (
 )
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Unknown
-from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.registry import adjoint, overloads
 

@@ -29,7 +29,8 @@ from wellposed.signals.algebra.pointwise import apply_pointwise, scalar_pointwis
 from wellposed.signals.algebra.positive import kept_positive
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.state import State
 from wellposed.signals.registry import overloads, rule
 
 aten: torch._ops._OpNamespace = torch.ops.aten

@@ -12,8 +12,10 @@ import torch
 from wellposed.signals.algebra.arithmetic import broadcast, combine, linear, multiply, operand
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import Spread, source
-from wellposed.signals.distributions.state import Link, Pointwise, Scaled, State, make_state
+from wellposed.signals.distributions.state import Link, Scaled, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import overloads, rule

@@ -28,10 +28,12 @@ from wellposed.signals.algebra.gradient_terms import (
 from wellposed.signals.algebra.normalisation import normalise
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.distributions.alignment import Aligned, align_many
-from wellposed.signals.distributions.blocks import concatenate, select
-from wellposed.signals.distributions.state import Dims, Link, State
+from wellposed.signals.distributions.blocks import concatenate
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.parts import select
+from wellposed.signals.distributions.state import Link, State
 from wellposed.signals.distributions.views import pooled, reshape
-from wellposed.signals.integration import kernels
+from wellposed.signals.integration import kernels, maps
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.quadratic import Inverse
 from wellposed.signals.registry import adjoint, overloads
@@ -248,7 +250,7 @@ def _without_common(gradient: State, unit: State, over: list[int], common: Seque
     kernel = p.corr * kernels.autocorrelation(std, p.corr.shape)
     var = p.var
     if centre and dims:
-        shared = kernels.covariance_with_mean(std, p.corr, sizes, dims)
+        shared = maps.covariance_with_mean(std, p.corr, sizes, dims)
         here = shared.mean(axis=tuple(dims), keepdims=True)
         var = np.maximum(var - 2 * shared + here, 0.0)
         kernel = kernel - kernels.pair_mean(kernel, sizes, dims)
@@ -301,7 +303,7 @@ def _square(x: State, over: list[int], centre: bool) -> Array:
     dims = [i for axis in over for i in x.axes[axis]]
     square = kernels.mean_over(x.var + x.mean**2, dims)
     if centre:
-        shared = kernels.covariance_with_mean(x.std(), x.corr, x.lengths, dims)
+        shared = maps.covariance_with_mean(x.std(), x.corr, x.lengths, dims)
         square = square - kernels.mean_over(shared, dims) - kernels.mean_over(x.mean, dims) ** 2
     return np.maximum(square, 0.0)
 

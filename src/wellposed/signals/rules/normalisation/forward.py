@@ -7,7 +7,8 @@ from typing import Any
 from wellposed.signals.algebra.arithmetic import combine, linear, multiply
 from wellposed.signals.algebra.normalisation import normalise
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled, reshape
 from wellposed.signals.registry import overloads, rule
 

@@ -17,8 +17,9 @@ from wellposed.signals.algebra.gradient_terms import (
     source_of,
     times,
 )
-from wellposed.signals.distributions.blocks import select
-from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.parts import select
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import RULES, adjoint, overloads
 from wellposed.signals.rules.pooling.resize import pad

@@ -11,7 +11,9 @@ import torch
 from wellposed.signals.algebra.arithmetic import combine, linear, multiply, operand
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.distributions.state import Pointwise, State, make_state
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import State
 from wellposed.signals.registry import overloads, rule
 
 _SCALAR: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {

@@ -14,7 +14,8 @@ from wellposed.signals.algebra.arithmetic import function_within, multiply
 from wellposed.signals.algebra.pointwise import apply_pointwise, elementary, modulus
 from wellposed.signals.algebra.positive import kept_positive
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import overloads, rule

@@ -7,8 +7,9 @@ import torch
 from wellposed.signals.algebra.arithmetic import multiply
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.blocks import select
-from wellposed.signals.distributions.state import Pointwise, State
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.parts import select
+from wellposed.signals.distributions.state import State
 from wellposed.signals.registry import overloads, rule
 
 

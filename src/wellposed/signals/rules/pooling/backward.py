@@ -22,7 +22,8 @@ from wellposed.signals.algebra.gradient_terms import (
     times,
 )
 from wellposed.signals.algebra.linear_maps import mapped
-from wellposed.signals.distributions.state import Pointwise, State, weakest
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS

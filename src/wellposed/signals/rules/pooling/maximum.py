@@ -23,9 +23,11 @@ from wellposed.signals.algebra.box_filters import (
 )
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import is_homogeneous
+from wellposed.signals.distributions.functions import IDENTITY, Pointwise
+from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import Spread
-from wellposed.signals.distributions.state import IDENTITY, Ancestry, Moments, Padded, Pointwise, State
-from wellposed.signals.integration import kernels
+from wellposed.signals.distributions.state import Ancestry, Padded, State
+from wellposed.signals.integration import gaussian, kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Axis
@@ -297,7 +299,7 @@ class _Window:
         if self.independent or var == 0.0:
             return np.ones((1,) * self.base.corr.ndim)
         shared = np.clip(box(self.corr, self.dims, self.steps, cap) / power, -1.0, 1.0)
-        corr = kernels.polynomial(powers, shared) / var
+        corr = gaussian.polynomial(powers, shared) / var
         if any(self.reach):
             for offset in np.ndindex(*(r + 1 for r in self.reach)):
                 index = [0] * corr.ndim

@@ -12,9 +12,11 @@ from wellposed.operators.product import pair_of
 from wellposed.signals.algebra.linear_maps import from_sources, mapped, picked_links
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.blocks import select
-from wellposed.signals.distributions.expansion import one_signed
-from wellposed.signals.distributions.state import Layout, Link, Padded, Scaled, State, make_state
+from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.marginals import one_signed
+from wellposed.signals.distributions.parts import select
+from wellposed.signals.distributions.state import Link, Padded, Scaled, State
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

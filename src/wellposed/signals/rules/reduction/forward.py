@@ -14,7 +14,7 @@ from wellposed.signals.algebra.reduction import averaged, axes_of, axis_after
 from wellposed.signals.algebra.statistics import as_mean_of_parts, jointly
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate, depend
-from wellposed.signals.distributions.expansion import marginal, sign_of
+from wellposed.signals.distributions.marginals import marginal, sign_of
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration.gaussian import WEIGHTS

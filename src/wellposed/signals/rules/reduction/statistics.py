@@ -14,8 +14,10 @@ from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.blocks import select
-from wellposed.signals.distributions.state import Pointwise, State, make_state
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.parts import select
+from wellposed.signals.distributions.state import State
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.sampling.samples import sample_state
 from wellposed.signals.sampling.states_of_draws import state_of_samples

@@ -31,8 +31,9 @@ from wellposed.signals.algebra.gradient_terms import (
     settled,
     source_of,
 )
-from wellposed.signals.distributions.blocks import select
-from wellposed.signals.distributions.state import State, make_state
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.parts import select
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import permute, pooled, reshape
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.pooling.resize import pad

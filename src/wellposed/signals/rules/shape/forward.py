@@ -20,10 +20,12 @@ from wellposed.signals.algebra.statistics import remember_parts
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate, select
-from wellposed.signals.distributions.expansion import own_chance
+from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate
+from wellposed.signals.distributions.fluctuations import own_chance
+from wellposed.signals.distributions.making import exchangeable, make_state
+from wellposed.signals.distributions.parts import select
 from wellposed.signals.distributions.spread import Spread, source
-from wellposed.signals.distributions.state import LinearMap, State, exchangeable, make_state
+from wellposed.signals.distributions.state import LinearMap, State
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

@@ -16,8 +16,11 @@ from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.algebra.local_scales import sizes_of_picks
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.distributions.blocks import MOST_TIMES, concatenate, one_after_another, select
-from wellposed.signals.distributions.state import Layout, State, make_state
+from wellposed.signals.distributions.blocks import MOST_TIMES, concatenate, one_after_another
+from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.parts import select
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

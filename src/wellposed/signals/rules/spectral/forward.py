@@ -17,7 +17,10 @@ from wellposed.operators.spectral import Transform, belongs_to_real, transform_o
 from wellposed.signals.algebra.arithmetic import operand
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import one_after_another
-from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, make_state, weakest
+from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.moments import Moments
+from wellposed.signals.distributions.state import Ancestry, Marginal, State, weakest
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

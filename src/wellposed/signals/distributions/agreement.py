@@ -1,0 +1,162 @@
+"""Whether the parts of a state agree with one another: what every state holds that a rule makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.state import Link, State
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+
+ROUNDING = 1e-6
+"""Difference from 1, by rounding, of a position's correlation with itself. Chosen."""
+
+
+def _atoms_lie_in_one_axis(x: State) -> bool:
+    members = list(chain.from_iterable(x.axes))
+    return len(members) == len(x.lengths) and set(members) == set(range(len(members)))
+
+
+def _moments_fit(x: State) -> bool:
+    """Whether mean and variance are by position."""
+    return all(
+        array.ndim == len(x.lengths)
+        and all(have in (1, size) for have, size in zip(array.shape, x.lengths, strict=True))
+        for array in (x.mean, x.var)
+    )
+
+
+def _fits(kernel: Array | None, lengths: tuple[int, ...]) -> bool:
+    """Whether a kernel, if it is known, has a dimension per atom, and no more displacements or pairs than there are."""
+    return kernel is None or (
+        kernel.ndim == len(lengths)
+        and all(
+            1 <= have <= size or kernels.positions(have) == size
+            for have, size in zip(kernel.shape, lengths, strict=True)
+        )
+    )
+
+
+def _known(lazy: Lazy | None) -> Array | None:
+    return None if lazy is None else lazy.known
+
+
+def _kernels_fit(x: State) -> bool:
+    filters = (x.channel_norm_correction, x.inverse_dims)
+    return all(_fits(kernel, x.lengths) for kernel in (x.corr, *map(_known, (x.local_scales, *filters))))
+
+
+def _is_correlated_with_itself(x: State) -> bool:
+    return abs(x.corr.item(0) - 1.0) <= ROUNDING
+
+
+def _function_has_a_base(x: State) -> bool:
+    return (x.fn is None) == (x.base is None)
+
+
+def _gaussian_has_no_transport(x: State) -> bool:
+    return not x.gauss or x.transport is None
+
+
+def _sources_have_scales(x: State) -> bool:
+    return x.local_scales is not None or not x.local_scale_sources.amounts.size
+
+
+def _places_exist(dims: Dims, count: int, of: int) -> bool:
+    return len(dims) == count and all(dim is None or 0 <= dim < of for dim in dims)
+
+
+def _link_fits(x: State, link: Link) -> bool:
+    """Whether a link leads to an earlier state, and each atom is as long as the parent's atom, or the picks from it."""
+    parent, dims = link.parent.lengths, link.places(len(x.lengths))
+    if link.parent.serial >= x.serial or not _places_exist(dims, len(x.lengths), len(parent)):
+        return False
+    taps = dict(link.taps)
+    if any(taken.size != parent[atom] for atom, taken in taps.items()):
+        return False
+    return all(
+        dim is None or size == (len(taps[dim].index) if dim in taps else parent[dim])
+        for size, dim in zip(x.lengths, dims, strict=True)
+    )
+
+
+def _links_fit(x: State) -> bool:
+    return all(_link_fits(x, link) for link in x.links)
+
+
+def _links_lead_to_roots(x: State) -> bool:
+    return all(not link.parent.roots & ~x.roots for link in x.links)
+
+
+def _statistic_fits(x: State) -> bool:
+    """Whether the atoms of a statistic are as long as those of its source that are left by its means."""
+    of = x.statistic
+    if of is None:
+        return True
+    lengths = of.source.lengths
+    return (
+        all(0 <= atom < len(lengths) for atom in of.over)
+        and _places_exist(of.places, len(x.lengths), len(lengths))
+        and all(
+            place is None or (place not in of.over and lengths[place] == size)
+            for place, size in zip(of.places, x.lengths, strict=True)
+        )
+    )
+
+
+def _mask_fits(x: State) -> bool:
+    """Whether a mask broadcasts to the tensor's shape."""
+    if x.mask is None:
+        return x.scores is None
+    trailing = x.shape[len(x.shape) - x.mask.ndim :] if x.mask.ndim else ()
+    return x.mask.ndim <= len(x.shape) and all(
+        have in (1, size) for have, size in zip(x.mask.shape, trailing, strict=True)
+    )
+
+
+def _scores_fit(x: State) -> bool:
+    return x.scores is None or x.scores.shape == x.shape
+
+
+def _softmax_fits(x: State) -> bool:
+    return x.softmax is None or x.softmax.atom is None or 0 <= x.softmax.atom < len(x.lengths)
+
+
+def _blocks_fit(x: State) -> bool:
+    """Whether blocks have the tensor's shape but along their axis, where their lengths add up to its own."""
+    if not x.blocks:
+        return x.block_axis == -1
+    axis, shape = x.block_axis, x.shape
+    if not 0 <= axis < len(shape) or any(len(block.axes) != len(shape) for block in x.blocks):
+        return False
+    rest = (*shape[:axis], *shape[axis + 1 :])
+    return sum(block.shape[axis] for block in x.blocks) == shape[axis] and all(
+        (*block.shape[:axis], *block.shape[axis + 1 :]) == rest for block in x.blocks
+    )
+
+
+CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
+    ("every atom lies in one axis", _atoms_lie_in_one_axis),
+    ("mean and variance have one dimension per atom, of its length or of length 1", _moments_fit),
+    ("kernels have one dimension per atom, with no more displacements or pairs than it has", _kernels_fit),
+    ("a position has the correlation 1 with itself", _is_correlated_with_itself),
+    ("a function has a base, and a base a function", _function_has_a_base),
+    ("what is Gaussian has no transport", _gaussian_has_no_transport),
+    ("sources of a local scale belong to a local scale", _sources_have_scales),
+    ("links lead to earlier states, and name atoms of these that are as long", _links_fit),
+    ("roots hold those of the states that links lead to", _links_lead_to_roots),
+    ("a statistic names atoms of its source that are as long, and are not averaged", _statistic_fits),
+    ("a mask broadcasts to the tensor, and scores have one", _mask_fits),
+    ("scores have the shape of the tensor", _scores_fit),
+    ("the weights of a softmax have the sum 1 along an atom", _softmax_fits),
+    ("blocks make up the tensor along their axis", _blocks_fit),
+)
+"""What holds of every state, in the order of checking: later checks rely on the earlier ones."""
+
+
+def disagreement(x: State) -> str | None:
+    """Return the first of `CHECKS` that a state does not hold, None where its parts agree."""
+    return next((said for said, holds in CHECKS if not holds(x)), None)

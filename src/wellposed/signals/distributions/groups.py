@@ -1,0 +1,103 @@
+"""Positions of a tensor in groups of nearly equal mean and standard deviation, each worth one integral."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.windows import Indices
+
+BINS = 12
+"""Bins per direction (mean, standard deviation) where more than `MOST` positions differ. Chosen."""
+MOST = 3 * BINS
+"""Most groups of positions that get an integral each, and bins where one direction varies alone. Chosen."""
+SEEN = 4096
+"""Positions that are sorted first: most tensors of more than `MOST` groups show it in these. Chosen for speed."""
+DECADES = 30.0
+"""Ratio of the largest to the tenth percentile from which on bins are even in the logarithm. Chosen."""
+
+
+class Groups(NamedTuple):
+    """Positions of one tensor, in groups of (nearly) equal mean and standard deviation.
+
+    Attributes:
+        means, stds, shares: of each group, the last of all positions.
+        groups: the group of each position.
+        shape: the shape of the tensor.
+    """
+
+    means: Array
+    stds: Array
+    shares: Array
+    groups: Indices
+    shape: tuple[int, ...]
+
+    def by_position(self, values: Array) -> Array:
+        """Return values of groups at each position."""
+        return np.asarray(values[self.groups].reshape(self.shape))
+
+    def placed(self, where: Dims, count: int) -> Indices:
+        """Return the groups by position along ``count`` atoms, one of which each of the tensor's own is (None: along it
+        the first position stands for all).
+        """
+        groups = self.groups.reshape(self.shape)
+        groups = groups[tuple(0 if i is None else slice(None) for i in where)]
+        kept = [i for i in where if i is not None]
+        order = sorted(range(len(kept)), key=kept.__getitem__)
+        sizes = [1] * count
+        for atom, size in zip(kept, groups.shape, strict=True):
+            sizes[atom] = size
+        return groups.transpose(order).reshape(sizes)
+
+
+def grouped(mean: Array, std: Array) -> Groups:
+    """Group the positions of a tensor, given its means and standard deviations."""
+    shape = np.broadcast_shapes(mean.shape, std.shape)
+    mean, std = np.broadcast_to(mean, shape).ravel(), np.broadcast_to(std, shape).ravel()
+    if mean.size == 1:
+        return Groups(mean, std, np.ones(1), np.zeros(1, np.int64), shape)
+    both = np.stack([mean, std])
+    scale = np.maximum(np.abs(both).max(axis=1, keepdims=True), 1e-300)
+    keys = np.rint(both / scale * 1e9).astype(np.int64)
+    joined = keys[0] * (1 << 31) + keys[1]
+    found = None
+    if joined.size <= SEEN or len(np.unique(joined[:SEEN])) <= MOST:
+        groups, *told = np.unique(joined, return_inverse=True, return_counts=True)
+        found = told if len(groups) <= MOST else None
+    inverse, counts = found or _binned(both, scale)
+    means = np.bincount(inverse, mean) / counts
+    stds = np.sqrt(np.bincount(inverse, std * std) / counts)
+    return Groups(means, stds, counts / mean.size, inverse, shape)
+
+
+def _binned(both: Array, scale: Array) -> tuple[Indices, Indices]:
+    """Return the bin of each position, given means and standard deviations (a row each), and how many are in each."""
+    extent = np.ptp(both, axis=1, keepdims=True)
+    # over decades (the frequencies of an embedding of time) the bins are as many to each
+    small = np.quantile(np.abs(both), 0.1, axis=1, keepdims=True)
+    at = np.where(scale > DECADES * small, np.arcsinh(both / np.maximum(small, 1e-6 * scale)), both)
+    least = 1e-12 * np.abs(at).max(axis=1, keepdims=True).clip(1e-300)
+    low, width = at.min(axis=1, keepdims=True), np.maximum(np.ptp(at, axis=1, keepdims=True), least)
+    bins = BINS if bool((extent > 1e-9 * scale).all()) else MOST
+    cells = np.minimum(((at - low) / width * bins).astype(np.int64), MOST - 1)
+    joined = cells[0] * MOST + cells[1]
+    counts = np.bincount(joined)
+    used = np.flatnonzero(counts)
+    number = np.zeros(len(counts), np.int64)
+    number[used] = np.arange(len(used))
+    return number[joined], counts[used]
+
+
+def rounded(mean: float, std: float) -> tuple[float, float]:
+    """Return a mean and a standard deviation with 12 digits, so that layers that share a state share cached results."""
+    return float(f"{mean:.12g}"), float(f"{std:.12g}")
+
+
+def average_of(mean: Array, std: Array) -> tuple[float, float]:
+    """Return the mean and the standard deviation at the average position."""
+    return rounded(kernels.average(mean), math.sqrt(kernels.average(std * std)))

@@ -1,0 +1,65 @@
+"""The distribution of one element, as a function of a standard Gaussian."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.mixtures import UNEVEN, gamma_nodes
+from wellposed.signals.distributions.state import Marginal, State
+from wellposed.signals.integration.gaussian import NODES
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.transport import of_values
+
+
+def marginal(x: State) -> Array:
+    """Return x at its average position as a function of a standard Gaussian, at `NODES`."""
+    base, fn = x.gaussian_source()
+    uneven = evaluated(base.local_scales) if base.transport is None and x.local_scales is None else None
+    z = NODES if base.transport is None else base.transport.values
+    if uneven is not None and (kappa := float(uneven.ravel()[0])) > UNEVEN:
+        z = _of_mixture(float(f"{min(kappa, 8.0):.3g}"))
+    values = float(np.mean(base.mean)) + float(np.sqrt(np.mean(base.var))) * z
+    return values if fn is None else fn(values)
+
+
+@lru_cache(maxsize=256)
+def _of_mixture(kappa: float) -> Array:
+    """Return a Gaussian with a Gamma-distributed local scale as a function of a standard Gaussian, at `NODES`."""
+    scales, weights = gamma_nodes(kappa)
+    values = NODES * math.sqrt(float(scales.max()))
+    # from the tail below 0, where probabilities are resolved
+    below = ndtri(ndtr(-np.abs(values)[:, None] / np.sqrt(scales)) @ weights)
+    return np.asarray(np.interp(NODES, np.where(values < 0.0, below, -below), values))
+
+
+def one_signed(x: State) -> Marginal:
+    """Return the shape of the marginal of a part or a repetition of x: kept where x never crosses 0, by its transport.
+
+    What is bounded so (step sizes, rates of decay) stays bounded in sums and functions of it.
+    """
+    if x.gauss or x.local_scales is not None or not sign_of(x):
+        return Marginal(x.gauss)
+    return Marginal(transport=x.transport if x.fn is None else of_values(marginal(x)))
+
+
+def sign_of(x: State) -> int:
+    """Return 1 for a tensor that is never negative, -1 for one that is never positive, as far as its marginal tells; 0
+    for others.
+    """
+    if x.gauss or (x.fn is None and x.transport is None):
+        return 0
+    if x.fn is not None:
+        values = marginal(x)
+    else:
+        assert x.transport is not None
+        ends = x.transport.values[[0, -1]]
+        values = np.stack([x.mean + x.std() * end for end in ends])
+    low, high = float(values.min()), float(values.max())
+    if min(-low, high) > 1e-6 * max(-low, high):
+        return 0
+    return 1 if high > -low else -1

@@ -1,0 +1,39 @@
+"""What is kept of weights that are met more than once: how states were made with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wellposed.signals.distributions.layout import Dims
+from wellposed.signals.distributions.state import State
+from wellposed.signals.integration.kernels import Array
+
+REPEATED = 1
+"""Root of all that depends on a weight which is met more than once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """How a state was made, by an operator that is linear in each of its operands.
+
+    Attributes:
+        key: equal for states that the same operator made with the same weight.
+        operands: the states that it was made of, the weight aside.
+        again: given the place of an operand and a covariance kernel of it, returns the kernel of the result; of a
+            product with a weight, the kernel is that of second moments.
+        raw: whether ``again`` asks for second moments, means included.
+    """
+
+    key: object
+    operands: tuple[State, ...]
+    again: Callable[[int, Array], Array]
+    raw: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Factors:
+    """The two factors of a product, and for each atom of the product theirs."""
+
+    states: tuple[State, State]
+    dims: tuple[Dims, Dims]

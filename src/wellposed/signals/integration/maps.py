@@ -1,0 +1,115 @@
+"""Maps by position: their averages over pairs, and covariances with means over positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from wellposed.signals.integration.kernels import (
+    Array,
+    at_zero,
+    autocorrelation,
+    average,
+    by_pair,
+    matrix_of,
+    mean_over,
+    pair_mean,
+    positions,
+    with_lags,
+)
+
+
+def mean_of_product(u: Array, v: Array) -> float:
+    """Return the average over positions of the product of two maps, of their averages where their shapes differ."""
+    return average(u * v) if u.shape == v.shape else average(u) * average(v)
+
+
+def products_at_pairs(u: Array, v: Array, lengths: Sequence[int]) -> Array:
+    """Return the average of u_p v_{p+d} by displacement, for kernels of these lengths."""
+    if u.shape != v.shape:
+        return np.full((1,) * len(lengths), average(u) * average(v)) * np.ones(tuple(lengths))
+    half, other = 0.5 * (u + v), 0.5 * (u - v)
+    plus, minus = autocorrelation(half, lengths), autocorrelation(other, lengths)
+    return np.asarray((plus - minus) * np.ones(tuple(lengths)))
+
+
+@lru_cache(maxsize=512)
+def _ends(size: int, length: int) -> Array:
+    """Return P[d, p]: how often position p is an end of a pair at displacement d (rows sum to 1)."""
+    position, lag = np.arange(size)[None, :], np.arange(length)[:, None]
+    matrix = (position < size - lag).astype(np.float64) + (position >= lag)
+    # the last row stands for all displacements from length - 1 on
+    first = length - 1
+    matrix[first] = np.maximum(size - first - position[0], 0) + np.maximum(position[0] - first + 1, 0)
+    matrix /= matrix.sum(axis=1, keepdims=True)
+    matrix.setflags(write=False)
+    return matrix
+
+
+def mean_at_pairs(values: Array, lengths: Sequence[int]) -> Array:
+    """Average a map over the positions that are ends of pairs at each displacement (far pairs lie near the borders)."""
+    values = mean_over(values, [dim for dim, length in enumerate(lengths) if length == 1])
+    for dim, length in enumerate(lengths):
+        size = values.shape[dim]
+        if size > 1 and positions(length):
+            ends = np.moveaxis(values, dim, -1)
+            values = by_pair(0.5 * (ends[..., :, None] + ends[..., None, :]), dim)
+        elif size > 1:
+            values = (values.swapaxes(dim, -1) @ _ends(size, length).T).swapaxes(dim, -1)
+    return values
+
+
+def covariance_with_mean(std: Array, corr: Array, sizes: Sequence[int], over: Sequence[int]) -> Array:
+    """Return C(p): the covariance of each position with the mean over the atoms ``over``, for its lag-0 in the others.
+
+    C(p) = s_p mean_q s_q R(p - q). Profiles are summed by FFT; along atoms whose elements are all alike it is constant.
+    """
+    kernel = at_zero(corr, [dim for dim in range(corr.ndim) if dim not in over])
+    paired = [dim for dim in over if positions(kernel.shape[dim])]
+    if paired:
+        return _covariance_with_mean_by_pair(std, kernel, sizes, over, paired[0])
+    profiles = [dim for dim in over if kernel.shape[dim] > 2]
+    kernel = pair_mean(kernel, sizes, [dim for dim in over if dim not in profiles])
+    if not profiles:
+        return np.asarray(std * mean_over(std, over) * kernel)
+    return _covariance_with_mean_by_lag(std, kernel, sizes, over, profiles)
+
+
+def _covariance_with_mean_by_lag(
+    std: Array, kernel: Array, sizes: Sequence[int], over: Sequence[int], profiles: Sequence[int]
+) -> Array:
+    """`covariance_with_mean` where the atoms ``profiles`` have profiles, all others being alike."""
+    extents = [sizes[dim] if dim in profiles else 1 for dim in range(kernel.ndim)]
+    field = np.broadcast_to(std, np.broadcast_shapes(std.shape, tuple(extents)))
+    for dim in profiles:
+        kernel = kernel if kernel.shape[dim] >= sizes[dim] else with_lags(kernel, dim, sizes[dim])
+    total = _summed_around(field, kernel, profiles)
+    rest = [dim for dim in over if dim not in profiles and total.shape[dim] > 1]
+    return np.asarray(field * mean_over(total, rest) / math.prod(extents))
+
+
+def _covariance_with_mean_by_pair(
+    std: Array, kernel: Array, sizes: Sequence[int], over: Sequence[int], dim: int
+) -> Array:
+    """`covariance_with_mean` where one atom's pairs are told apart, all others being alike."""
+    rest = [other for other in over if other != dim]
+    kernel = pair_mean(kernel, sizes, rest)
+    matrix = matrix_of(at_zero(kernel, [other for other in range(kernel.ndim) if other != dim]), dim, sizes[dim])
+    matrix = matrix.reshape(sizes[dim], sizes[dim])
+    far = np.broadcast_to(std, [sizes[dim] if i == dim else n for i, n in enumerate(std.shape)])
+    total = np.moveaxis(np.tensordot(mean_over(far, rest), matrix, axes=([dim], [1])), -1, dim) / sizes[dim]
+    return np.asarray(std * total)
+
+
+def _summed_around(field: Array, kernel: Array, dims: Sequence[int]) -> Array:
+    """Return the sum over q of field(q) kernel(p - q) along some dimensions."""
+    for dim in dims:  # displacements of both signs, for a sum around a ring of twice the size
+        rows = kernel.swapaxes(dim, 0)
+        kernel = np.concatenate([rows, rows[-1:], rows[:0:-1]]).swapaxes(dim, 0)
+    shape = [2 * field.shape[dim] for dim in dims]
+    spectrum = np.fft.rfftn(field, shape, axes=dims) * np.fft.rfftn(kernel, axes=dims)
+    total = np.fft.irfftn(spectrum, shape, axes=dims)
+    return total[tuple([slice(n) if dim in dims else slice(None) for dim, n in enumerate(field.shape)])]

@@ -1,0 +1,93 @@
+"""Kernels whose atoms are split, or merged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wellposed.signals.integration.kernels import (
+    LEAST,
+    Array,
+    at_zero,
+    by_displacement,
+    lag_cap,
+    matrix_of,
+    pair_mean,
+    positions,
+)
+
+
+def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> Array:
+    """Replace an atom of size outer * inner by two atoms (position = inner * outer index + inner index)."""
+    if positions(kernel.shape[dim]):
+        return _split_pairs(kernel, dim, outer, inner)
+    length = kernel.shape[dim]
+    if length == 1:
+        return np.expand_dims(kernel, dim)
+    lags_outer, lags_inner = (2, 2) if length == 2 else (min(outer, cap), min(inner, cap))
+    lags_outer, lags_inner = min(lags_outer, outer), min(lags_inner, inner)
+    big, small = np.meshgrid(np.arange(lags_outer), np.arange(lags_inner), indexing="ij")
+    forward = np.minimum(inner * big + small, length - 1).ravel()
+    backward = np.minimum(np.abs(inner * big - small), length - 1).ravel()
+    # a pair in different outer cells may lie on either side; the pair (different outer, ...) is never the same element
+    mixed = 0.5 * (np.take(kernel, forward, axis=dim) + np.take(kernel, backward, axis=dim))
+    return np.asarray(mixed.reshape(*kernel.shape[:dim], lags_outer, lags_inner, *kernel.shape[dim + 1 :]))
+
+
+def _split_pairs(kernel: Array, dim: int, outer: int, inner: int) -> Array:
+    """`split_profile` of an atom whose pairs are told apart: they still are along both atoms, or along one of few
+    positions alike.
+    """
+    pairs = matrix_of(kernel, dim, outer * inner).reshape(*np.delete(kernel.shape, dim), outer, inner, outer, inner)
+    pairs = np.moveaxis(pairs, -2, -3).reshape(*pairs.shape[:-4], outer * outer, inner * inner)
+    for last, size in ((-2, outer), (-1, inner)):
+        if size < LEAST:
+            equal = np.eye(size).ravel()
+            weights = np.stack([equal / size, (1.0 - equal) / max(size * (size - 1), 1)][: min(size, 2)])
+            pairs = np.moveaxis(np.tensordot(pairs, weights, axes=(last, 1)), -1, last)
+    return np.moveaxis(pairs, (-2, -1), (dim, dim + 1))
+
+
+def merge_profiles(kernel: Array, dim: int, sizes: Sequence[int]) -> Array:
+    """Replace the atoms ``dim`` and ``dim + 1`` by one (position = inner size * outer index + inner index).
+
+    It knows displacements where one of the two does, else only equal and different positions. The mean over pairs stays
+    as it is.
+    """
+    outer, inner = kernel.shape[dim], kernel.shape[dim + 1]
+    a, b = sizes[dim], sizes[dim + 1]
+    if max(outer, inner) > 2:
+        return _displacements(by_displacement(kernel, (dim, dim + 1)), dim, a, b)
+    same: Array = np.squeeze(at_zero(kernel, (dim, dim + 1)), axis=dim + 1)
+    if outer == 1 and inner == 1:
+        return same
+    mean = np.squeeze(pair_mean(kernel, sizes, (dim, dim + 1)), axis=dim + 1)
+    total = a * b
+    other = (mean * total - same) / (total - 1)
+    return np.concatenate([same, other], axis=dim)
+
+
+def _displacements(kernel: Array, dim: int, a: int, b: int) -> Array:
+    """Merge an outer atom of size a and an inner one of size b, by displacement."""
+    others = [length for i, length in enumerate(kernel.shape) if i not in (dim, dim + 1)]
+    lags = min(a * b, lag_cap(sum(length > 2 for length in others) + 1))
+    for i in (dim, dim + 1):
+        if kernel.shape[i] == 1:
+            kernel = np.concatenate([kernel, np.zeros_like(kernel)], axis=i)
+    outer, inner = kernel.shape[dim], kernel.shape[dim + 1]
+    flat = kernel.reshape(*kernel.shape[:dim], outer * inner, *kernel.shape[dim + 2 :])
+    # displacement b q + r: q cells and r places on, or q + 1 cells on and b - r places back
+    cells, rest = np.divmod(np.arange(a * b), b)
+    weights = np.zeros((lags, outer * inner))
+    counts = np.zeros(lags)
+    for apart, places, pairs in (
+        (cells, rest, (b - rest) * (a - cells)),
+        (cells + 1, b - rest, rest * (a - cells - 1)),
+    ):
+        at = np.minimum(apart, outer - 1) * inner + np.minimum(places, inner - 1)
+        row = np.minimum(np.arange(a * b), lags - 1)
+        np.add.at(weights, (row, at), pairs)
+        np.add.at(counts, row, pairs)
+    merged = np.tensordot(weights / counts[:, None], flat, axes=(1, dim))
+    return np.ascontiguousarray(np.moveaxis(merged, 0, dim))

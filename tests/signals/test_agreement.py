@@ -1,0 +1,102 @@
+"""States whose parts disagree are found, each kind by the check that is for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from wellposed.signals.distributions.agreement import CHECKS, disagreement
+from wellposed.signals.distributions.attention import Softmax
+from wellposed.signals.distributions.functions import IDENTITY
+from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.spread import source
+from wellposed.signals.distributions.state import Link, Scaled, State, Statistic
+from wellposed.signals.integration.taps import picks
+from wellposed.signals.integration.transport import of_log_normal
+
+WHOLE = make_state((4, 6), roots=2)
+PART = make_state((4, 3), roots=2)
+ONES = np.ones((2, 2, 2))
+
+
+def softmax(atom: int) -> Softmax:
+    return Softmax(1.0, 0.5, 0.0, 0.0, np.ones((1, 1)), 6.0, (), None, atom=atom)
+
+
+def statistic(over: int, places: tuple[int | None, ...]) -> Statistic:
+    return Statistic(WHOLE, frozenset([over]), ((IDENTITY, PART),), lambda mean: mean, places)
+
+
+def linked(dims: tuple[int | None, ...], **fields: object) -> State:
+    return make_state((4, 6), roots=2).amended(links=(Link(WHOLE, Scaled(1.0), dims, **fields),))
+
+
+EARLIER = make_state((4, 6), roots=2)
+AGREEING = {
+    "no links": WHOLE,
+    "a link": linked((0, 1)),
+    "a link to a part": PART.changed(links=(Link(WHOLE, Scaled(1.0), taps=((1, picks(np.arange(3), 6)),)),)),
+    "a statistic": make_state((4,), roots=2).amended(statistic=statistic(1, (0,))),
+    "blocks": WHOLE.amended(blocks=(PART, PART), block_axis=1),
+    "a mask": WHOLE.amended(mask=torch.ones(6, dtype=torch.bool), scores=WHOLE),
+    "pairs": make_state((12,)).changed(corr=np.eye(12).ravel()),
+    "a softmax": WHOLE.amended(softmax=softmax(1)),
+}
+DISAGREEING = {
+    "every atom lies in one axis": [WHOLE.amended(axes=((0,), (0,))), WHOLE.amended(axes=((0,), ()))],
+    "mean and variance have one": [WHOLE.amended(mean=np.zeros((4, 3))), WHOLE.amended(var=np.ones(4))],
+    "kernels have one dimension": [
+        WHOLE.amended(corr=np.ones((1, 7))),
+        WHOLE.amended(corr=np.ones(1)),
+        WHOLE.amended(local_scales=Lazy.of(np.ones((1, 7)))),
+        WHOLE.amended(inverse_dims=Lazy.of(ONES)),
+        WHOLE.amended(channel_norm_correction=Lazy.of(ONES)),
+    ],
+    "a position has the correlation 1": [WHOLE.amended(corr=np.full((2, 1), 0.5))],
+    "a function has a base": [WHOLE.amended(fn=IDENTITY), WHOLE.amended(base=WHOLE)],
+    "what is Gaussian has no": [WHOLE.amended(gauss=True, transport=of_log_normal(0.5))],
+    "sources of a local scale": [WHOLE.amended(local_scale_sources=source(0, 0.5))],
+    "links lead to earlier": [
+        EARLIER.amended(links=(Link(linked((0, 1)), Scaled(1.0)),)),
+        linked((0, 2)),
+        linked((0,)),
+        linked((1, 0)),
+        linked((0, 1), taps=((1, picks(np.arange(3), 6)),)),
+        linked((0, 1), taps=((1, picks(np.arange(6), 5)),)),
+    ],
+    "roots hold those": [linked((0, 1)).amended(roots=4)],
+    "a statistic names": [
+        make_state((4,)).amended(statistic=of)
+        for of in (statistic(2, (0,)), statistic(1, (1,)), statistic(0, (1,)), statistic(1, (0, None)))
+    ],
+    "a mask broadcasts": [
+        WHOLE.amended(mask=torch.ones(5, dtype=torch.bool)),
+        WHOLE.amended(mask=torch.ones(1, 4, 6, dtype=torch.bool)),
+        WHOLE.amended(scores=WHOLE),
+    ],
+    "scores have the shape": [WHOLE.amended(mask=torch.ones(6, dtype=torch.bool), scores=PART)],
+    "the weights of a softmax": [WHOLE.amended(softmax=softmax(2))],
+    "blocks make up": [
+        WHOLE.amended(blocks=(PART,), block_axis=1),
+        WHOLE.amended(blocks=(PART, PART), block_axis=0),
+        WHOLE.amended(blocks=(PART, PART), block_axis=2),
+        WHOLE.amended(block_axis=1),
+    ],
+}
+
+
+@pytest.mark.parametrize("state", AGREEING.values(), ids=AGREEING)
+def test_parts_that_agree_pass_every_check(state):
+    assert disagreement(state) is None
+
+
+@pytest.mark.parametrize(("said", "state"), [(said, state) for said, states in DISAGREEING.items() for state in states])
+def test_a_disagreement_is_found_by_the_check_that_is_for_it(said, state):
+    assert (disagreement(state) or "").startswith(said)
+
+
+def test_every_check_is_seen_to_fail():
+    assert len(CHECKS) == len(DISAGREEING)
+    assert all(any(said.startswith(start) for start in DISAGREEING) for said, _ in CHECKS)
