@@ -457,7 +457,7 @@ class State:
         return (self, None) if marginal.base is None or marginal.fn is None else (marginal.base, marginal.fn)
 
     def amended(self, **changes: Unpack[Changes]) -> State:
-        """Return a copy that describes the same tensor otherwise: fields that are not given stay, and so does the serial."""
+        """Return a copy that describes the same tensor otherwise: fields that are not given stay, and the serial."""
         return self._copied(self.serial, (), changes)
 
     def changed(self, **changes: Unpack[Changes]) -> State:
