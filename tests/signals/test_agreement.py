@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from wellposed.signals.distributions.agreement import CHECKS, disagreement
-from wellposed.signals.distributions.attention import Softmax
 from wellposed.signals.distributions.functions import IDENTITY
 from wellposed.signals.distributions.lazy import Lazy
 from wellposed.signals.distributions.making import make_state
@@ -19,10 +18,6 @@ from wellposed.signals.integration.transport import of_log_normal
 WHOLE = make_state((4, 6), roots=2)
 PART = make_state((4, 3), roots=2)
 ONES = np.ones((2, 2, 2))
-
-
-def softmax(atom: int) -> Softmax:
-    return Softmax(1.0, 0.5, 0.0, 0.0, np.ones((1, 1)), 6.0, (), None, atom=atom)
 
 
 def statistic(over: int, places: tuple[int | None, ...]) -> Statistic:
@@ -42,10 +37,16 @@ AGREEING = {
     "blocks": WHOLE.amended(blocks=(PART, PART), block_axis=1),
     "a mask": WHOLE.amended(mask=torch.ones(6, dtype=torch.bool), scores=WHOLE),
     "pairs": make_state((12,)).changed(corr=np.eye(12).ravel()),
-    "a softmax": WHOLE.amended(softmax=softmax(1)),
+    "an atom of length 1 in no axis": make_state((4,)).amended(
+        lengths=(4, 1), axes=((0,),), mean=np.zeros((1, 1)), var=np.ones((1, 1)), corr=np.ones((1, 1))
+    ),
 }
 DISAGREEING = {
-    "every atom lies in one axis": [WHOLE.amended(axes=((0,), (0,))), WHOLE.amended(axes=((0,), ()))],
+    "every atom longer than 1": [
+        WHOLE.amended(axes=((0,), (1, 2))),
+        WHOLE.amended(axes=((0,), (0,))),
+        WHOLE.amended(axes=((0,), ())),
+    ],
     "mean and variance have one": [WHOLE.amended(mean=np.zeros((4, 3))), WHOLE.amended(var=np.ones(4))],
     "kernels have one dimension": [
         WHOLE.amended(corr=np.ones((1, 7))),
@@ -77,7 +78,6 @@ DISAGREEING = {
         WHOLE.amended(scores=WHOLE),
     ],
     "scores have the shape": [WHOLE.amended(mask=torch.ones(6, dtype=torch.bool), scores=PART)],
-    "the weights of a softmax": [WHOLE.amended(softmax=softmax(2))],
     "blocks make up": [
         WHOLE.amended(blocks=(PART,), block_axis=1),
         WHOLE.amended(blocks=(PART, PART), block_axis=0),

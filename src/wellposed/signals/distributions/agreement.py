@@ -17,7 +17,8 @@ ROUNDING = 1e-6
 
 def _atoms_lie_in_one_axis(x: State) -> bool:
     members = list(chain.from_iterable(x.axes))
-    return len(members) == len(x.lengths) and set(members) == set(range(len(members)))
+    known, atoms = set(members), range(len(x.lengths))
+    return len(known) == len(members) and known.issubset(atoms) and all(i in known or x.lengths[i] == 1 for i in atoms)
 
 
 def _moments_fit(x: State) -> bool:
@@ -121,10 +122,6 @@ def _scores_fit(x: State) -> bool:
     return x.scores is None or x.scores.shape == x.shape
 
 
-def _softmax_fits(x: State) -> bool:
-    return x.softmax is None or x.softmax.atom is None or 0 <= x.softmax.atom < len(x.lengths)
-
-
 def _blocks_fit(x: State) -> bool:
     """Whether blocks have the tensor's shape but along their axis, where their lengths add up to its own."""
     if not x.blocks:
@@ -139,7 +136,7 @@ def _blocks_fit(x: State) -> bool:
 
 
 CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
-    ("every atom lies in one axis", _atoms_lie_in_one_axis),
+    ("every atom longer than 1 lies in one axis", _atoms_lie_in_one_axis),
     ("mean and variance have one dimension per atom, of its length or of length 1", _moments_fit),
     ("kernels have one dimension per atom, with no more displacements or pairs than it has", _kernels_fit),
     ("a position has the correlation 1 with itself", _is_correlated_with_itself),
@@ -151,7 +148,6 @@ CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
     ("a statistic names atoms of its source that are as long, and are not averaged", _statistic_fits),
     ("a mask broadcasts to the tensor, and scores have one", _mask_fits),
     ("scores have the shape of the tensor", _scores_fit),
-    ("the weights of a softmax have the sum 1 along an atom", _softmax_fits),
     ("blocks make up the tensor along their axis", _blocks_fit),
 )
 """What holds of every state, in the order of checking: later checks rely on the earlier ones."""
