@@ -115,8 +115,8 @@ class Weights:
        for every result, so that what is linear in an open scale carries its name; a weight that several parameters make
        has one scale, under a name of its own.
     2. *Met*: a rule asks `met` for the weight's state at its node. The provider chooses the scale there.
-    3. *Postponed*: where the output is a weight itself, or a spectrum, `met` leaves the scale open. The pass asks
-       `led_back` for every result, and the provider chooses the scale where the spectrum leads back.
+    3. *Postponed*: where the output is a weight itself, `met` leaves the scale open until that weight is met; where it
+       is a spectrum, until the pass, which asks `led_back` for every result, comes to where the spectrum leads back.
     4. *Shared out*: the scale of what several parameters make is shared out among them as soon as it is chosen.
     5. *Known*: `known_scale` tells it from then on, and the pass puts it in wherever an open state is read.
 
