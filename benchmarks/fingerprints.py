@@ -19,7 +19,6 @@ import json
 import math
 import multiprocessing
 import multiprocessing.connection
-import os
 import sys
 import time
 import warnings
@@ -29,68 +28,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 import wellposed as wp
-from nets.catalogue import NETS
-from nets.draws import batch_of
-from nets.small import SMALL
+from nets.everything import Made, entries, every
 from wellposed.errors import WellposedError
 
-EVERY_LANGUAGE = 4
-"""Of the language models of transformers, each how many-th is taken."""
-EVERY_OUTSIDER = 5
-EVOLVED = (60, 300)
-"""Calls of evolved networks."""
+STEPS = {"language": 4, "outsiders": 5}
+"""Of the language models of transformers and of outsiders, each how many-th is taken."""
 METHODS = ("autoinit", "topology", "mup", "fixup", "orthogonal")
 """Methods that every small net is planned by; the others by the first."""
 PATIENCE = 300.0
 """Seconds of processor time after which a net is left out."""
-os.environ.setdefault("KERAS_BACKEND", "torch")
-Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 Make = Callable[[], Made]
-
-
-def nets() -> Iterator[tuple[str, Make]]:
-    """Yield name and maker of every net: those of accuracy, small ones, language models, evolved ones, outsiders."""
-    for name, small in SMALL.items():
-        yield f"small/{name}", lambda small=small: (small.build(), (small.example(),), {})
-    for name, net in NETS.items():
-        yield f"accuracy/{name}", lambda net=net: (net.build(), (_example(net),), {})
-    with suppress(ImportError):
-        from nets import languages
-
-        for name in languages.names()[::EVERY_LANGUAGE]:
-            yield f"language/{name}", lambda name=name: (languages.build(name), (), languages.tokens(0))
-    with suppress(ImportError):
-        from nets import evolved
-
-        for family in evolved.FAMILIES:
-            for calls in EVOLVED:
-                yield f"evolved/{family} {calls}", lambda family=family, calls=calls: _evolved(family, calls)
-    with suppress(ImportError):
-        from nets import outsiders
-
-        for name, (_, (_, make, batch)) in list(outsiders.entries().items())[::EVERY_OUTSIDER]:
-            yield f"outsiders/{name}", lambda make=make, batch=batch: _outsider(make, batch)
-
-
-def _example(net: Any) -> torch.Tensor:
-    shape = (net.batch, *net.shape)
-    return torch.zeros(shape, dtype=torch.int64) + 1 if net.kind == "tokens" else torch.zeros(shape)
-
-
-def _evolved(family: str, calls: int) -> Made:
-    import wellposed.keras as wk
-    from nets.evolved import FAMILIES
-
-    told = FAMILIES[family](calls, 0)
-    return wk.trace(wk.from_keras2(told.text, lambdas=told.lambdas)), (), {}
-
-
-def _outsider(make: Callable[[], nn.Module], batch: Any) -> Made:
-    example = batch_of(batch, 0)
-    return (make(), (), example) if isinstance(example, dict) else (make(), example, {})
 
 
 def signals_of(signals: wp.Signals | None) -> list[list[Any]]:
@@ -205,7 +154,8 @@ def main() -> None:
     parser.add_argument("--numbers", action="store_true", help="keep the numbers too")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    chosen = [(n, m, options.numbers) for n, m in nets() if any(fnmatch.fnmatch(n, p) for p in options.only)]
+    taken = every(entries(), STEPS)
+    chosen = [(e.name, e.make, options.numbers) for e in taken if any(fnmatch.fnmatch(e.name, p) for p in options.only)]
     before = json.loads(options.against.read_text()) if options.against else {}
     if options.against:
         chosen = [one for one in chosen if one[0] in before and "left out" not in before[one[0]]]
