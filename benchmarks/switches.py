@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ class Answer:
                 stack.enter_context(_attribute(self.owner, self.name, type(static)(function)  # type: ignore[call-arg]
                     if isinstance(static, (property, staticmethod)) else function))  # fmt: skip
             else:
-                for module, name in _names_of(before):
+                for module, name in _names_of(self.owner, self.name):
                     stack.enter_context(_attribute(module, name, function))
             yield
 
@@ -174,6 +174,7 @@ def counting(mechanisms: Sequence[Mechanism]) -> Iterator[Counter[str]]:
         yield found
 
 
+@cache
 def load_all() -> None:
     """Import every module of the signals: one that came later would keep what it was given while a switch was off."""
     for module in pkgutil.walk_packages([str(ROOT)], "wellposed.signals."):
@@ -191,10 +192,19 @@ def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def _names_of(function: Any) -> list[tuple[Any, str]]:
-    """Return every module of the package that knows a function, and by which name."""
-    modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "wellposed"]
-    return [(module, name) for module in modules for name, held in list(vars(module).items()) if held is function]
+_PLACES: dict[tuple[str, str], list[tuple[Any, str]]] = {}
+
+
+def _names_of(owner: Any, name: str) -> list[tuple[Any, str]]:
+    """Return every module of the package that knows a function of a module, and by which name."""
+    key = (owner.__name__, name)
+    if key not in _PLACES:  # the modules are searched once: before anything is switched off
+        function = getattr(owner, name)
+        modules = [module for known, module in list(sys.modules.items()) if known.split(".")[0] == "wellposed"]
+        _PLACES[key] = [
+            (module, held) for module in modules for held, value in list(vars(module).items()) if value is function
+        ]
+    return _PLACES[key]
 
 
 # ------------------------------------------------------------------------------------------------------ lines of code

@@ -5,6 +5,7 @@ Nets whose libraries are not installed are left out.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -49,8 +50,8 @@ class Entry:
         return self.name.partition("/")[0]
 
 
-def entries() -> Iterator[Entry]:
-    """Yield all nets."""
+def entries(layers: int | None = None) -> Iterator[Entry]:
+    """Yield all nets, language models with so many layers (by default as many as their benchmark has)."""
     for name, small in SMALL.items():
         yield Entry(f"small/{name}", lambda small=small: (small.build(), (small.example(),), {}))
     for name, small in RARE.items():
@@ -68,14 +69,20 @@ def entries() -> Iterator[Entry]:
 
         for name in languages.names():
             yield Entry(
-                f"language/{name}", lambda name=name: (languages.build(name), (), languages.tokens(0)), languages.tokens
+                f"language/{name}",
+                lambda name=name: (languages.build(name, layers), (), languages.tokens(0)),
+                languages.tokens,
             )
     with suppress(ImportError):
         from . import evolved
 
         for family in evolved.FAMILIES:
             for calls in EVOLVED:
-                yield Entry(f"evolved/{family} {calls}", lambda family=family, calls=calls: _evolved(family, calls))
+                yield Entry(
+                    f"evolved/{family} {calls}",
+                    lambda family=family, calls=calls: _evolved(family, calls),
+                    preload=_import_keras,
+                )
     with suppress(ImportError):
         from . import outsiders
 
@@ -106,6 +113,10 @@ def every(found: Iterator[Entry], steps: dict[str, int]) -> Iterator[Entry]:
 def _example(net: Any) -> torch.Tensor:
     shape = (net.batch, *net.shape)
     return torch.zeros(shape, dtype=torch.int64) + 1 if net.kind == "tokens" else torch.zeros(shape)
+
+
+def _import_keras() -> None:
+    importlib.import_module("wellposed.keras")
 
 
 def _evolved(family: str, calls: int) -> Made:

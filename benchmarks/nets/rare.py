@@ -180,6 +180,100 @@ def gated_by_one(x: Tensor, y: Tensor) -> Tensor:
     return torch.tanh(x * y[..., :1])
 
 
+def means(x: Tensor) -> Tensor:
+    """Functions of one tensor, averaged over its positions, and of its mean."""
+    return torch.cat([x.relu().mean(1) - x.abs().mean(1), x.mean(1).exp() + x.relu().mean(1)], -1)
+
+
+def regrouped(x: Tensor) -> Tensor:
+    """Views whose axes end inside those of others."""
+    return x[:, :15, :60].reshape(len(x), 12, 75)[:, :, :WIDTH]
+
+
+def two_times(x: Tensor) -> Tensor:
+    """Differences of a running sum at every two times."""
+    sums = x[..., 0].cumsum(1)
+    return torch.tanh(sums[:, :, None] - sums[:, None, :])
+
+
+def swish_of_both(x: Tensor, y: Tensor) -> Tensor:
+    """Two tensors side by side, times a function of both."""
+    both = torch.cat([x, 2 * y], -1)
+    gated = both * torch.sigmoid(both[..., :1] + both)
+    return gated[..., :WIDTH] + gated[..., WIDTH:]
+
+
+def by_kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Values weighted by the exponential of scores under a mask, without a norm."""
+    seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).tril()
+    return (q @ k.transpose(1, 2) / 8).masked_fill(~seen, -torch.inf).exp() @ v / 8
+
+
+def sums_alone(x: Tensor) -> Tensor:
+    """Running sums weighted by their own products."""
+    sums = x.cumsum(1)
+    return (sums @ sums.transpose(1, 2)).tril() @ sums / 64
+
+
+def poles(x: Tensor) -> Tensor:
+    """A function with a pole that elements lie around, and one of wide tails."""
+    return torch.tanh(x.reciprocal()) + torch.log1p(torch.exp(5 * x)) + 0.01 * x.reciprocal()
+
+
+def tails(x: Tensor) -> Tensor:
+    """A function that is carried by elements that no batch has."""
+    return torch.exp(5 * x)
+
+
+def parts_added(x: Tensor, y: Tensor) -> Tensor:
+    """Tokens of two kinds, and what is added to all."""
+    return torch.cat([x, 3 * F.relu(y)], 1) + torch.cat([y, x], 1)
+
+
+class Experts(nn.Module):
+    """Two experts of four for every token: rows picked, worked on, and put back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.router, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4), nn.Linear(WIDTH, 10)
+        self.up, self.down = (nn.Parameter(torch.randn(4, *shape)) for shape in ((WIDTH, 128), (128, WIDTH)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).flatten(0, 1)
+        top, experts = torch.softmax(self.router(x), -1).topk(2)
+        order = torch.argsort(experts.reshape(-1))
+        h = torch.bmm(x[order // 2].unsqueeze(1), self.up[experts.reshape(-1)[order]]).relu()
+        y = torch.bmm(h, self.down[experts.reshape(-1)[order]]).squeeze(1) * top.reshape(-1)[order].unsqueeze(-1)
+        made: Tensor = self.out(x + torch.zeros_like(x).index_add(0, order // 2, y))
+        return made
+
+
+class OwnSquare(nn.Module):
+    """A weight that is the product of a parameter with itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root, self.out = nn.Parameter(torch.randn(WIDTH, 16) / 8), nn.Linear(WIDTH, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(torch.relu(x @ (self.root @ self.root.T)))
+        return y
+
+
+class Positions(nn.Module):
+    """A large table of known positions, which a weight reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.arange(1024)[:, None] * torch.exp(-torch.arange(WIDTH // 2) / 4)
+        self.register_buffer("table", torch.cat([angles.sin(), angles.cos()], -1) + 0.5)
+        self.of_table, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.out(torch.relu(x + self.of_table(self.table)))
+        return y
+
+
 class Edges(nn.Module):
     """Messages along the edges of a graph, of both of their ends."""
 
@@ -259,15 +353,19 @@ def _nets() -> dict[str, Small]:
         nets[name] = Small(name, "dense", False, build, partial(torch.zeros, shape or (BATCH, TOKENS, WIDTH)))
 
     one: tuple[Operate, ...] = (running_sums, total_of_gates, leaky, factorised, own_mean, variance, blocks, outer,
-        decays, topmost, of_largest, stacked, of_few)  # fmt: skip
+        decays, topmost, of_largest, stacked, of_few, regrouped, sums_alone, poles, tails)  # fmt: skip
     for operate in one:
         add(operate.__name__, partial(Between, operate))
-    for operate in (larger, resized, joined, gated_by_one):
+    for operate in (larger, resized, joined, gated_by_one, swish_of_both, parts_added):
         add(operate.__name__, partial(Between, operate, 2))
-    for operate in (linear_attention, scores_alone, attention_masked_twice, attention_by_exp):
+    for operate in (linear_attention, scores_alone, attention_masked_twice, attention_by_exp, by_kernel):
         add(operate.__name__, partial(Between, operate, 3))
     add("by_its_noise", partial(Between, by_its_noise, out=WIDTH // 2))
-    for operate in (gram, shifted):
+    add("means", partial(Between, means, out=2 * WIDTH))
+    add("experts", Experts)
+    add("own_square", OwnSquare, BATCH, WIDTH)
+    add("positions", Positions, 2, 1024, WIDTH)
+    for operate in (gram, shifted, two_times):
         add(operate.__name__, partial(Between, operate, out=TOKENS))
     add("edges", Edges, 2 * TOKENS, WIDTH)
     add("low_rank", LowRank, BATCH, WIDTH)

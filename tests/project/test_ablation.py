@@ -120,9 +120,9 @@ def test_what_a_mechanism_is_worth_is_more_than_chance(load):
     full, off = np.zeros(100), np.full(100, 0.5)
     sure = dict(zip(("p95", "p95_se", "mean", "mean_se"), ablation.gained(full, off, np.zeros(100)), strict=True))
     assert sure == pytest.approx({"p95": 0.5, "p95_se": 0.0, "mean": 0.5, "mean_se": 0.0})
-    assert tables.is_worth(sure)
+    assert tables.helps(sure)
     chance = ablation.gained(full, np.full(100, 0.05), np.full(100, 0.1))
-    assert not tables.is_worth(dict(zip(("p95", "p95_se", "mean", "mean_se"), chance, strict=True)))
+    assert not tables.helps(dict(zip(("p95", "p95_se", "mean", "mean_se"), chance, strict=True)))
 
 
 def test_a_mechanism_that_is_not_reached_is_not_one_that_is_worth_nothing(load):
@@ -132,4 +132,6 @@ def test_a_mechanism_that_is_not_reached_is_not_one_that_is_worth_nothing(load):
     assert of([row], "idle", "", 1)["class"] == "nothing"
     assert of([row], "other", "", 1)["class"] == "not reached"
     planned = {**row, "mechanisms": {"idle": {**quiet, "stds": 0.5}}}
-    assert of([row, planned], "idle", "", 1)["class"] == "few nets"
+    assert of([row, planned], "idle", "", 1)["class"] == "no gain"
+    worse = {**row, "mechanisms": {"idle": {**quiet, "octaves": 1.0, "p95": 0.5, "p95_se": 0.1}}}
+    assert of([row, worse], "idle", "", 1)["class"] == "few nets"
