@@ -105,7 +105,7 @@ def of_mechanism(rows: Sequence[Mapping[str, Any]], name: str, what: str, lines:
     for row, one in moved:
         sums[kind_of(row)] += min(max(rounded(one["p95"]), -MOST), MOST)
     stds = [number(one.get("stds", 0.0)) for _, one in sound]
-    spared = [1.0 - number(one["seconds"]) / number(row["seconds"]) for row, one in sound]
+    spared = [1.0 - number(one["seconds"]) / number(row["seconds"]) for row, one in sound if row["seconds"]]
     verdicts = {
         key: [sum(one.get(key, (0, 0))[i] for _, one in sound) for i in (0, 1)] for key in ("off", "spread_off")
     }

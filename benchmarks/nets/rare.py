@@ -186,8 +186,8 @@ def means(x: Tensor) -> Tensor:
 
 
 def regrouped(x: Tensor) -> Tensor:
-    """Views whose axes end inside those of others."""
-    return x[:, :15, :60].reshape(len(x), 12, 75)[:, :, :WIDTH]
+    """Views whose axes end inside those of others, of positions that go along with one another."""
+    return (x.cumsum(1) / 3)[:, :15, :60].reshape(len(x), 12, 75)[:, :, :WIDTH]
 
 
 def two_times(x: Tensor) -> Tensor:
@@ -362,7 +362,7 @@ def _nets() -> dict[str, Small]:
         add(operate.__name__, partial(Between, operate, 3))
     add("by_its_noise", partial(Between, by_its_noise, out=WIDTH // 2))
     add("means", partial(Between, means, out=2 * WIDTH))
-    add("experts", Experts)
+    add("experts", Experts, 64, TOKENS, WIDTH)  # few rows would be drawn, and not followed
     add("own_square", OwnSquare, BATCH, WIDTH)
     add("positions", Positions, 2, 1024, WIDTH)
     for operate in (gram, shifted, two_times):
