@@ -254,7 +254,12 @@ def main() -> None:
     """Run the benchmark and write its results."""
     parser = arguments(__doc__, "ablation", draws=8)
     parser.add_argument("--mechanisms", nargs="+", default=["*"], metavar="PATTERN", help="those whose name fits one")
+    parser.add_argument("--tables", action="store_true", help="only write the tables of what the journal holds")
     options = parser.parse_args()
+    if options.tables:
+        kept = {row["name"]: row for row in map(json.loads, options.journal.read_text().splitlines())}
+        write_tables([row for row in kept.values() if "nodes" in row], list(kept.values()), options)
+        return
     nets = {entry.name: entry for entry in chosen_nets(options)}
     every_ = (*MECHANISMS, TOGETHER, INDEPENDENT)
     chosen = [name for name in every_ if any(fnmatch.fnmatch(name, pattern) for pattern in options.mechanisms)]

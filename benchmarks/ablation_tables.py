@@ -24,6 +24,7 @@ FEW = 3
 """Nets up to which a mechanism helps few."""
 COLUMNS = {
     "mechanism": "mechanism",
+    "what": "what it is",
     "acts": "acts on",
     "changed": "changes",
     "median": "p95 without it, median",
