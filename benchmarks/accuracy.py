@@ -19,8 +19,7 @@ import torch
 
 import wellposed as wp
 from common import RESULTS, markdown, write
-from inputs import image_batch, image_profile, token_batch, white_batch
-from nets.catalogue import NETS, Net
+from nets.catalogue import NETS, Net, descriptor, input_kinds, net_batch
 from wellposed.checks import log2_ratio
 
 QUICK = ("preact56_bn", "vgg16", "cell10_bn", "mobilenet_v2", "gpt", "allcnn")
@@ -42,40 +41,17 @@ COLUMNS = {
 }
 
 
-def batch_of(net: Net, kind: str, seed: int) -> torch.Tensor:
-    """Return one batch of inputs for ``net``: white, image or tokens."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = (net.batch, *net.shape)
-    if kind == "tokens":
-        return token_batch(shape, net.classes, generator)
-    return image_batch(shape, generator) if kind == "image" else white_batch(shape, generator)
-
-
-def descriptor(net: Net, kind: str) -> wp.Input:
-    """Return what the predictor is told of the inputs that `batch_of` draws."""
-    if kind == "tokens":
-        return wp.Input.tokens(net.classes)
-    if kind == "image":
-        return wp.Input.image(image_profile(*net.shape[1:]))
-    return wp.Input.white()
-
-
-def input_kinds(net: Net) -> tuple[str, ...]:
-    """Return the inputs that a net is measured with."""
-    return {"picture": ("white", "image"), "tokens": ("tokens",), "vector": ("white",)}[net.kind]
-
-
 def evaluate(net: Net, kind: str, draws: int, seed: int) -> dict[str, Any]:
     """Return the row of one net and input, with the figures of every node."""
     torch.manual_seed(seed)
-    graph = wp.trace(net.build(), batch_of(net, kind, seed))
+    graph = wp.trace(net.build(), net_batch(net, kind, seed))
     told = descriptor(net, kind)
     plan = wp.plan(graph, inputs=told, seed=seed)
     start = time.perf_counter()
     predicted = {state: wp.propagate(graph, inputs=told, weights=plan, state=state) for state in STATES}
     propagation = time.perf_counter() - start
     start = time.perf_counter()
-    measured = wp.measure(graph, plan=plan, draws=draws, inputs=lambda i: batch_of(net, kind, seed + 1 + i), seed=seed)
+    measured = wp.measure(graph, plan=plan, draws=draws, inputs=lambda i: net_batch(net, kind, seed + 1 + i), seed=seed)
     measurement = time.perf_counter() - start
     ops = {graph.values[v].name: node.op_name for node in graph if not node.op.is_view for v in node.outputs}
     found = {signal.name for signal in measured} & {signal.name for signal in predicted["full"]}

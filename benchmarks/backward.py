@@ -22,9 +22,9 @@ import numpy as np
 import torch
 
 import wellposed as wp
-from accuracy import GOALS, QUICK, batch_of, descriptor, input_kinds, percentile
+from accuracy import GOALS, QUICK, percentile
 from common import RESULTS, markdown, write
-from nets.catalogue import NETS, Net
+from nets.catalogue import NETS, Net, descriptor, input_kinds, net_batch
 from wellposed.checks import log2_ratio
 
 COLUMNS = {
@@ -58,7 +58,7 @@ KINDS = ("gradients", "input_gradients", "parameter_gradients")
 def evaluate(net: Net, kind: str, draws: int, seed: int) -> dict[str, Any]:
     """Return the row of one net and input, with the figures of every gradient."""
     torch.manual_seed(seed)
-    graph = wp.trace(net.build(), batch_of(net, kind, seed))
+    graph = wp.trace(net.build(), net_batch(net, kind, seed))
     told = descriptor(net, kind)
     plan = wp.plan(graph, inputs=told, seed=seed)
     start = time.perf_counter()
@@ -66,7 +66,7 @@ def evaluate(net: Net, kind: str, draws: int, seed: int) -> dict[str, Any]:
     propagation = time.perf_counter() - start
     start = time.perf_counter()
     measured = wp.measure(
-        graph, plan=plan, draws=draws, inputs=lambda i: batch_of(net, kind, seed + 1 + i), seed=seed, backward=True
+        graph, plan=plan, draws=draws, inputs=lambda i: net_batch(net, kind, seed + 1 + i), seed=seed, backward=True
     )
     measurement = time.perf_counter() - start
     views = {graph.values[v].name for node in graph if node.op.is_view for v in node.outputs}

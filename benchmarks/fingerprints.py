@@ -19,109 +19,30 @@ import json
 import math
 import multiprocessing
 import multiprocessing.connection
-import os
 import resource
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 import wellposed as wp
-from nets.catalogue import NETS
-from nets.draws import batch_of
-from nets.small import SMALL
+from nets.everything import Made, entries, every
 from wellposed.errors import WellposedError
 
-EVERY_LANGUAGE = 8
-"""Of the language models of transformers, each how many-th is taken."""
-EVERY_OUTSIDER = 10
-EVOLVED = (60, 300)
-"""Calls of evolved networks."""
+STEPS = {"language": 8, "outsiders": 10}
+"""Of the language models of transformers and of outsiders, each how many-th is taken."""
 SMALL_GRAPH = 250
 """Nodes up to which a net is planned by every method, and its gradients are predicted."""
 METHODS = ("autoinit", "topology", "mup", "fixup", "orthogonal")
 """Methods that nets up to that size are planned by; the others by the first."""
 PATIENCE = 120
 """Seconds of processor time after which a net is left out."""
-os.environ.setdefault("KERAS_BACKEND", "torch")
-Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 Make = Callable[[], Made]
-
-
-def small_nets() -> Iterator[tuple[str, Make]]:
-    for name, small in SMALL.items():
-        yield name, lambda small=small: (small.build(), (small.example(),), {})
-
-
-def accuracy_nets() -> Iterator[tuple[str, Make]]:
-    for name, net in NETS.items():
-        yield name, lambda net=net: (net.build(), (_example(net),), {})
-
-
-def language_models() -> Iterator[tuple[str, Make]]:
-    from nets import languages
-
-    for name in languages.names()[::EVERY_LANGUAGE]:
-        yield name, lambda name=name: (languages.build(name), (), languages.tokens(0))
-
-
-def evolved_nets() -> Iterator[tuple[str, Make]]:
-    from nets import evolved
-
-    for family in evolved.FAMILIES:
-        for calls in EVOLVED:
-            yield f"{family} {calls}", lambda family=family, calls=calls: _evolved(family, calls)
-
-
-def outside_nets() -> Iterator[tuple[str, Make]]:
-    from nets import outsiders
-
-    for name, (_, (_, make, batch)) in list(outsiders.entries().items())[::EVERY_OUTSIDER]:
-        yield name, lambda make=make, batch=batch: _outsider(make, batch)
-
-
-KINDS: dict[str, Callable[[], Iterator[tuple[str, Make]]]] = {
-    "small": small_nets,
-    "accuracy": accuracy_nets,
-    "evolved": evolved_nets,
-    "language": language_models,
-    "outsiders": outside_nets,
-}
-
-
-def nets(patterns: Sequence[str] = ("*",)) -> Iterator[tuple[str, Make]]:
-    """Yield name (``kind/net``) and maker of every net whose name matches a pattern; other kinds are not imported."""
-    for kind, makers in KINDS.items():
-        if not any(fnmatch.fnmatch(f"{kind}/", pattern.partition("/")[0] + "/") for pattern in patterns):
-            continue
-        with suppress(ImportError):
-            for name, make in makers():
-                if any(fnmatch.fnmatch(f"{kind}/{name}", pattern) for pattern in patterns):
-                    yield f"{kind}/{name}", make
-
-
-def _example(net: Any) -> torch.Tensor:
-    shape = (net.batch, *net.shape)
-    return torch.zeros(shape, dtype=torch.int64) + 1 if net.kind == "tokens" else torch.zeros(shape)
-
-
-def _evolved(family: str, calls: int) -> Made:
-    import wellposed.keras as wk
-    from nets.evolved import FAMILIES
-
-    told = FAMILIES[family](calls, 0)
-    return wk.trace(wk.from_keras2(told.text, lambdas=told.lambdas)), (), {}
-
-
-def _outsider(make: Callable[[], nn.Module], batch: Any) -> Made:
-    example = batch_of(batch, 0)
-    return (make(), (), example) if isinstance(example, dict) else (make(), example, {})
 
 
 def signals_of(signals: wp.Signals | None) -> list[list[Any]]:
@@ -236,7 +157,8 @@ def main() -> None:
     parser.add_argument("--numbers", action="store_true", help="keep the numbers too")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    chosen = [(name, make, options.numbers) for name, make in nets(options.only)]
+    taken = every(entries(only=options.only), STEPS)
+    chosen = [(e.name, e.make, options.numbers) for e in taken if any(fnmatch.fnmatch(e.name, p) for p in options.only)]
     before = json.loads(options.against.read_text()) if options.against else {}
     if options.against:
         chosen = [one for one in chosen if one[0] in before and "left out" not in before[one[0]]]

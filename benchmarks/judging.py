@@ -249,10 +249,14 @@ def outside(
 # ---------------------------------------------------------------------------------------------------- one after another
 
 
-def limited(name: str, make: Callable[[str], Case], options: argparse.Namespace, row: dict[str, Any]) -> dict[str, Any]:
+Fill = Callable[[str, Account], None]
+"""Fills in the row of a model, stage by stage."""
+
+
+def limited(name: str, fill: Fill, options: argparse.Namespace, row: dict[str, Any]) -> dict[str, Any]:
     """Judge one model in a process of its own; ``row`` holds what is known of it beforehand."""
     receiver, sender = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=work, args=(sender, name, make, options, row))
+    process = CONTEXT.Process(target=work, args=(sender, name, fill, options, row))
     process.start()
     sender.close()
     end = time.monotonic() + PATIENCE * options.seconds
@@ -271,9 +275,7 @@ def limited(name: str, make: Callable[[str], Case], options: argparse.Namespace,
     return row
 
 
-def work(
-    sender: Connection, name: str, make: Callable[[str], Case], options: argparse.Namespace, row: dict[str, Any]
-) -> None:
+def work(sender: Connection, name: str, fill: Fill, options: argparse.Namespace, row: dict[str, Any]) -> None:
     """Send the row of a model, with the error that ended it where one did."""
     os.nice(max(0, 10 - os.nice(0)))
     warnings.simplefilter("ignore")
@@ -283,16 +285,25 @@ def work(
     resource.setrlimit(resource.RLIMIT_CPU, (options.seconds, options.seconds + 1))
     account = Account(row, sender.send)
     try:
-        case = make(name)
-        judge(case, options.draws, account)
-        if options.everything:
-            row["raw"] = raw_errors(case)
+        fill(name, account)
     except BaseException as error:
         at = traceback.extract_tb(error.__traceback__)[-1]
         row["error"] = f"{type(error).__name__}: {error}"[:600]
         row["raised"] = f"{'/'.join(Path(at.filename).parts[-3:])}:{at.lineno}"
         row["ours"] = isinstance(error, WellposedError)
     sender.send(row)
+
+
+def of_cases(make: Callable[[str], Case], options: argparse.Namespace) -> Fill:
+    """Return what judges the models that ``make`` makes."""
+
+    def fill(name: str, account: Account) -> None:
+        case = make(name)
+        judge(case, options.draws, account)
+        if options.everything:
+            account.row["raw"] = raw_errors(case)
+
+    return fill
 
 
 def raw_errors(case: Case) -> dict[str, str]:
@@ -334,17 +345,19 @@ def arguments(doc: str | None, name: str, draws: int) -> argparse.ArgumentParser
 
 def rows_of(
     names: Mapping[str, dict[str, Any]],
-    make: Callable[[str], Case],
+    fill: Fill,
     options: argparse.Namespace,
     before: Callable[[str], None] = lambda name: None,
+    told: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> list[dict[str, Any]]:
     """Judge the models that are asked for, and return the rows of all that were judged, in the order of ``names``.
 
     Args:
         names: what the row of each holds beforehand.
-        make: makes a model, in a process of its own.
+        fill: fills in the row of a model, in a process of its own.
         options: of the command line.
         before: called before that process is forked, to import what it would otherwise import again.
+        told: what is printed of a row; by default `brief`.
     """
     kept: dict[str, dict[str, Any]] = {}
     if options.journal.exists():
@@ -354,11 +367,11 @@ def rows_of(
         if not any(fnmatch.fnmatch(name, pattern) for pattern in options.only) or (name in kept and not options.again):
             continue
         before(name)
-        row = plain(limited(name, make, options, {"name": name, **known}))
+        row = plain(limited(name, fill, options, {"name": name, **known}))
         kept[name] = row
         with options.journal.open("a") as journal:
             journal.write(json.dumps(row) + "\n")
-        print(brief(row), file=sys.stderr, flush=True)
+        print((told or brief)(row), file=sys.stderr, flush=True)
     return [kept[name] | known for name, known in names.items() if name in kept]
 
 

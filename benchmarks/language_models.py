@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from common import markdown, write
-from judging import CHANCE, FACTOR, MORE, Case, arguments, failures, rows_of, shortened
+from judging import CHANCE, FACTOR, MORE, Case, arguments, failures, of_cases, rows_of, shortened
 from nets import languages
 
 GOALS = {"attention": 0.25, "experts": 0.5, "state space": 0.5}
@@ -59,11 +59,12 @@ def main() -> None:
         print("\n".join(names))
         return
     kinds = {name: languages.kind(name) for name in names}
-    rows = rows_of(
-        {name: {"kind": kind, "bound": GOALS[kind]} for name, kind in kinds.items()},
-        lambda name: Case(partial(languages.build, name), partial(languages.tokens, length=options.tokens)),
-        options,
-    )
+
+    def make(name: str) -> Case:
+        return Case(partial(languages.build, name), partial(languages.tokens, length=options.tokens))
+
+    known = {name: {"kind": kind, "bound": GOALS[kind]} for name, kind in kinds.items()}
+    rows = rows_of(known, of_cases(make, options), options)
     done = [judged(row) for row in rows if "error" not in row]
     told = (
         f"{languages.DEPTH} layers of width 128, {options.tokens} tokens; mean over {options.draws} draws of weights "

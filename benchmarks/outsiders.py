@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from common import markdown, write
-from judging import CHANCE, MORE, Case, arguments, failures, packages, rows_of, shortened
+from judging import CHANCE, MORE, Case, arguments, failures, of_cases, packages, rows_of, shortened
 from nets import outsiders
 from nets.draws import batch_of
 
@@ -50,7 +50,7 @@ def main() -> None:
         return Case(model, lambda draw: batch_of(batch, draw), told=True)
 
     known = {name: {"library": library, "bound": BOUND} for name, (library, _) in entries.items()}
-    rows = rows_of(known, make, options, before=lambda name: outsiders.preload(entries[name][1][1]))
+    rows = rows_of(known, of_cases(make, options), options, before=lambda name: outsiders.preload(entries[name][1][1]))
     done: list[dict[str, Any]] = [row | {"silent_nodes": len(row["silent"])} for row in rows if "error" not in row]
     failed = [row for row in rows if "error" in row]
     unsure = sum(bool(row["undecided"]) for row in done)

@@ -1073,6 +1073,24 @@ def draw_evolved(results: Results) -> dict[str, Chart]:
     return {"evolved": chart}
 
 
+SHOWN = 0.02
+"""Octaves, over all nets, from which on a mechanism is drawn."""
+FARTHEST_SUM = 60.0
+
+
+def draw_ablation(results: Results) -> dict[str, Chart]:
+    rows = [row for row in results["ablation"] if row["lines"] and float(row["worth"]) >= SHOWN]
+    x = Scale("p95 without it, summed over nets (octaves)", SHOWN, FARTHEST_SUM, (0.02, 0.1, 1, 10), log=True)
+    legend = [Key("bar", TEAL, "many nets"), Key("bar", ORANGE, "few nets")]
+    about = "By how much the 95th percentile of the error grows, over all nets, when one mechanism is switched off."
+    names = [f"{row['mechanism']} ({row['lines']} lines)" for row in rows]
+    chart = Chart("What each mechanism is worth", about, x, rows=names, legend=legend, left=230)
+    for number, row in enumerate(rows):
+        colour = TEAL if row["class"] == "carries weight" else ORANGE
+        chart.bar(number, x.low, min(float(row["worth"]), FARTHEST_SUM), colour)
+    return {"ablation": chart}
+
+
 PICTURES: Sequence[Callable[[Results], dict[str, Chart]]] = (
     draw_accuracy,
     draw_backward,
@@ -1094,6 +1112,7 @@ PICTURES: Sequence[Callable[[Results], dict[str, Chart]]] = (
     draw_language_models,
     draw_outsiders,
     draw_evolved,
+    draw_ablation,
 )
 
 

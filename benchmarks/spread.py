@@ -16,9 +16,8 @@ import numpy as np
 import torch
 
 import wellposed as wp
-from accuracy import batch_of, descriptor, input_kinds
 from common import RESULTS, markdown, write
-from nets.catalogue import NETS, Net
+from nets.catalogue import NETS, Net, descriptor, input_kinds, net_batch
 
 STABLE = ("mlp50_relu", "mlp50_tanh", "cnn20_relu")  # for comparison
 DEFAULT = (*(name for name, net in NETS.items() if net.group == "unstable"), *STABLE)
@@ -39,11 +38,11 @@ COLUMNS = {
 def evaluate(net: Net, kind: str, draws: int, seed: int) -> dict[str, Any]:
     """Return the row of one net and input: percentiles over the nodes of predicted / measured spread."""
     torch.manual_seed(seed)
-    graph = wp.trace(net.build(), batch_of(net, kind, seed))
+    graph = wp.trace(net.build(), net_batch(net, kind, seed))
     told = descriptor(net, kind)
     plan = wp.plan(graph, inputs=told, seed=seed)
     predicted = wp.propagate(graph, inputs=told, weights=plan)
-    measured = wp.measure(graph, plan=plan, draws=draws, inputs=lambda i: batch_of(net, kind, seed + 1 + i), seed=seed)
+    measured = wp.measure(graph, plan=plan, draws=draws, inputs=lambda i: net_batch(net, kind, seed + 1 + i), seed=seed)
     names = [graph.values[v].name for node in graph if not node.op.is_view for v in node.outputs]
     found = {signal.name for signal in measured if signal.log2_std > 0} & {signal.name for signal in predicted}
     names = [name for name in names if name in found]

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+import torch
 from torch import nn
+
+import wellposed as wp
+from inputs import image_batch, image_profile, token_batch, white_batch
 
 from .cells import nas_bench_201
 from .gpt import GPT
@@ -84,3 +88,26 @@ def _nets() -> dict[str, Net]:
 
 
 NETS = _nets()
+
+
+def net_batch(net: Net, kind: str, seed: int) -> torch.Tensor:
+    """Return one batch of inputs for ``net``: white, image or tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (net.batch, *net.shape)
+    if kind == "tokens":
+        return token_batch(shape, net.classes, generator)
+    return image_batch(shape, generator) if kind == "image" else white_batch(shape, generator)
+
+
+def descriptor(net: Net, kind: str) -> wp.Input:
+    """Return what the predictor is told of the inputs that `net_batch` draws."""
+    if kind == "tokens":
+        return wp.Input.tokens(net.classes)
+    if kind == "image":
+        return wp.Input.image(image_profile(*net.shape[1:]))
+    return wp.Input.white()
+
+
+def input_kinds(net: Net) -> tuple[str, ...]:
+    """Return the inputs that a net is measured with."""
+    return {"picture": ("white", "image"), "tokens": ("tokens",), "vector": ("white",)}[net.kind]

@@ -131,11 +131,11 @@ def small(config: Any, depth: int = DEPTH) -> dict[str, Any]:
     return entries | OWN.get(config.model_type, {})
 
 
-def build(name: str) -> nn.Module:
-    """Return a small model of a type, with random weights."""
+def build(name: str, layers: int | None = None) -> nn.Module:
+    """Return a small model of a type, with random weights and so many layers, by default `DEPTH`."""
     transformers = zoo.import_library("transformers")
     default = transformers.AutoConfig.for_model(name)
-    config = transformers.AutoConfig.for_model(name, **small(default))
+    config = transformers.AutoConfig.for_model(name, **small(default, layers or DEPTH))
     architecture = transformers.AutoModelForCausalLM._model_mapping[type(config)]
     wanted = architecture.config_class
     if not isinstance(config, wanted):  # a model of several parts: its decoder is the language model
