@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Node
-from wellposed.signals.algebra.arithmetic import combine, multiply
+from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call, Pass
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.blocks import concatenate

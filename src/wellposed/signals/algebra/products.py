@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from wellposed.operators.product import Product
-from wellposed.signals.algebra.arithmetic import linear
+from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.causal_queries import Seen, common_of_seen, grouped, levels_of_seen, with_pairs
 from wellposed.signals.algebra.local_scales import sizes_after_attention
 from wellposed.signals.algebra.pointwise import apply_pointwise

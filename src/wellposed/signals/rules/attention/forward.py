@@ -15,7 +15,6 @@ import torch
 
 from wellposed.arrays import array_of
 from wellposed.graphs import Ref
-from wellposed.signals.algebra.arithmetic import broadcast, chosen, is_shut_out, mixture, operand, shut_out, within
 from wellposed.signals.algebra.causal_queries import (
     common_of_seen,
     flat_weights,
@@ -25,6 +24,9 @@ from wellposed.signals.algebra.causal_queries import (
     with_pairs,
 )
 from wellposed.signals.algebra.local_scales import sizes_after_attention
+from wellposed.signals.algebra.masked_scores import is_shut_out, shut_out
+from wellposed.signals.algebra.mixtures import chosen, mixture, within
+from wellposed.signals.algebra.operands import broadcast, operand
 from wellposed.signals.algebra.products import alike_after_attention, tilt
 from wellposed.signals.algebra.softmax import (
     Logits,

@@ -13,7 +13,7 @@ import torch
 
 from wellposed.graphs import Ref
 from wellposed.operators.product import Product, describe
-from wellposed.signals.algebra.arithmetic import multiply
+from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
     Gradients,

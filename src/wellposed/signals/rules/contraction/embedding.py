@@ -9,7 +9,7 @@ import torch
 
 from wellposed.arrays import array_of
 from wellposed.operators.views import view_of
-from wellposed.signals.algebra.arithmetic import operand
+from wellposed.signals.algebra.operands import operand
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.state import Marginal, State, make_state, rescaled
 from wellposed.signals.distributions.views import pooled

@@ -19,12 +19,13 @@ import torch
 from wellposed.arrays import array_of
 from wellposed.graphs import Ref
 from wellposed.operators.product import GROUPED, Product, describe
-from wellposed.signals.algebra.arithmetic import combine, linear
+from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.box_filters import filtered
 from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.algebra.local_scales import weighted_sizes
 from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.reduction import averaged
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.algebra.weighted import Likeness, Pairs, chance_likeness, fresh, scaled_weight, second_moments
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import broadcast, combine, linear, multiply, operand
+from wellposed.signals.algebra.affine import linear
+from wellposed.signals.algebra.elementwise_products import multiply
+from wellposed.signals.algebra.operands import broadcast, operand
 from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.spread import Spread, source
 from wellposed.signals.distributions.state import Link, Pointwise, Scaled, State, make_state

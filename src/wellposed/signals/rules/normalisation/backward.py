@@ -14,7 +14,7 @@ import numpy as np
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import describe
 from wellposed.operators.schema import plain_name
-from wellposed.signals.algebra.arithmetic import multiply
+from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
     Gradients,

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import combine, linear, multiply, operand
+from wellposed.signals.algebra.affine import linear
+from wellposed.signals.algebra.elementwise_products import multiply
+from wellposed.signals.algebra.operands import operand
 from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.state import Pointwise, State, make_state
 from wellposed.signals.registry import overloads, rule

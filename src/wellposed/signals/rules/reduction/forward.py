@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import combine, linear
+from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.pointwise import scalar_pointwise
 from wellposed.signals.algebra.reduction import averaged, axes_of, axis_after
 from wellposed.signals.algebra.statistics import as_mean_of_parts, jointly
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate, depend
 from wellposed.signals.distributions.expansion import marginal, sign_of

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import combine, linear, multiply
+from wellposed.signals.algebra.affine import linear
+from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import select

@@ -11,10 +11,11 @@ import torch
 
 from wellposed.arrays import array_of
 from wellposed.operators.views import Cut, Expand, Permute, Regroup, Steps, view_of, views
-from wellposed.signals.algebra.arithmetic import masked, operand, shut_out
 from wellposed.signals.algebra.expert_dispatch import remember_pick
 from wellposed.signals.algebra.linear_maps import from_sources, mapped, picked_links
 from wellposed.signals.algebra.local_scales import sizes_of_picks
+from wellposed.signals.algebra.masked_scores import masked, shut_out
+from wellposed.signals.algebra.operands import operand
 from wellposed.signals.algebra.skewed_views import followed
 from wellposed.signals.algebra.statistics import remember_parts
 from wellposed.signals.algebra.unfolding import unfolded

@@ -10,10 +10,14 @@ import torch
 
 from wellposed.arrays import array_of
 from wellposed.operators.writes import Box, Stretch, box_of
-from wellposed.signals.algebra.arithmetic import chosen, combine, filled, linear, mixture, multiply, operand
+from wellposed.signals.algebra.affine import linear
+from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.expert_dispatch import put_back
 from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.algebra.local_scales import sizes_of_picks
+from wellposed.signals.algebra.mixtures import chosen, mixture
+from wellposed.signals.algebra.operands import filled, operand
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.blocks import MOST_TIMES, concatenate, one_after_another, select

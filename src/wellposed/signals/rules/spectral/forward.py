@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from wellposed.operators.spectral import Transform, belongs_to_real, transform_of
-from wellposed.signals.algebra.arithmetic import operand
+from wellposed.signals.algebra.operands import operand
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import one_after_another
 from wellposed.signals.distributions.state import Ancestry, Layout, Marginal, Moments, State, make_state, weakest
