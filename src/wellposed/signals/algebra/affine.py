@@ -13,23 +13,18 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.expansion import gaussian_fluctuation
 from wellposed.signals.distributions.spread import STEADY, Spread
-from wellposed.signals.distributions.state import (
-    Ancestry,
-    Filters,
-    Link,
-    Marginal,
-    Moments,
-    Pointwise,
-    Scaled,
-    Standardised,
-    State,
-)
+from wellposed.signals.distributions.state import Ancestry, Filters, Link, Marginal, Moments, Pointwise, Scaled, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 
+LARGEST_RELATIVE_VARIANCE = 0.25
+"""Largest Var / E² of a divisor whose reciprocal is expanded. Chosen: its mean is 2 standard deviations away from 0."""
+
 
 def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
-    """Return scale * x + shift."""
+    """Return scale * x + shift, of the layout of x, with whatever x is known to be (a function of one tensor, a
+    statistic, a map, masked scores).
+    """
     if scale == 1.0 and shift == 0.0:
         return x
     if x.blocks:
@@ -53,16 +48,12 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         result = result.amended(linear_map=replace(x.linear_map, weights=scale * x.linear_map.weights))
     if shift == 0.0 or call.independent:
         return result
-    base, fn = result.gaussian_source()
-    if x.fn is not None and fn is not None and base.lengths == result.lengths:  # sigmoid(x) - 1/2 is small where x is
-        spread = apply_pointwise(call, base.amended(axes=result.axes), fn).spread
-    else:
-        spread = _shifted_spread(x, result, scale)
-    call.run.memo[key] = result = result.amended(spread=spread)
+    call.run.memo[key] = result = result.amended(spread=_shifted_spread(call, x, result, scale))
     return result
 
 
 def _linear_marginal(x: State, affine: Pointwise, scale: float, shift: float) -> Marginal:
+    """Return the shape of the marginal of scale * x + shift, and the function of one tensor that it is."""
     base, fn = x.base, None
     if x.fn is not None:
         fn = x.fn.then(affine)
@@ -79,16 +70,19 @@ def _norms_and_scores(call: Call, x: State, result: State, affine: Pointwise, sc
     if x.statistic is not None:
         result = result.amended(statistic=x.statistic.then(affine.call))
     if x.standardised is not None and shift == 0.0:
-        made = x.standardised
-        factor = made.factor.then(affine.call)
-        result = result.amended(standardised=Standardised(made.of, made.centred, factor))
+        result = result.amended(standardised=replace(x.standardised, factor=x.standardised.factor.then(affine.call)))
     if x.scores is not None:  # what is let through is changed alike; what is shut out stays so
         result = result.amended(scores=linear(call, x.scores, scale, shift), mask=x.mask if scale > 0.0 else None)
     return result
 
 
-def _shifted_spread(x: State, result: State, scale: float) -> Spread:
-    """Return the spread of scale * x + shift: the shift does not vary with x, which therefore counts for less."""
+def _shifted_spread(call: Call, x: State, result: State, scale: float) -> Spread:
+    """Return the spread of scale * x + shift over draws: the share of the second moment that the shift has does not
+    vary. Functions of one tensor have their own: sigmoid(x) - 1/2 is small where x is.
+    """
+    base, fn = result.gaussian_source()
+    if x.fn is not None and fn is not None and base.lengths == result.lengths:
+        return apply_pointwise(call, base.amended(axes=result.axes), fn).spread
     level = result.second_moment
     if level <= 0.0 or x.spread is STEADY:
         return x.spread
@@ -113,7 +107,7 @@ def reciprocal_of(call: Call, y: State) -> State | None:
     """
     with np.errstate(all="ignore"):
         relative = y.var / np.square(y.mean)
-    if not np.isfinite(relative).all() or float(relative.max(initial=0.0)) > 0.25:
+    if not np.isfinite(relative).all() or float(relative.max(initial=0.0)) > LARGEST_RELATIVE_VARIANCE:
         return None
     return pooled(y).with_moments(
         mean=(1 + relative) / y.mean,

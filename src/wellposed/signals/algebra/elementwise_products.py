@@ -9,10 +9,9 @@ import numpy as np
 import torch
 
 from wellposed.signals.algebra.affine import reciprocal_of, scaled
-from wellposed.signals.algebra.finite_width import alike_by_chance, alike_of_product
+from wellposed.signals.algebra.finite_width import finite_width_correlation_of_product, finite_width_covariance
 from wellposed.signals.algebra.linear_maps import times_known
-from wellposed.signals.algebra.local_scales import STEADY as STEADY_SIZES
-from wellposed.signals.algebra.local_scales import sizes_by_factor, sizes_of_product
+from wellposed.signals.algebra.local_scales import EVEN_SIZES, Sizes, sizes_by_factor, sizes_of_product
 from wellposed.signals.algebra.operands import (
     Recogniser,
     covariance_at_positions,
@@ -39,8 +38,8 @@ from wellposed.signals.integration.taps import times
 from wellposed.signals.integration.transport import Postponed, of_product, of_values
 from wellposed.signals.sampling.joint_sampling import can_run
 
-VARYING = 1e-3
-"""Share of the variance in a divisor's second moment from which on what it has in common with the dividend counts."""
+VARYING_DIVISOR = 1e-3
+"""Var / E[y²] of a divisor y from which on its dependence on the dividend counts. Chosen."""
 
 
 def multiply(call: Call, x: State, y: State) -> State:
@@ -59,9 +58,8 @@ def _with_constant(call: Call, x: State, constant: State) -> State | None:
 
 
 def divide(call: Call, x: State, y: State) -> State | None:
-    """Return x / y: of two functions of one tensor as one function, by a statistic of x for that of one draw, else
-    through the moments of the reciprocal; None where y comes too near to 0 for that, and where the two depend on one
-    another, y varies, and they can be drawn together.
+    """Return x / y: as one function of one tensor, standardised by its own statistic, or else x times 1 / y; None where
+    y comes too near to 0, and where the two depend on one another, y varies, and they can be drawn together.
     """
     one = (
         part_by_part(call, x, y, divide)
@@ -72,7 +70,7 @@ def divide(call: Call, x: State, y: State) -> State | None:
     if one is not None:
         return one
     together = x.roots & y.roots and can_run(call.run, call.node)
-    if together and kernels.average(y.var) > VARYING * y.second_moment:
+    if together and kernels.average(y.var) > VARYING_DIVISOR * y.second_moment:
         return None
     reciprocal = reciprocal_of(call, y)
     if reciprocal is None and sign_of(y) and not together:
@@ -85,9 +83,7 @@ def divide(call: Call, x: State, y: State) -> State | None:
 
 
 def _factor_times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) -> State | None:
-    """Return x y (x / y with ``inverse``) for a product x of which y is a statistic of one factor (x = a b, a / |a|
-    being known: a signal that is given another one's size); None elsewhere.
-    """
+    """Return x y (x / y with ``inverse``) for a product x = a b and a statistic y of a, as (a y) b; None elsewhere."""
     if y.statistic is None or x.factors is None or x.factors[2] != x.layout:
         return None
     a, b, _ = x.factors
@@ -139,43 +135,35 @@ PRODUCTS: tuple[Recogniser, ...] = (
 
 
 def _product_of_moments(call: Call, x: State, y: State) -> State:
+    """Return x y from means, variances and covariance kernels, in the common atoms of both: exact for two Gaussians of
+    covariance C, with E[x y] = m_x m_y + C and Var = v_x v_y + m_x² v_y + m_y² v_x + C² + 2 m_x m_y C (Isserlis 1918).
+    """
     p, q, layout = align(x, y)
     mean = p.mean * q.mean
     var = p.var * q.var + p.mean**2 * q.var + q.mean**2 * p.var
     of_x, of_y = covariances([p, q])
-    sizes, together = (STEADY_SIZES, np.zeros(())) if call.independent else sizes_of_product(x, y, p, q)
+    sizes, together = (EVEN_SIZES, np.zeros(())) if call.independent else sizes_of_product(x, y, p, q)
     squared_x, squared_y = (kernels.autocorrelation(part.mean, of_x.shape) for part in (p, q))
     kernel = of_x * of_y + squared_x * of_y + squared_y * of_x
-    by_chance = alike_by_chance(call, x, y, of_x, of_y, layout)
+    by_chance = finite_width_covariance(call, x, y, of_x, of_y, layout)
     kernel = kernel if by_chance is None else kernels.total(kernel, by_chance)
     cross = cross_covariance(call, x, y, p, q)
     if cross is not None:
         c = covariance_at_positions(cross, np.sqrt(p.var) * np.sqrt(q.var))
         kernel = kernels.total(kernel, cross**2, 2 * kernels.average(mean) * cross)
         mean, var = mean + c, var + c * c + 2 * p.mean * q.mean * c
-    if together.any():  # where one is large, so is the other
-        kernel, others = kernels.common(kernel, together)
-        kernel = kernel * (1.0 + others)
-        var = var + float(together.ravel()[0]) * (p.var + p.mean**2) * (q.var + q.mean**2)
-    var = np.maximum(var, 0.0)
-    alike = alike_of_product(call, (x, y), (p, q), layout, kernels.average(var))
-    shape, made = sizes.marginal(False), _marginal_of_product(call, x, y, cross is None)
+    kernel, var = _with_common_scales(kernel, np.asarray(var), together, p, q)
+    alike = finite_width_correlation_of_product(call, (x, y), (p, q), layout, kernels.average(var))
+    marginal_of = _marginal_of_product(call, x, y, cross is None)
+    by_factor = None
     if cross is None and not call.independent:
         by_factor = sizes_by_factor(call, x, y, p, q) or sizes_by_factor(call, y, x, q, p)
-        shape, made = (shape, made) if by_factor is None else (by_factor.marginal(True), Marginal(True))
-    even = (0.0 if kernels.nonzero(q.var) else x.equal_norm_inverse_dim) or (
-        0.0 if kernels.nonzero(p.var) else y.equal_norm_inverse_dim
-    )
     result = State(
         layout,
-        Moments(mean, var, kernels.correlation(kernel, var), alike, even),
+        Moments(mean, var, kernels.correlation(kernel, var), alike, _equal_norm_of_product(x, y, p, q)),
         tag=weakest(x.tag, y.tag),
-        marginal=replace(made, local_scales=shape.local_scales, local_scale_sources=shape.local_scale_sources),
-        ancestry=Ancestry(
-            _links_of_product(x, y, p, q),
-            x.roots | y.roots,
-            _scale_parameter_of_product(x, y),
-        ),
+        marginal=_with_local_scales(marginal_of, sizes) if by_factor is None else by_factor.marginal(True),
+        ancestry=Ancestry(_links_of_product(x, y, p, q), x.roots | y.roots, _scale_parameter_of_product(x, y)),
         spread=_spread_of_product(call, x, y, of_x, of_y, layout.lengths),
     )
     if result.roots & REPEATED and p.dims is not None and q.dims is not None:
@@ -185,9 +173,32 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
     return result.amended(factors=(x, y, result.layout)) if by_group else result
 
 
+def _with_common_scales(kernel: Array, var: Array, together: Array, p: Aligned, q: Aligned) -> tuple[Array, Array]:
+    """Return covariance kernel and variance of a product of factors whose local scales have the covariance kernel
+    ``together``.
+    """
+    if together.any():
+        kernel, others = kernels.common(kernel, together)
+        kernel = kernel * (1.0 + others)
+        var = var + float(together.ravel()[0]) * (p.var + p.mean**2) * (q.var + q.mean**2)
+    return kernel, np.maximum(var, 0.0)
+
+
+def _with_local_scales(marginal_of: Marginal, sizes: Sizes) -> Marginal:
+    """Return a shape with the local scales of these sizes."""
+    made = sizes.marginal(False)
+    return replace(marginal_of, local_scales=made.local_scales, local_scale_sources=made.local_scale_sources)
+
+
+def _equal_norm_of_product(x: State, y: State, p: Aligned, q: Aligned) -> float:
+    """Return 1 / D of tokens of equal norm in D dimensions that known numbers multiply; 0 of other products."""
+    of_x, of_y = ((0.0 if kernels.nonzero(other.var) else s.equal_norm_inverse_dim) for s, other in ((x, q), (y, p)))
+    return of_x or of_y
+
+
 def _links_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Link, ...]:
-    """Return the links of a product to its factors; known numbers along one atom (1 / n for a mean of the first n)
-    weigh each position by its own.
+    """Return the links of a product to its factors; by known numbers along one atom (1 / n for a mean of the first n),
+    each position is linked with its own weight.
     """
     for one, own, known in ((x, p, q), (y, q, p)):
         varying = [i for i, n in enumerate(known.mean.shape) if n > 1]
@@ -207,7 +218,9 @@ def _slope(means: Array, var: Array) -> float:
 
 
 def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array, sizes: tuple[int, ...]) -> Spread:
-    """Return the spread of x y: logarithms add up; where large squares meet large ones is another draw's matter."""
+    """Return the spread of x y over draws: logarithms of scales add up, and the mean product of squares varies on its
+    own; ``of_x`` and ``of_y`` are covariance kernels over atoms of these ``sizes``.
+    """
     spread = x.spread + y.spread
     if not (x.own.amounts.size and y.own.amounts.size) or x.own.start == y.own.start:
         return spread

@@ -170,7 +170,7 @@ def _tamed(fn: Pointwise, mean: float, std: float) -> Pointwise:
                 return fn
     far = np.abs(NODES)
     inner = float(np.median(values[far <= 1.0]))
-    reach = next((r for r in REACHES if values[far <= r].max() <= STEEP * inner), REACHES[-1])
+    reach = next((r for r in POLE_CUTS if values[far <= r].max() <= LARGEST_RATIO * inner), POLE_CUTS[-1])
     low, high = mean - reach * std, mean + reach * std
     return fn.clipped(low, high)
 
@@ -231,12 +231,12 @@ def scaled_state(state: State, factor: float) -> State:
     return state.with_moments(var=state.var * factor * factor, links=links, blocks=())
 
 
-REACHES = (3.0, 2.0, 1.0)
-"""Where a function with a pole is cut, in standard deviations from the mean: as far out as it stays tame."""
-STEEP = 50.0
-"""How many times its median a tame function may reach."""
-MOST = 4
-"""Independent terms of one gradient that are kept apart."""
+POLE_CUTS = (3.0, 2.0, 1.0)
+"""Standard deviations from the mean at which a function with a pole is cut: the first at which it is tame. Chosen."""
+LARGEST_RATIO = 50.0
+"""How many times its median a tame function may reach. Chosen."""
+MOST_GRADIENT_TERMS = 4
+"""Independent terms of one gradient that are kept apart. Chosen for cost."""
 
 
 def gathered(call: Adjoint, terms: Sequence[Term]) -> list[Term]:
@@ -259,7 +259,7 @@ def gathered(call: Adjoint, terms: Sequence[Term]) -> list[Term]:
         others = [other for other in apart if _dependent(call, term.core, other.core)]
         apart = [other for other in apart if other not in others]
         apart.append(total(call, [*others, term]))
-    return apart if len(apart) <= MOST else [total(call, apart)]
+    return apart if len(apart) <= MOST_GRADIENT_TERMS else [total(call, apart)]
 
 
 def _dependent(call: Adjoint, x: State, y: State) -> bool:

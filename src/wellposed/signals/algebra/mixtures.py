@@ -24,15 +24,18 @@ from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.sampling.samples import outside
 
-SMALL = 1 << 12
-
-
-PAIRS = 1 << 16
-"""Most elements of a mask that is followed position by position, and of one over pairs of times that decay."""
+LARGEST_MASK = 1 << 12
+"""Most elements of a mask that is followed position by position. Chosen for cost."""
+LARGEST_MASK_OF_DECAYS = 1 << 16
+"""Most elements of a mask over pairs of times, by which a decay is followed. Chosen for cost: 256 times."""
+FAR_BELOW = (-30.0, -300.0)
+"""Arguments at which a function is tried for whether it vanishes far below 0. Chosen: exp(-30) is 1e-13."""
+VANISHED = 1e-9
+"""Magnitude below which a function has vanished there. Chosen: far above exp(-30), far below any signal."""
 
 
 def extreme(call: Call, x: State, y: State, sign: float) -> State:
-    """Return the larger of two tensors (the smaller with ``sign`` -1): x plus what y has beyond it, relu(y - x)."""
+    """Return max(x, y) = x + relu(y - x) (with ``sign`` -1, min(x, y)), by position, of the call's shape."""
     if sign * x.pooled_mean < sign * y.pooled_mean:  # from the nearer one: a running maximum starts at -1e38
         x, y = y, x
     relu = Pointwise(("beyond", sign), lambda t: sign * torch.relu(sign * t))
@@ -69,7 +72,13 @@ def mixture(call: Call, x: State, y: State, share: float) -> State:
     )
 
 
-def within(call: Call, x: State, kept: torch.Tensor, number: float, most: int = SMALL) -> State | None:
+def overwritten(call: Call, target: State, source: State, share: float) -> State:
+    """Return a tensor of which a share, taken for random positions, is overwritten by elements of a source."""
+    whole = make_state(target.shape, source.pooled_mean, source.pooled_var, roots=source.roots, tag=source.tag)
+    return mixture(call, whole, target, min(share, 1.0))
+
+
+def within(call: Call, x: State, kept: torch.Tensor, number: float, most: int = LARGEST_MASK) -> State | None:
     """Return x where ``kept`` holds and a number elsewhere, position by position; None of large masks."""
     if kept.numel() > most or call.independent:
         return None
@@ -85,20 +94,19 @@ def _by_position(mask: torch.Tensor) -> State:
 
 
 def function_within(call: Call, x: State, function: Pointwise) -> State | None:
-    """Return f of scores that a mask shuts out: what f makes of those inside, with 0 elsewhere for f that is 0 far
-    below (exp), or as masked scores again for f that stays far below (a clamp); None for others.
+    """Return f(x) of masked scores x: f of the scores inside the mask, and outside of it 0 for a function that vanishes
+    far below 0 (exp), or masked scores again for one that stays far below (a clamp); None of other functions.
     """
     if x.mask is None or x.scores is None or x.scores.shape != x.shape:
         return None
-    far = function(np.array([-30.0, -300.0, outside(x)]))
-    if np.isfinite(far[:2]).all() and np.abs(far[:2]).max() < 1e-9:
+    far = function(np.array([*FAR_BELOW, outside(x)]))
+    if np.isfinite(far[:2]).all() and np.abs(far[:2]).max() < VANISHED:
         scores = x.scores  # by position, what is shut out may be of another size: rates that grow in place of decays
-        inside = within(call, scores, x.mask, 0.0, PAIRS) if scores.mean.size > 1 else None
+        inside = within(call, scores, x.mask, 0.0, LARGEST_MASK_OF_DECAYS) if scores.mean.size > 1 else None
         if inside is not None and sign_of(inside) < 0:  # positions that are integrated together may differ a little
             function = function.clipped(-math.inf, 0.0)
-        return within(
-            call, apply_pointwise(call, inside or scores, function), x.mask, 0.0, SMALL if inside is None else PAIRS
-        )
+        most = LARGEST_MASK if inside is None else LARGEST_MASK_OF_DECAYS
+        return within(call, apply_pointwise(call, inside or scores, function), x.mask, 0.0, most)
     if far[2] <= MASKED:
         return shut_out(apply_pointwise(call, x.scores, function), x.mask, float(far[2]))
     return None

@@ -53,8 +53,8 @@ def first_recognised(table: tuple[Recogniser, ...], call: Call, x: State, y: Sta
 
 
 def operand(call: Call, value: Any) -> State | float:
-    """Return an operand as a number or a state (masks and constants become states of their values; complex numbers
-    count by their size, as complex signals do).
+    """Return an operand as a number or a state. Known tensors become states of their values, and complex numbers count
+    by their magnitude, as complex signals do.
     """
     if isinstance(value, State):
         # a constant is a number only where it broadcasts against the other operand
@@ -128,14 +128,7 @@ def slice_by_slice(call: Call, x: State, y: State, operate: Operation) -> State 
     The slices of the result keep the covariances that they have with one another. A stack holds slices of width 1.
     """
     shape = call.shape()
-    stacks = [
-        one
-        for one, other in ((x, y), (y, x))
-        if len(one.axes) == len(shape)
-        and (
-            depend(one.blocks) or (1 < len(one.blocks) <= MOST_PARTS and any(b.roots & other.roots for b in one.blocks))
-        )
-    ]
+    stacks = [one for one, other in ((x, y), (y, x)) if len(one.axes) == len(shape) and _shares_sources(one, other)]
     if call.independent or not stacks:
         return None
     axis, count = stacks[0].block_axis, len(stacks[0].blocks)
@@ -145,6 +138,13 @@ def slice_by_slice(call: Call, x: State, y: State, operate: Operation) -> State 
     pairs = zip(_slices(x, axis - len(shape), count), _slices(y, axis - len(shape), count), strict=True)
     parts = [operate(part, p, q) for p, q in pairs]
     return None if any(p is None for p in parts) else concatenate([p for p in parts if p is not None], axis)
+
+
+def _shares_sources(stack: State, other: State) -> bool:
+    """Whether some parts of a stack depend on one another, or on the other operand."""
+    return depend(stack.blocks) or (
+        1 < len(stack.blocks) <= MOST_PARTS and any(block.roots & other.roots for block in stack.blocks)
+    )
 
 
 def _slices(x: State, axis: int, count: int) -> list[State]:

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from wellposed.signals.algebra.affine import linear
-from wellposed.signals.algebra.linear_maps import difference, of_pairs
-from wellposed.signals.algebra.local_scales import STEADY as STEADY_SIZES
-from wellposed.signals.algebra.local_scales import sizes_of_sum
+from wellposed.signals.algebra.linear_maps import differences_of_running_sum, sum_of_maps
+from wellposed.signals.algebra.local_scales import EVEN_SIZES, sizes_of_sum
 from wellposed.signals.algebra.masked_scores import masked
 from wellposed.signals.algebra.operands import (
     Recogniser,
@@ -37,7 +36,7 @@ from wellposed.signals.integration.transport import of_sum
 
 
 def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
-    """Return a x + b y, with what the two have in common (signals that share an ancestor do not add like strangers)."""
+    """Return a x + b y, with the covariance of the two (signals that share an ancestor are not independent)."""
     recognised = first_recognised(SUMS, call, x, y, a, b)
     if recognised is not None:
         return recognised
@@ -162,23 +161,28 @@ SUMS: tuple[Recogniser, ...] = (
     ),
     Recogniser(
         "maps of one tensor",
-        lambda call, x, y, a, b: difference(x, y, a, b),
+        lambda call, x, y, a, b: sum_of_maps(x, y, a, b),
         "Two linear maps of one tensor sum to a third; the sum of moments keeps no pairs of positions.",
     ),
     Recogniser(
         "differences of one running sum",
-        lambda call, x, y, a, b: of_pairs(x, y, a) if a == -b else None,
+        lambda call, x, y, a, b: differences_of_running_sum(x, y, a) if a == -b else None,
         "Position i less position j sums what lies between, and its variance grows with |i - j|.",
     ),
 )
 """What a sum may be, in the order in which `combine` tries it; a sum of none of these has the sum of the moments."""
 
 
-LITTLE = 1e-3
-"""Share of a sum's variance below which a part leaves its shape as it is."""
+SMALL_SHARE = 1e-3
+"""Share of a sum's variance up to which a part does not change the shape of its distribution. Chosen."""
+NOTHING_LEFT = 1e-12
+"""Second moment of a difference, relative to those of its parts, up to which it is rounding. Chosen."""
 
 
 def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State:
+    """Return a x + b y from means, variances and covariance kernels, in the common atoms of both: covariances between
+    the two add 2 a b Cov(x, y), and a sum of Gaussians is Gaussian.
+    """
     p, q, layout = align(x, y)
     mean = a * p.mean + b * q.mean
     var = a * a * p.var + b * b * q.var
@@ -190,44 +194,37 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
         kernel = kernels.total(kernel, 2 * a * b * cross)
     first, second = a * a * kernels.average(p.var), b * b * kernels.average(q.var)
     level = kernels.average(var)
-    little, shares = LITTLE * level, (a * a * p.var, b * b * q.var)
+    little, shares = SMALL_SHARE * level, (a * a * p.var, b * b * q.var)
     if cross is not None and level > 0.0:
-        share, _ = _shared(first, second, level)
+        share, _ = _share_of_power(first, second, level)
         shares = (share * var, (1.0 - share) * var)
     alike = alike_of_parts(zip((x, y), shares, strict=True), var)
     gauss = (x.gauss or first <= little) and (y.gauss or second <= little)
     transport = None
     if cross is None and not gauss and call.wants_marginal and mean.size:
         transport = of_sum(a * marginal(x), b * marginal(y))
-    sizes = STEADY_SIZES
+    sizes = EVEN_SIZES
     if not call.independent and kernels.average(mean * mean) <= little:
         sizes = sizes_of_sum(call, x, y, p, q, first, second)
     result = State(
         layout,
         Moments(mean, var, kernels.correlation(kernel, var), alike),
         tag=weakest(x.tag, y.tag),
-        marginal=replace(_shifted(x, y, p, q) or sizes.marginal(gauss), transport=transport),
+        marginal=replace(_marginal_beside_known(x, y, p, q) or sizes.marginal(gauss), transport=transport),
         ancestry=Ancestry(links_of([(x, p, a), (y, q, b)]), x.roots | y.roots),
     )
-    result = (
-        result
-        if call.independent
-        else result.amended(spread=_spread_of_sum(call, ((x, p, a, of_x), (y, q, b, of_y)), result))
-    )
+    if not call.independent:
+        result = result.amended(spread=_spread_of_sum(call, ((x, p, a, of_x), (y, q, b, of_y)), result))
     return expand(result, call.shape())
 
 
-def _shifted(x: State, y: State, p: Aligned, q: Aligned) -> Marginal | None:
-    """Return the shape of a signal's marginal after known numbers are added (a bias of its own for each channel): the
-    local scale is that of what varies about them. None of other sums.
+def _marginal_beside_known(x: State, y: State, p: Aligned, q: Aligned) -> Marginal | None:
+    """Return the marginal of a signal plus known numbers (a bias for each channel): it keeps the signal's local scale;
+    None of other sums.
     """
-    for one, own, other in ((x, p, q), (y, q, p)):
-        if (
-            own.local_scales is not None
-            and one.fn is None
-            and kernels.nonzero(own.var)
-            and not kernels.nonzero(other.var)
-        ):
+    for one, own, known in ((x, p, q), (y, q, p)):
+        scaled_signal = own.local_scales is not None and one.fn is None and kernels.nonzero(own.var)
+        if scaled_signal and not kernels.nonzero(known.var):
             return Marginal(one.gauss, local_scales=own.local_scales, local_scale_sources=one.local_scale_sources)
     return None
 
@@ -235,15 +232,15 @@ def _shifted(x: State, y: State, p: Aligned, q: Aligned) -> Marginal | None:
 def _spread_of_sum(
     call: Call, parts: tuple[tuple[State, Aligned, float, Array], tuple[State, Aligned, float, Array]], result: State
 ) -> Spread:
-    """Return the spread of a x + b y: each counts with its share of the second moment, and what lies between them, 2 a
-    b x y, varies from draw to draw of its own. Each part is a state, as aligned, its factor, and its covariance kernel.
+    """Return the spread of a x + b y over draws: each part counts with its share of the second moment, and the cross
+    term 2 a b x y has a variance of its own. Each part is (state, its alignment, factor, covariance kernel).
     """
     (x, p, a, of_x), (y, q, b, of_y) = parts
     if x.spread is STEADY and y.spread is STEADY:
         return STEADY
     level = result.second_moment
     first, second = a * a * kernels.average(p.var + p.mean**2), b * b * kernels.average(q.var + q.mean**2)
-    if level <= 1e-12 * (first + second):  # what remains of a difference is rounding
+    if level <= NOTHING_LEFT * (first + second):
         return STEADY
     of_x, of_y = of_x * (a * a / level), of_y * (b * b / level)
     mean_x, mean_y = (
@@ -251,8 +248,8 @@ def _spread_of_sum(
         for c, part in ((a, p), (b, q))
     )
     between = of_x * of_y + mean_x * of_y + mean_y * of_x
-    share, slope = _shared(first, second, level)
-    if slope:  # what the smaller one and the rest have between them
+    share, slope = _share_of_power(first, second, level)
+    if slope:  # the cross term of the smaller one and of what the larger one has beside it
         small, whole, large = (of_y, of_y + mean_y, of_x) if first > second else (of_x, of_x + mean_x, of_y)
         between = (1.0 + slope) ** 2 * whole * np.maximum(large - slope**2 * small, 0.0)
     mixed = float(kernels.pair_mean(4.0 * between, result.lengths).ravel()[0])
@@ -261,13 +258,12 @@ def _spread_of_sum(
     return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
 
 
-def _shared(first: float, second: float, level: float) -> tuple[float, float]:
-    """Return the share that the first of two summands has of the power of their sum, ``level``, given the power of each
-    by itself, and the slope of the larger one on the other where it is taken to be made of that, else 0.
+def _share_of_power(first: float, second: float, level: float) -> tuple[float, float]:
+    """Return the share that the first of two summands has of the second moment ``level`` of their sum, given the second
+    moment of each, and the slope of the larger summand on the smaller one where it is regressed on that, else 0.
 
-    What the two have in common is shared equally. Where that would leave one of them less than nothing (a small
-    difference of what is nearly alike), the larger one is a multiple of the other, which goes along with it, and a rest
-    that is as the larger one is.
+    Each has half of their cross term. Where one's share would be negative (a small difference of two that are nearly
+    alike), the larger is a multiple of the smaller, and counts as that one does, plus a rest of its own.
     """
     share = 0.5 + 0.5 * (first - second) / level
     if 0.0 <= share <= 1.0:

@@ -30,7 +30,7 @@ from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction.embedding import looked_up as rows_of_table
-from wellposed.signals.rules.contraction.forward import PRODUCTS, contract, is_weight, swapped
+from wellposed.signals.rules.contraction.forward import PRODUCTS, contract, is_weight
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 _UP = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}
@@ -49,7 +49,7 @@ def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -
         return None
     states = _operands(call, args, kwargs)
     if is_weight(call, product.left) and not is_weight(call, product.right) and product.window is None:
-        product = swapped(product)
+        product = product.swapped()
     if product.left not in states or product.right not in states:
         return None
     if is_weight(call, product.right):
@@ -99,7 +99,7 @@ def _by_data_and_weight(
 def _by_signals(call: Adjoint, term: Term, states: dict[int, State], product: Product) -> list[tuple[int, Term]]:
     """The gradients with respect to two signals that are multiplied: the result's gradient times the other signal."""
     gradient = scaled_state(settled(call, term), product.scale)
-    sides = (product, swapped(product))
+    sides = (product, product.swapped())
     return [
         (side.left, Term(_by_data(call, gradient, states[side.right], side, states[side.left].shape)))
         for side in sides

@@ -151,12 +151,7 @@ def _shutting(value: State | float) -> float | None:
 
 @rule(
     overloads(
-        "maximum.default",
-        "minimum.default",
-        "fmod.Scalar",
-        "remainder.Scalar",
-        "atan2.default",
-        "pow.Tensor_Tensor",
+        "maximum.default", "minimum.default", "fmod.Scalar", "remainder.Scalar", "atan2.default", "pow.Tensor_Tensor"
     ),
     tag="approximate",
     source="definition",
