@@ -26,7 +26,7 @@ from wellposed.signals.distributions.state import Layout, State, evaluated
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.rules.contraction.convolution import WIDE, energy_kernel
+from wellposed.signals.rules.contraction.filters import WIDE, energy_kernel
 
 
 def multiply_weight(

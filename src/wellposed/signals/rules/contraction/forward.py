@@ -28,8 +28,9 @@ from wellposed.signals.distributions.state import State, make_state, weakest
 from wellposed.signals.distributions.views import unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.contraction.convolution import convolve, steps_of
+from wellposed.signals.rules.contraction.convolution import convolve
 from wellposed.signals.rules.contraction.dense import multiply_weight
+from wellposed.signals.rules.contraction.filters import steps_of
 from wellposed.signals.sampling.constant_folding import numbers
 
 PRODUCTS = [*GROUPED, *overloads(

@@ -37,7 +37,7 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.quadratic import Inverse
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction.backward import FILTERS
-from wellposed.signals.rules.contraction.convolution import inverse_of_filters
+from wellposed.signals.rules.contraction.filters import inverse_of_filters
 from wellposed.signals.rules.contraction.forward import is_weight
 from wellposed.signals.rules.shape.backward import source
 
