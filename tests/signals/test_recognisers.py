@@ -107,5 +107,17 @@ def test_every_entry_is_needed(monkeypatch, table, name):
         verify(None, cases[name])
 
 
+@pytest.mark.parametrize(("table", "name"), ENTRIES)
+def test_only_a_mask_has_to_come_before_others(monkeypatch, table, name):
+    module, cases = TABLES[table]
+    entries = getattr(module, table)
+    monkeypatch.setattr(module, table, tuple(sorted(entries, key=lambda entry: entry.name == name)))
+    if name == "scores and a mask":
+        with pytest.raises(AssertionError, match="is not what its rule says"):
+            verify(None, cases[name])
+    else:
+        verify(None, cases[name])
+
+
 def test_no_case_outlives_its_entry():
     assert {(table, name) for table, (_, cases) in TABLES.items() for name in cases} == set(ENTRIES)

@@ -128,10 +128,11 @@ PRODUCTS: tuple[Recogniser, ...] = (
     Recogniser(
         "a stack",
         lambda call, x, y: slice_by_slice(call, x, y, multiply),
-        "Slices of a stack keep what they have in common; last, as a stack may be one of the above as a whole.",
+        "Slices of a stack keep their covariances with one another; moments take the stack for one tensor.",
     ),
 )
-"""What a product may be, in the order in which `multiply` tries it; one of none of these has the product of moments."""
+"""What a product may be, in the order in which `multiply` tries it; one of none of these has the product of moments.
+The entries hardly meet, and what is cheap to tell comes early."""
 
 
 def _product_of_moments(call: Call, x: State, y: State) -> State:

@@ -152,7 +152,7 @@ SUMS: tuple[Recogniser, ...] = (
     Recogniser(
         "a stack",
         _of_slices,
-        "Slices of a stack keep what they have in common; before the statistics, which take a stack for one tensor.",
+        "Slices of a stack keep their covariances with one another; the sum of moments takes the stack for one tensor.",
     ),
     Recogniser(
         "a tensor less its mean",
@@ -170,9 +170,8 @@ SUMS: tuple[Recogniser, ...] = (
         "Position i less position j sums what lies between, and its variance grows with |i - j|.",
     ),
 )
-"""What a sum may be, in the order in which `combine` tries it; a sum of none of these has the sum of the moments."""
-
-
+"""What a sum may be, in the order in which `combine` tries it; a sum of none of these has the sum of the moments.
+A mask comes first, as its state is that of a number; the others hardly meet, and what is cheap to tell comes early."""
 SMALL_SHARE = 1e-3
 """Share of a sum's variance up to which a part does not change the shape of its distribution. Chosen."""
 NOTHING_LEFT = 1e-12
