@@ -75,9 +75,16 @@ def operand(call: Call, value: Any) -> State | float:
     return float(value)
 
 
-def filled(call: Call, value: State | float) -> State:
-    """Return an operand as a state, a number as that of a tensor that holds it everywhere."""
-    return value if isinstance(value, State) else make_state(call.shape(), value, 0.0)
+def filled(call: Call, value: Any) -> State:
+    """Return an operand as a state, a number as that of a tensor of the call's shape that holds it everywhere."""
+    given = operand(call, value)
+    return given if isinstance(given, State) else make_state(call.shape(), given, 0.0)
+
+
+def as_state(call: Call, value: Any) -> State:
+    """Return an operand as a state, a number as that of a tensor without axes."""
+    given = operand(call, value)
+    return given if isinstance(given, State) else make_state((), given, 0.0)
 
 
 def broadcast(call: Call, value: State | float, shape: tuple[int, ...]) -> State:

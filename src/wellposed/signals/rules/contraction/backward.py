@@ -30,7 +30,7 @@ from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction.embedding import looked_up as rows_of_table
-from wellposed.signals.rules.contraction.forward import PRODUCTS, contract, is_weight
+from wellposed.signals.rules.contraction.forward import PRODUCTS, contract, is_weight, operand_states
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 _UP = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}
@@ -47,7 +47,7 @@ def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -
     term, product = gradients[0], describe(call.graph, call.node)
     if term is None or product is None:
         return None
-    states = _operands(call, args, kwargs)
+    states = operand_states(call, args, kwargs)
     if is_weight(call, product.left) and not is_weight(call, product.right) and product.window is None:
         product = product.swapped()
     if product.left not in states or product.right not in states:
@@ -62,23 +62,6 @@ def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -
         whole = Term(scaled_state(settled(call, term), product.bias_scale))
         sent.append((product.bias, _by_bias(call, whole, product)))
     return sent
-
-
-def _operands(call: Adjoint, args: Any, kwargs: Any) -> dict[int, State]:
-    """Return the states of the operator's tensors, by the ids of their values."""
-    states: dict[int, State] = {}
-
-    def walk(raw: Any, resolved: Any) -> None:
-        if isinstance(raw, Ref) and isinstance(resolved, State):
-            states[raw.value] = resolved
-        elif isinstance(raw, (list, tuple)):
-            for a, b in zip(raw, resolved, strict=True):
-                walk(a, b)
-
-    walk(call.node.args, args)
-    for key, value in kwargs.items():
-        walk(call.node.kwargs[key], value)
-    return states
 
 
 def _by_data_and_weight(

@@ -51,7 +51,7 @@ def is_weight(call: Call, value: int) -> bool:
 def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     """A product of two tensors with axes summed; a parameter-derived operand is the weight."""
     product = describe(call.graph, call.node)
-    states = _operand_states(call, args, kwargs)
+    states = operand_states(call, args, kwargs)
     if product is None:
         return _of_factors(call, states)
     if product.left not in states or product.right not in states:
@@ -217,23 +217,21 @@ def _with_common_part(call: Call, result: State, data: State, product: Product, 
     return combine(call, result, common, 1.0, 1.0)
 
 
-def _operand_states(call: Call, args: Any, kwargs: Any) -> dict[int, State]:
-    """Return the states among an operator's arguments, by the value that has them."""
+def operand_states(call: Call, args: Any, kwargs: Any) -> dict[int, State]:
+    """Return the states among an operator's arguments, or in lists among them, by the value that has them."""
     states: dict[int, State] = {}
-    _collect(call.node.args, args, states)
-    for key, value in call.node.kwargs.items():
-        _collect(value, kwargs[key], states)
+
+    def collect(raw: Any, resolved: Any) -> None:
+        if isinstance(raw, Ref) and isinstance(resolved, State):
+            states[raw.value] = resolved
+        elif isinstance(raw, (list, tuple)):
+            for a, b in zip(raw, resolved, strict=True):
+                collect(a, b)
+
+    collect(call.node.args, args)
+    for key, value in kwargs.items():
+        collect(call.node.kwargs[key], value)
     return states
-
-
-def _collect(raw: Any, resolved: Any, into: dict[int, State]) -> None:
-    """Put the states of an argument, or of the arguments in a list, ``into`` a table by value."""
-    if isinstance(raw, Ref):
-        if isinstance(resolved, State):
-            into[raw.value] = resolved
-    elif isinstance(raw, (list, tuple)):
-        for a, b in zip(raw, resolved, strict=True):
-            _collect(a, b, into)
 
 
 def _centred_bias(call: Call, product: Product, data: State) -> bool:

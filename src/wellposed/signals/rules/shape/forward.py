@@ -11,7 +11,7 @@ import torch
 from wellposed.operators.views import Cut, Expand, Permute, Regroup, Steps, view_of, views
 from wellposed.signals.algebra.linear_maps import from_sources, mapped, picked_links
 from wellposed.signals.algebra.masked_scores import masked
-from wellposed.signals.algebra.operands import operand
+from wellposed.signals.algebra.operands import as_state
 from wellposed.signals.algebra.skewed_views import followed
 from wellposed.signals.algebra.statistics import remember_parts
 from wellposed.signals.context.arguments import known_state
@@ -149,12 +149,7 @@ def _with_own_chance(call: Call, whole: State, part: State) -> State:
 @rule(overloads("broadcast_tensors.default"), source="definition", tensors=True, pairs=True)
 def broadcast(call: Call, tensors: Any) -> tuple[State, ...]:
     """Every tensor expanded to their common shape."""
-    return tuple(expand(_as_state(call, t), call.shape(i)) for i, t in enumerate(tensors))
-
-
-def _as_state(call: Call, value: Any) -> State:
-    given = operand(call, value)
-    return given if isinstance(given, State) else make_state((), given, 0.0)
+    return tuple(expand(as_state(call, t), call.shape(i)) for i, t in enumerate(tensors))
 
 
 @rule(
@@ -166,7 +161,7 @@ def _as_state(call: Call, value: Any) -> State:
 )
 def cat(call: Call, tensors: Any, dim: int = 0) -> State:
     """Tensors one after another."""
-    parts = [_as_state(call, t) for t in tensors]
+    parts = [as_state(call, t) for t in tensors]
     rank = len(call.shape())
     parts = [p for p in parts if len(p.axes) == rank and p.shape[dim] > 0]
     whole = _merged(call, concatenate(parts, dim, between=call.covariance if len(parts) > MOST_PARTS else None))
@@ -186,7 +181,7 @@ def stack(call: Call, tensors: Any, dim: int = 0) -> State:
     at = dim % rank
     parts = []
     for tensor in tensors:
-        state = _as_state(call, tensor)
+        state = as_state(call, tensor)
         parts.append(reshape(state, (*state.shape[:at], 1, *state.shape[at:])))
     return concatenate(parts, at, between=call.covariance if len(parts) > MOST_PARTS else None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from wellposed.signals.algebra.expert_dispatch import put_back
 from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.algebra.local_scales import sizes_of_picks
 from wellposed.signals.algebra.mixtures import overwritten
-from wellposed.signals.algebra.operands import filled, operand
+from wellposed.signals.algebra.operands import filled
 from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import select
@@ -27,32 +28,28 @@ from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.shape.picks import names_along
 from wellposed.signals.sampling.samples import sample_operator
 
-
-@rule(
-    overloads("scatter_add.default", "scatter_add_.default"),
+summing = partial(
+    rule,
     tag="approximate",
     family="shape",
     source="definition: sums over what has one index, signals: 5.5",
     tensors=True,
     pairs=True,
 )
+"""Registers a rule of an operator that adds elements to those that an index names."""
+
+
+@summing(overloads("scatter_add.default", "scatter_add_.default"))
 def scatter_add(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     """Elements are added to those that their indices name."""
-    return added(call, filled(call, operand(call, x)), filled(call, operand(call, y)), dim, index, "sum")
+    return added(call, filled(call, x), filled(call, y), dim, index, "sum")
 
 
-@rule(
-    overloads("index_add.default", "index_add_.default"),
-    tag="approximate",
-    family="shape",
-    source="definition: sums over what has one index, signals: 5.5",
-    tensors=True,
-    pairs=True,
-)
+@summing(overloads("index_add.default", "index_add_.default"))
 def index_add(call: Call, x: Any, dim: int, index: Any, y: Any, *, alpha: float = 1) -> State:
     """Rows are added to those that their indices name."""
-    source = filled(call, operand(call, y))
-    return added(call, filled(call, operand(call, x)), linear(call, source, float(alpha)), dim, index, "sum")
+    source = filled(call, y)
+    return added(call, filled(call, x), linear(call, source, float(alpha)), dim, index, "sum")
 
 
 @rule(
@@ -69,7 +66,7 @@ def scatter_reduce(
     call: Call, x: Any, dim: int, index: Any, y: Any, reduce: str, *, include_self: bool = True
 ) -> State | None:
     """Sums, means, maxima, minima and products over what has one index."""
-    target, source = (filled(call, operand(call, value)) for value in (x, y))
+    target, source = (filled(call, value) for value in (x, y))
     if reduce in ("sum", "mean") and isinstance(index, torch.Tensor) and not (include_self and reduce == "mean"):
         if include_self or not target.var.any():
             return added(call, target, source, dim, index, reduce)

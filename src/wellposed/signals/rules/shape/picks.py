@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,17 +26,15 @@ from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.shape.forward import seen_through, through
 from wellposed.signals.sampling.samples import outside
 
+picking = partial(
+    rule, tag="approximate", family="shape", source="elements picked by index, alike", tensors=True, pairs=True
+)
+"""Registers a rule of an operator that picks elements."""
 SMALL_CORRELATION = 1e-3
 """Correlation of elements picked anyhow up to which they count as uncorrelated. Chosen."""
 
 
-@rule(
-    overloads("gather.default", "index_select.default", "take_along_dim.default"),
-    tag="approximate",
-    source="elements picked by index, alike",
-    tensors=True,
-    pairs=True,
-)
+@picking(overloads("gather.default", "index_select.default", "take_along_dim.default"))
 def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     """Elements picked by an index: along one axis, where it is the same at all other positions, else anyhow."""
     if (scores := x.scores) is not None and (seen := _seen(call, x, *rest, **kwargs)) is not None:
@@ -77,7 +76,7 @@ def names_along(index: torch.Tensor, axis: int) -> torch.Tensor | None:
     return first.flatten() if bool((index == first).all()) else None
 
 
-@rule(overloads("index.Tensor"), tag="approximate", source="elements picked by index, alike", tensors=True, pairs=True)
+@picking(overloads("index.Tensor"))
 def index(call: Call, x: Any, indices: Any) -> State | None:
     """Advanced indexing: axes without an index are kept, the others are picked from."""
     if not isinstance(x, State):
@@ -103,13 +102,7 @@ def _picked_by_one(call: Call, x: State, axis: int, item: Any) -> State | None:
     return picked
 
 
-@rule(
-    overloads("diagonal.default", "diag.default"),
-    tag="approximate",
-    source="elements picked by index, alike",
-    tensors=True,
-    pairs=True,
-)
+@picking(overloads("diagonal.default", "diag.default"))
 def diagonal(call: Call, x: State, offset: int = 0, dim1: int = 0, dim2: int = 1) -> State | None:
     """A diagonal of two axes, which comes last."""
     rank, shape = len(x.axes), call.shape()
@@ -234,7 +227,12 @@ def _picked(call: Call, x: State) -> State:
     return state.amended(roots=x.roots | call.root(), spread=x.spread, tag=x.tag, scale_parameter=x.scale_parameter)
 
 
-@rule(overloads("unfold.default"), source="definition: every element at each tap that reads it", tensors=True)
+@rule(
+    overloads("unfold.default"),
+    family="shape",
+    source="definition: every element at each tap that reads it",
+    tensors=True,
+)
 def unfold(call: Call, x: State, dimension: int, size: int, step: int) -> State:
     """Windows of one axis, laid out along a new one."""
     steps = view_of(call.graph, call.node)

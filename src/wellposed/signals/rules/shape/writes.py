@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from wellposed.operators.writes import Box, Stretch, box_of
 from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.mixtures import chosen, overwritten
-from wellposed.signals.algebra.operands import filled, operand
+from wellposed.signals.algebra.operands import as_state, filled
 from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
@@ -27,6 +28,8 @@ MOST_BLOCKS = 8
 """Most parts of a written tensor that are kept apart; of more, positions differ by moments alone. Chosen for cost."""
 LONGEST_STEP = 64
 """Longest step of a stretch whose positions are told apart from those between them. Chosen for cost."""
+overwriting = partial(rule, tag="approximate", family="shape", source="mixture of two signals", tensors=True)
+"""Registers a rule of an operator that overwrites elements."""
 
 
 @rule(
@@ -39,7 +42,7 @@ LONGEST_STEP = 64
 )
 def write(call: Call, x: Any, y: Any, *rest: Any, **kwargs: Any) -> State | None:
     """A box of a tensor is overwritten: what is before it, in it and behind it."""
-    target, source = (_as_state(call, value) for value in (x, y))
+    target, source = (as_state(call, value) for value in (x, y))
     box = box_of(call.graph, call.node)
     if box is None or box.longest_step > LONGEST_STEP:
         share = math.prod(source.shape) / max(math.prod(target.shape), 1)
@@ -67,11 +70,6 @@ def _positions(call: Call, target: State, source: State, box: Box) -> dict[int, 
     before = call.run.memo.pop(("positions", at.axis, target.serial), {})
     shape = (*target.shape[: at.axis], 1, *target.shape[at.axis + 1 :])
     return {**before, at.start: expand(source, shape)}
-
-
-def _as_state(call: Call, value: Any) -> State:
-    found = operand(call, value)
-    return found if isinstance(found, State) else make_state((), found, 0.0)
 
 
 def replaced(target: State, source: State, box: Box, *, frequencies: bool = False) -> State:
@@ -121,19 +119,13 @@ def _between_steps(target: State, inner: State, stretch: Stretch) -> State:
 @rule(overloads("copy_.default"), family="shape", source="definition", tensors=True)
 def copy(call: Call, x: Any, y: Any, *rest: Any) -> State:
     """All of a tensor is overwritten."""
-    return expand(filled(call, operand(call, y)), call.shape())
+    return expand(filled(call, y), call.shape())
 
 
-@rule(
-    overloads("masked_fill.Tensor", "masked_scatter.default"),
-    tag="approximate",
-    family="shape",
-    source="mixture of two signals",
-    tensors=True,
-)
+@overwriting(overloads("masked_fill.Tensor", "masked_scatter.default"))
 def write_by_mask(call: Call, x: Any, mask: Any, y: Any) -> State:
     """The elements where a mask holds are overwritten."""
-    target, source = (filled(call, operand(call, value)) for value in (x, y))
+    target, source = (filled(call, value) for value in (x, y))
     by_condition = _where(call, mask, source, target)
     return overwritten(call, target, source, _share_of(mask)) if by_condition is None else by_condition
 
@@ -152,17 +144,10 @@ def _share_of(mask: Any) -> float:
     return float(mask.double().mean()) if isinstance(mask, torch.Tensor) and mask.numel() else 0.5
 
 
-@rule(
-    overloads("index_put_.default", "index_put.default"),
-    tag="approximate",
-    family="shape",
-    source="mixture of two signals",
-    tensors=True,
-    pairs=True,
-)
+@overwriting(overloads("index_put_.default", "index_put.default"), pairs=True)
 def index_put(call: Call, x: Any, indices: Any, y: Any, accumulate: bool = False) -> State | None:
     """Elements at some indices are overwritten."""
-    target, source = (filled(call, operand(call, value)) for value in (x, y))
+    target, source = (filled(call, value) for value in (x, y))
     if accumulate:
         axes = [axis for axis, item in enumerate(indices) if item is not None]
         index = indices[axes[0]] if len(axes) == 1 else None
@@ -221,16 +206,10 @@ def _indexed(indices: Any, shape: tuple[int, ...]) -> float:
     return count * max([*masks, *places], default=1)
 
 
-@rule(
-    overloads("scatter.src", "scatter_.src", "scatter.value", "scatter_.value"),
-    tag="approximate",
-    family="shape",
-    source="mixture of two signals",
-    tensors=True,
-)
+@overwriting(overloads("scatter.src", "scatter_.src", "scatter.value", "scatter_.value"))
 def scatter(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     """Elements at some indices of an axis are overwritten."""
-    target, source = (filled(call, operand(call, value)) for value in (x, y))
+    target, source = (filled(call, value) for value in (x, y))
     if source.is_constant and source.pooled_mean == -math.inf:  # the others are what a softmax sees
         return target
     count = math.prod(index.shape)
@@ -239,17 +218,13 @@ def scatter(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     return overwritten(call, target, source, count / max(math.prod(target.shape), 1))
 
 
-@rule(
+@overwriting(
     overloads("index_fill.int_Scalar", "index_fill_.int_Scalar", "index_copy.default", "index_copy_.default"),
-    tag="approximate",
-    family="shape",
-    source="mixture of two signals",
-    tensors=True,
     pairs=True,
 )
 def write_rows(call: Call, x: Any, dim: int, index: Any, y: Any) -> State:
     """Whole rows at some indices of an axis are overwritten."""
-    target, source = (filled(call, operand(call, value)) for value in (x, y))
+    target, source = (filled(call, value) for value in (x, y))
     if not isinstance(index, torch.Tensor):
         return overwritten(call, target, source, math.prod(index.shape) / max(target.shape[dim], 1))
     axis, size = dim % len(target.axes), target.shape[dim]
