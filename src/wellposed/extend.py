@@ -21,11 +21,13 @@ from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.scale_parameters import ScaleParameter, scale_parameters
 from wellposed.operators.views import Cut, Describe, Expand, Permute, Regroup, Reorder, Steps, describe_view
 from wellposed.plans import Centering, Constant, Default, Drawn, Kept, Prescription, Rescaled, Tied, keep
-from wellposed.signals.algebra.arithmetic import combine, linear, multiply
+from wellposed.signals.algebra.affine import linear
+from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.gradient_terms import Adjoint, Term, reduced, settled, times
 from wellposed.signals.algebra.normalisation import normalise
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.functions import Pointwise

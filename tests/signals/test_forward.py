@@ -13,7 +13,7 @@ from torch import nn
 import wellposed as wp
 from wellposed.errors import InputError, OptionError, PlanError, RuleError, UnsupportedError
 from wellposed.signals import operators, rule, unregister
-from wellposed.signals.algebra.arithmetic import linear
+from wellposed.signals.algebra.affine import linear
 from wellposed.signals.context.parameters import Weights
 from wellposed.signals.passes.forward import run_pass
 from wellposed.signals.registry import RULES

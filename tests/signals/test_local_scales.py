@@ -16,7 +16,7 @@ from wellposed.signals.algebra.effective_dims import of_one_size
 from wellposed.signals.distributions.making import exchangeable
 from wellposed.signals.distributions.views import reshape
 from wellposed.signals.integration import kernels
-from wellposed.signals.rules.shape.writes import _random_sums
+from wellposed.signals.rules.shape.index_sums import _random_sums
 
 WIDTH, DRAWS = 32, 40
 

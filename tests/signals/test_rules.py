@@ -11,7 +11,7 @@ from tests.signals.specs import SPECS
 from torch.nn import functional
 
 from wellposed.signals import operators, rule, unregister
-from wellposed.signals.algebra.arithmetic import linear
+from wellposed.signals.algebra.affine import linear
 from wellposed.signals.registry import RULES
 from wellposed.signals.sampling import drawn_nodes, joint_sources
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from wellposed.graphs import Graph, Node, Ref
-from wellposed.signals.algebra.arithmetic import linear
+from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.call import Call, Pass
 from wellposed.signals.distributions.functions import Pointwise

@@ -23,7 +23,7 @@ from wellposed.operators.contraction import Contraction
 from wellposed.options import check_choice, check_share
 from wellposed.plans import Prescription, keep
 from wellposed.signals import Input, Signals, propagate, run_pass
-from wellposed.signals.algebra.arithmetic import linear
+from wellposed.signals.algebra.affine import linear
 from wellposed.signals.context.call import Call, Pass
 from wellposed.signals.distributions.state import State
 from wellposed.signals.weights.planned import Decision, PlannedWeights

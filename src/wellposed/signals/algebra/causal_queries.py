@@ -15,13 +15,13 @@ from wellposed.signals.distributions.views import merge_atoms, split_atom
 from wellposed.signals.integration import kernels, regrouping
 from wellposed.signals.integration.kernels import Array
 
-LONGEST = 128
-"""Most tokens whose results are told apart by pair; of more, as many groups of neighbours are."""
+MOST_TOKEN_GROUPS = 128
+"""Most tokens, or groups of neighbouring tokens, whose results are told apart by pair. Chosen for cost."""
 
 
 def flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys: int) -> Seen | None:
-    """Return the weights of queries that weigh alike all keys that they see, where not all see the same; None where
-    there are too few, or too many that do not fall into equal groups.
+    """Return the weights of queries that weigh all keys that they see equally, where not all see the same keys; None
+    where there are too few queries, or too many that do not fall into equal groups.
     """
     size = _group_size(queries, keys)
     if not size:
@@ -39,14 +39,16 @@ def flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys:
 
 
 def _group_size(queries: int, keys: int) -> int:
-    """Return into groups of how many neighbours tokens fall; 0 where they are not told apart."""
+    """Return how many neighbouring tokens make a group; 0 where tokens are not told apart."""
     if queries < kernels.LEAST:
         return 0
-    if max(queries, keys) <= LONGEST:
+    if max(queries, keys) <= MOST_TOKEN_GROUPS:
         return 1
     if queries != keys:
         return 0
-    sizes = (n for n in range(2, queries // kernels.LEAST + 1) if queries % n == 0 and queries // n <= LONGEST)
+    sizes = (
+        n for n in range(2, queries // kernels.LEAST + 1) if queries % n == 0 and queries // n <= MOST_TOKEN_GROUPS
+    )
     return next(sizes, 0)
 
 
@@ -92,8 +94,8 @@ def levels_of_seen(v: State, token: int, seen: Seen | None) -> Array:
 def with_pairs(
     made: State, v: State, token: int, seen: Seen, ratio: Array, met: float, features: int = -1
 ) -> tuple[State, Array]:
-    """Return results of queries that see keys of their own, and their correlation kernel by pair: what they see in
-    common they have in common, and more where they weigh it alike (``met``). The tokens of ``v`` are as `grouped` says.
+    """Return the results of queries that see different keys, and their correlation kernel by pair: it is the overlap of
+    the keys that two queries see, and more where they weigh these alike (``met``). ``v`` is what `grouped` returns.
 
     Of tokens in groups, those of the results are two atoms: groups, told apart by pair, and what lies within them.
     """
@@ -123,9 +125,9 @@ def with_pairs(
 def kernel_of_queries(
     made: State, v: State, token: int, own: Array, between: Callable[[Array], Array], features: int = -1
 ) -> Array:
-    """Return a kernel over queries, ``own`` those of one sample, and ``between`` those of different samples, or heads
-    that share values, made of the kernel of their values: each weighs these in its own way. ``features`` is the axis
-    that holds those of a head.
+    """Return the correlation kernel of results: ``own`` of queries of one sample, ``between`` of queries in different
+    samples, or of heads that share values, computed from the correlation kernel of their values. ``features`` is the
+    axis of a head's features.
     """
     axes, count = made.axes, len(made.lengths)
     others = [axis for axis in range(len(axes)) if axis not in (token, features % len(axes)) and axes[axis]]
@@ -138,13 +140,19 @@ def kernel_of_queries(
     kernel = np.zeros(lengths)
     for steps in itertools.product((0, 1), repeat=len(apart)):
         where: list[int | slice] = [0] * count
-        moved = v.corr
         for axis, step in zip(apart, steps, strict=True):
             where[axes[axis][0]] = step
-            moved = kernels.off_diagonal_mean(moved, v.lengths, v.axes[axis][0]) if step else moved
         where[axes[token][0] if axes[token] else 0] = slice(None) if axes[token] else 0
-        keep = v.axes[token]
-        moved = kernels.at_zero(moved, [i for i in range(moved.ndim) if i not in keep])
-        made_of = between(moved) if any(steps) else own
+        made_of = between(_kernel_of_tokens(v, token, dict(zip(apart, steps, strict=True)))) if any(steps) else own
         kernel[tuple(where)] = made_of if axes[token] else made_of[0]
     return kernel
+
+
+def _kernel_of_tokens(v: State, token: int, steps: dict[int, int]) -> Array:
+    """Return the correlation kernel of values by displacement of tokens, at the same place of other axes (step 0) or
+    averaged over different places (step 1).
+    """
+    kernel = v.corr
+    for axis, step in steps.items():
+        kernel = kernels.off_diagonal_mean(kernel, v.lengths, v.axes[axis][0]) if step else kernel
+    return kernels.at_zero(kernel, [i for i in range(kernel.ndim) if i not in v.axes[token]])

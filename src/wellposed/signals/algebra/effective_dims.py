@@ -14,10 +14,10 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
-LEAST = 0.02
-"""Mean square of the correlation of two positions below which they fill as many dimensions after a norm as before."""
-MOST = 400
-"""Correlated terms up to which all are told apart; of more, some stand for those around them."""
+LEAST_CORRELATED = 0.02
+"""Mean square of the correlation of two positions up to which a norm leaves their dimensions. Chosen."""
+MOST_TERMS = 400
+"""Correlated terms up to which all are told apart; of more, some stand for their neighbours. Chosen for cost."""
 
 
 class _Terms:
@@ -57,20 +57,19 @@ def _terms(call: Call) -> _Terms:
 
 def note_terms(call: Call, number: int, kernel: Array, sizes: Sequence[int], chance: float) -> None:
     """Keep the correlations of the terms that a product sums, by the ``number`` of the chance that it brings."""
-    if chance >= LEAST:
+    if chance >= LEAST_CORRELATED:
         _terms(call).note(number, chance, kernel, tuple(sizes))
 
 
-def alike_of_one_size(call: Call, x: State) -> Sources:
-    """Return how alike two positions are by chance once each is divided by its own size.
+def finite_width_after_norm(call: Call, x: State) -> Sources:
+    """Return the finite-width correlation of two positions once each is divided by its norm.
 
-    Positions made of terms of the covariance C are sum_i c_i z_i² large, c the eigenvalues of C: along long axes some
-    are large, and count for less once all have one size. Two of them then have the mean square correlation
-    sum_i (E[c_i z_i² / sum_k c_k z_k²])², and no further norm makes that less. Positions that differ less in size than
-    theirs are left more alike.
+    Positions made of terms of the covariance C have the squared norm sum_i c_i z_i², c the eigenvalues of C: those that
+    are large along long axes count for less once all norms are equal. Two of them then have the mean square correlation
+    sum_i (E[c_i z_i² / sum_k c_k z_k²])², which no further norm reduces. Positions whose norms differ less keep more.
     """
     alike, scales = x.finite_width_correlation, evaluated(x.local_scales)
-    if alike.variance < LEAST or x.equal_norm_inverse_dim > 0.0:
+    if alike.variance < LEAST_CORRELATED or x.equal_norm_inverse_dim > 0.0:
         return alike
     uneven = 1.0 if scales is None else min(float(scales.ravel()[0]) / (2.0 * alike.variance), 1.0)
     most = _terms(call).limits(alike, max(uneven, 0.0))
@@ -110,7 +109,7 @@ def _axes(kernel: Array, sizes: Sequence[int], times: float) -> tuple[Array, Arr
     """Return the eigenvalues of a covariance, and how often each is there."""
     dims = [dim for dim, length in enumerate(kernel.shape) if length > 1]
     told = [sizes[dim] for dim in dims]
-    step = math.ceil((math.prod(told) / MOST) ** (1.0 / max(len(told), 1)))
+    step = math.ceil((math.prod(told) / MOST_TERMS) ** (1.0 / max(len(told), 1)))
     told = [max(size // step, 1) for size in told]
     matrix = kernel.reshape([kernel.shape[dim] for dim in dims])[(slice(None, None, step),) * len(dims)]
     for size in told:

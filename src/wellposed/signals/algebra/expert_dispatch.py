@@ -1,4 +1,4 @@
-"""Rows that are picked in an order that nobody knows, worked on, and put back to where they came from (experts)."""
+"""Rows that are picked in an unknown order, worked on, and put back to where they came from (experts)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from wellposed.signals.integration.kernels import Array
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
-LEAST = 1e-9
-"""Average correlation of rows below which nothing is shared."""
+LEAST_ROW_CORRELATION = 1e-9
+"""Average correlation of rows up to which they are independent. Chosen: above rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,10 @@ def _order(graph: Graph, value: int) -> tuple[int, int]:
 
 
 def put_back(call: Call, index: int, source: int, rows: State, sums: State, axis: int) -> State:
-    """Return sums of ``rows`` (the value ``source``) by an index that nobody knows, where the index has picked what
-    the rows were made of.
+    """Return sums of ``rows`` (the value ``source``) by an unknown index that has picked what the rows were made of.
 
-    Two positions share of the sums what they shared of the tensor that was picked from, as far as rows share anything
-    on average; and where rows still follow those that were picked, so do the sums.
+    The correlation of two positions of the sums is that of the tensor that was picked from, times the rows' average
+    correlation; where rows are linear in those that were picked, so are the sums.
     """
     name, divisor = _order(call.graph, index)
     for pick in reversed(call.run.memo.get("picks", {}).get(name, ())):
@@ -122,7 +121,7 @@ def _laid_out(sums: State, axis: int, shared: Array, sizes: list[int]) -> State:
     (atom,) = sums.axes[axis]
     count, new = math.prod(sizes), len(sizes)
     mean = float(kernels.pair_mean(shared, sizes).ravel()[0]) * count / max(count - 1, 1)
-    if mean < LEAST or sums.corr.shape[atom] != 2:
+    if mean < LEAST_ROW_CORRELATION or sums.corr.shape[atom] != 2:
         return sums
     equal = kernels.with_diagonal(np.zeros(shared.shape))
 

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Node
-from wellposed.signals.algebra.arithmetic import combine, multiply
+from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call, Pass
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.blocks import concatenate
@@ -171,7 +172,7 @@ def _tamed(fn: Pointwise, mean: float, std: float) -> Pointwise:
                 return fn
     far = np.abs(NODES)
     inner = float(np.median(values[far <= 1.0]))
-    reach = next((r for r in REACHES if values[far <= r].max() <= STEEP * inner), REACHES[-1])
+    reach = next((r for r in POLE_CUTS if values[far <= r].max() <= LARGEST_RATIO * inner), POLE_CUTS[-1])
     low, high = mean - reach * std, mean + reach * std
     return fn.clipped(low, high)
 
@@ -232,12 +233,12 @@ def scaled_state(state: State, factor: float) -> State:
     return state.with_moments(var=state.var * factor * factor, links=links, blocks=())
 
 
-REACHES = (3.0, 2.0, 1.0)
-"""Where a function with a pole is cut, in standard deviations from the mean: as far out as it stays tame."""
-STEEP = 50.0
-"""How many times its median a tame function may reach."""
-MOST = 4
-"""Independent terms of one gradient that are kept apart."""
+POLE_CUTS = (3.0, 2.0, 1.0)
+"""Standard deviations from the mean at which a function with a pole is cut: the first at which it is tame. Chosen."""
+LARGEST_RATIO = 50.0
+"""How many times its median a tame function may reach. Chosen."""
+MOST_GRADIENT_TERMS = 4
+"""Independent terms of one gradient that are kept apart. Chosen for cost."""
 
 
 def gathered(call: Adjoint, terms: Sequence[Term]) -> list[Term]:
@@ -260,7 +261,7 @@ def gathered(call: Adjoint, terms: Sequence[Term]) -> list[Term]:
         others = [other for other in apart if _dependent(call, term.core, other.core)]
         apart = [other for other in apart if other not in others]
         apart.append(total(call, [*others, term]))
-    return apart if len(apart) <= MOST else [total(call, apart)]
+    return apart if len(apart) <= MOST_GRADIENT_TERMS else [total(call, apart)]
 
 
 def _dependent(call: Adjoint, x: State, y: State) -> bool:

@@ -17,8 +17,12 @@ from wellposed.signals.integration.taps import of_matrix, picks
 from wellposed.signals.integration.transport import SKEWED, of_mean_of_squares
 from wellposed.signals.integration.windows import Indices
 
-LARGEST = 1 << 16
-"""Most numbers of a map whose result is followed back to what it maps, position by position."""
+LARGEST_LINKED_MAP = 1 << 16
+"""Most numbers of a map whose result is linked to what it maps, position by position. Chosen for cost."""
+MOST_ENDS = 24
+"""Positions of a running sum among whose pairs the correlation of two differences is averaged. Chosen for cost."""
+LARGEST_UNEVENNESS = 8.0
+"""Var / E² of a sum of one sign above which its shape does not change. Chosen."""
 
 
 def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: int = 0) -> State:
@@ -30,19 +34,16 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
     """
     x = merge_atoms(x, axis)
     at = x.axes[axis][0]
-    of = x.linear_map
-    if pairs and of is not None and of.pairs and of.atom == at:
-        if of.parent.layout.resized(at, len(of.weights)) == x.layout:
-            x, weights = of.parent, weights @ of.weights
-    size, old = weights.shape
+    if pairs:
+        x, weights = _as_one_map(x, at, weights)
+    size = len(weights)
     covariance = _mapped_covariance(x, at, weights)
     level = x.var.mean(axis=at, keepdims=True)
     share = level / level.mean() if level.any() else np.ones_like(level)
     var = _variance(x, at, weights)
     pairs = pairs and kernels.LEAST <= size <= kernels.MOST
     kernel = kernels.by_pair(covariance, at) if pairs else _profile(covariance, at, x.corr)
-    full = np.broadcast_to(x.mean, [old if i == at else n for i, n in enumerate(x.mean.shape)])
-    mean = np.moveaxis(np.tensordot(full, weights, axes=([at], [1])), -1, at)
+    mean = _mapped_mean(x, at, weights)
     corr = kernels.correlation(kernel * kernels.autocorrelation(np.sqrt(share), kernel.shape), var)
     gone = [at] if size == 1 else []
     mean, var, corr = (kernels.without(array, gone) for array in (mean, var, corr))
@@ -52,9 +53,28 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
     sign = sign or sign_of(x)
     shape = one_signed(x) if copies else _marginal(weights, result, sign)
     dims = tuple([i for i in range(len(x.lengths)) if i not in gone])
-    follows = x.roots and weights.size <= LARGEST
+    follows = x.roots and weights.size <= LARGEST_LINKED_MAP
     links = (Link(x, Scaled(1.0), dims, taps=((at, of_matrix(weights)),)),) if follows else ()
     return result.amended(marginal=shape, linear_map=LinearMap(x, at, weights, pairs, sign), links=links)
+
+
+def _as_one_map(x: State, at: int, weights: Array) -> tuple[State, Array]:
+    """Return the tensor that x is a map of along an atom, and the weights of a map of x as one of that tensor."""
+    of = x.linear_map
+    if of is None or not of.pairs or of.atom != at or of.parent.layout.resized(at, len(of.weights)) != x.layout:
+        return x, weights
+    return of.parent, weights @ of.weights
+
+
+def _mapped_mean(x: State, at: int, weights: Array) -> Array:
+    """Return the mean of every new position along an atom."""
+    full = np.broadcast_to(x.mean, [weights.shape[1] if i == at else n for i, n in enumerate(x.mean.shape)])
+    return np.moveaxis(np.tensordot(full, weights, axes=([at], [1])), -1, at)
+
+
+def _axis_of(x: State, atom: int) -> int | None:
+    """Return the axis that consists of one atom; None where there is none."""
+    return next((i for i, atoms in enumerate(x.axes) if atoms == (atom,)), None)
 
 
 def picked_links(x: State, atom: int, source: Indices, gone: Collection[int] = ()) -> tuple[Link, ...]:
@@ -109,19 +129,20 @@ def _of_total(sign: int, uneven: float) -> Marginal | None:
     """Return the shape of sums of one sign, the most uneven of which has this Var / E²; None of what may cross 0."""
     if not sign or not uneven > SKEWED:
         return None
-    transport = of_mean_of_squares(float(f"{min(uneven, 8.0):.3g}"))
+    transport = of_mean_of_squares(float(f"{min(uneven, LARGEST_UNEVENNESS):.3g}"))
     return Marginal(transport=transport if sign > 0 else transport.negated())
 
 
-def difference(x: State, y: State, a: float, b: float) -> State | None:
+def sum_of_maps(x: State, y: State, a: float, b: float) -> State | None:
     """Return a x + b y for two linear maps of one tensor along one axis (running sums and parts of them, sums over the
     neighbours in a graph), or that tensor and a map of it: another map.
 
     None where they are not, or where neither has an element for each position.
     """
-    first, second = x.linear_map or _as_it_is(x, y.linear_map), y.linear_map or _as_it_is(y, x.linear_map)
-    if first is None or second is None or first.parent.serial != second.parent.serial or first.atom != second.atom:
+    maps = _of_one_tensor(x.linear_map or _as_it_is(x, y.linear_map), y.linear_map or _as_it_is(y, x.linear_map))
+    if maps is None:
         return None
+    first, second = maps
     wide, narrow = (x, y) if len(first.weights) >= len(second.weights) else (y, x)
     if len(second.weights) > 1 < len(first.weights) and len(first.weights) != len(second.weights):
         return None
@@ -130,69 +151,75 @@ def difference(x: State, y: State, a: float, b: float) -> State | None:
         return None
     if narrow.shape != _without_positions(wide, long.atom, gone=len(narrow.lengths) < len(wide.lengths)):
         return None
-    axis = next((i for i, atoms in enumerate(wide.axes) if atoms == (long.atom,)), None)
-    return (
-        None
-        if axis is None
-        else mapped(
-            long.parent,
-            axis,
-            a * first.weights + b * second.weights,
-            pairs=first.pairs or second.pairs,
-            sign=long.sign,
-        )
-    )
+    axis, weights = _axis_of(wide, long.atom), a * first.weights + b * second.weights
+    pairs = first.pairs or second.pairs
+    return None if axis is None else mapped(long.parent, axis, weights, pairs=pairs, sign=long.sign)
 
 
-def of_pairs(x: State, y: State, a: float) -> State | None:
+def _of_one_tensor(first: LinearMap | None, second: LinearMap | None) -> tuple[LinearMap, LinearMap] | None:
+    """Return two maps of one tensor along one atom; None of others."""
+    if first is None or second is None or first.parent.serial != second.parent.serial or first.atom != second.atom:
+        return None
+    return first, second
+
+
+def differences_of_running_sum(x: State, y: State, a: float) -> State | None:
     """Return a (x_i - y_j) for one running sum along two axes of the result: the sum of what lies between i and j.
 
     Where summands never cross 0, those with i > j have their sign, and the shape of a Gamma; the others are taken to be
     masked. None where x and y are anything else.
     """
-    first, second = x.linear_map, y.linear_map
-    if first is None or second is None or first.parent.serial != second.parent.serial or first.atom != second.atom:
+    crossed = _crossed(x, y)
+    if crossed is None:
         return None
-    at, parent, weights = first.atom, first.parent, first.weights
-    size, count = len(weights), len(x.lengths)
-    if not np.array_equal(weights, second.weights) or x.layout.lengths != parent.layout.resized(at, size).lengths:
-        return None
-    rows, columns = (next((i for i, atoms in enumerate(s.axes) if atoms == (at,)), None) for s in (x, y))
-    if rows is None or columns is None or x.lengths != y.lengths or x.axes[columns] or y.axes[rows]:
-        return None
-    others = [i for i in range(len(x.axes)) if i not in (rows, columns)]
-    if len(x.axes) != len(y.axes) or any(x.axes[i] != y.axes[i] for i in others):
-        return None
+    of, columns = crossed
+    at, weights, count = of.atom, of.weights, len(x.lengths)
+    size = len(weights)
     mean = np.broadcast_to(x.mean, [size if i == at else n for i, n in enumerate(x.mean.shape)])[..., None]
     mean = a * (mean - np.swapaxes(mean, at, -1))
-    table = kernels.without(_mapped_covariance(parent, at, weights), range(count - 1))
+    table = kernels.without(_mapped_covariance(of.parent, at, weights), range(count - 1))
     each = np.diagonal(table)
     var = a * a * np.maximum(each[:, None] + each - 2.0 * table, 0.0)
-    level = parent.var.mean(axis=at, keepdims=True)
+    level = of.parent.var.mean(axis=at, keepdims=True)
     level = level / max(kernels.average(level), 1e-300)
     placed = var.reshape([size if i == at else 1 for i in range(count)] + [size])
-    corr = kernels.at_zero(x.corr, (at,))[..., None] * _of_two_pairs(table, at, count)
     axes = tuple((count,) if i == columns else atoms for i, atoms in enumerate(x.axes))
     result = x.with_moments(
         layout=Layout((*x.lengths, size), axes),
         mean=mean,
         var=level[..., None] * placed,
-        corr=corr,
+        corr=kernels.at_zero(x.corr, (at,))[..., None] * _of_two_pairs(table, at, count),
         scale_parameter=None,
     )
-    sign = first.sign if float(weights.min()) >= 0.0 else 0
+    sign = of.sign if float(weights.min()) >= 0.0 else 0
     below = np.tril_indices(size, -1)
     means = mean.mean(axis=tuple(i for i in range(count) if i != at))[below]
     shape = _of_total(sign * (1 if a > 0.0 else -1), _unevenness(var[below], means))
     return result if shape is None else result.amended(marginal=shape)
 
 
+def _crossed(x: State, y: State) -> tuple[LinearMap, int] | None:
+    """Return the map that x has along one axis and y along another, and the latter axis; None of other tensors."""
+    maps = _of_one_tensor(x.linear_map, y.linear_map)
+    if maps is None or not np.array_equal(maps[0].weights, maps[1].weights) or x.lengths != y.lengths:
+        return None
+    of = maps[0]
+    rows, columns = _axis_of(x, of.atom), _axis_of(y, of.atom)
+    if rows is None or columns is None or x.lengths != of.parent.layout.resized(of.atom, len(of.weights)).lengths:
+        return None
+    if len(x.axes) != len(y.axes) or x.axes[columns]:
+        return None
+    moved = list(x.axes)
+    moved[rows], moved[columns] = moved[columns], moved[rows]
+    return (of, columns) if tuple(moved) == y.axes else None
+
+
 def _of_two_pairs(table: Array, at: int, count: int) -> Array:
-    """Return the correlation kernel of differences along their two atoms, from the covariances of their ends: that of
-    two with one end in common, and of two with none, on average.
+    """Return the correlation kernel of differences c_i - c_j along their two atoms, from the covariances of the c_i
+    (size, size): the average over pairs with one end in common, and over pairs with none.
     """
-    at_most = np.unique(np.linspace(0, len(table) - 1, min(len(table), 24)).astype(np.int64))
-    i, j = (at_most[part] for part in np.tril_indices(len(at_most), -1))
+    some = np.unique(np.linspace(0, len(table) - 1, min(len(table), MOST_ENDS)).astype(np.int64))
+    i, j = (some[part] for part in np.tril_indices(len(some), -1))
     covariance = table[np.ix_(i, i)] + table[np.ix_(j, j)] - table[np.ix_(i, j)] - table[np.ix_(j, i)]
     std = np.sqrt(np.maximum(np.diagonal(covariance), 1e-300))
     corr = covariance / np.multiply.outer(std, std)
@@ -222,7 +249,7 @@ def times_known(x: State, y: State) -> State | None:
     of, axes = x.linear_map, y.axes
     if of is None or not of.pairs or kernels.nonzero(y.var) or len(axes) > len(x.axes) or len(y.lengths) != 1:
         return None
-    axis = next((i for i, atoms in enumerate(x.axes) if atoms == (of.atom,)), None)
+    axis = _axis_of(x, of.atom)
     place = next((i for i, atoms in enumerate(axes) if atoms), None)
     if axis is None or place is None or len(x.axes) - axis != len(axes) - place or y.lengths[0] != x.lengths[of.atom]:
         return None
@@ -246,7 +273,9 @@ def _mapped_covariance(x: State, at: int, weights: Array) -> Array:
 
 
 def from_sources(corr: Array, dim: int, source: Indices) -> Array:
-    """Correlation profile of positions that are copies of inner positions ``source``."""
+    """Return a correlation kernel whose dimension ``dim`` is by displacement of new positions, each of which is a copy
+    of the old position ``source`` has for it.
+    """
     total = source.size
     length = corr.shape[dim]
     lags = min(total, max(length, 16))

@@ -21,10 +21,10 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import WEIGHTS
 from wellposed.signals.integration.kernels import Array
 
-FEW = 8
-"""Elements that share one number from which on its size is theirs."""
-LARGEST = 8.0
-"""Variance of a local scale above which no more is followed."""
+SHARED_BY = 8
+"""Elements that one random factor multiplies from which on it is their local scale. Chosen."""
+LARGEST_VARIANCE = 8.0
+"""Variance of a local scale, relative to its mean's square, up to which it is followed. Chosen."""
 
 
 class Sizes(NamedTuple):
@@ -59,7 +59,7 @@ def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array,
         return None
     none = np.zeros((1,) * p.corr.ndim)
     given = kernels.common(*(none if kernel is None else kernel for kernel in (of_x, of_y)))
-    first, second = (np.log1p(np.clip(kernel, 0.0, LARGEST)) for kernel in given)
+    first, second = (np.log1p(np.clip(kernel, 0.0, LARGEST_VARIANCE)) for kernel in given)
     if of_x is None or of_y is None:
         return first, second, np.zeros_like(first)
     own = math.sqrt(float(first.ravel()[0]) * float(second.ravel()[0]))
@@ -68,7 +68,7 @@ def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array,
 
 
 def _by_chance(call: Call, x: State, y: State) -> float:
-    """Return the covariance of the size that x has by chance with the scale of y, which a weight made of x."""
+    """Return the covariance of the random size of x with the local scale of y, the product of x and a weight."""
     chance: Sources = call.run.memo.get(("chance", x.serial), NONE)
     return (
         math.expm1(chance.covariance(y.local_scale_sources))
@@ -81,7 +81,7 @@ def sizes_of_sum(call: Call, x: State, y: State, p: Aligned, q: Aligned, x_share
     """Return the sizes of a sum whose parts have these shares of the variance: energies add up."""
     parts = in_common(x, y, p, q)
     if parts is None or not x_share + y_share > 0.0:
-        return STEADY
+        return EVEN_SIZES
     w = x_share / (x_share + y_share)
     first, second, both = map(np.expm1, parts)
     if not (
@@ -99,9 +99,9 @@ def sizes_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Sizes,
     """Return the sizes of a product (logarithms add up), and the kernel of the covariance of its factors' sizes."""
     parts = in_common(x, y, p, q)
     if parts is None:
-        return STEADY, np.zeros((1,) * p.corr.ndim)
+        return EVEN_SIZES, np.zeros((1,) * p.corr.ndim)
     first, second, both = parts
-    kernel = np.expm1(np.minimum(first + second + 2.0 * both, math.log1p(LARGEST)))
+    kernel = np.expm1(np.minimum(first + second + 2.0 * both, math.log1p(LARGEST_VARIANCE)))
     return Sizes(kernel, _of_variance(x.local_scale_sources + y.local_scale_sources, kernel)), np.expm1(both)
 
 
@@ -112,13 +112,13 @@ def sizes_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> S
     rank = max(len(x.axes), len(y.axes))
     own, others = ((1,) * (rank - len(state.axes)) + state.shape for state in (x, y))
     shared = math.prod(n for n, other in zip(own, others, strict=True) if other == 1)
-    if shared < FEW or any(n == 1 < other for n, other in zip(own, others, strict=True)):
+    if shared < SHARED_BY or any(n == 1 < other for n, other in zip(own, others, strict=True)):
         return None
     if not x.gauss or kernels.nonzero(x.mean) or not kernels.nonzero(y.var):
         return None
     squares = marginal(y) ** 2
     level = float(WEIGHTS @ squares)
-    uneven = min(float(WEIGHTS @ squares**2) / level**2 - 1.0, LARGEST) if level > 0.0 else 0.0
+    uneven = min(float(WEIGHTS @ squares**2) / level**2 - 1.0, LARGEST_VARIANCE) if level > 0.0 else 0.0
     if not uneven > UNEVEN:
         return None
     key = ("scale", y.serial)
@@ -127,7 +127,7 @@ def sizes_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> S
     kernel, before = uneven * np.clip(kernels.by_displacement(q.corr), 0.0, 1.0), evaluated(p.local_scales)
     if before is not None:
         kernel, before = kernels.common(kernel, before)
-        kernel = np.minimum((1.0 + kernel) * (1.0 + before) - 1.0, LARGEST)
+        kernel = np.minimum((1.0 + kernel) * (1.0 + before) - 1.0, LARGEST_VARIANCE)
     return Sizes(kernel, x.local_scale_sources + call.run.memo[key])
 
 
@@ -154,26 +154,33 @@ def sizes_after_attention(
     to another, and what all heads of a query share of it.
     """
     if not made.axes[at]:
-        return STEADY
-    scales, over = evaluated(values.local_scales), values.axes[axis]
+        return EVEN_SIZES
     rank, query = len(made.lengths), made.axes[at][0]
     apart = query, *(made.axes[0][:1] if at else ())  # queries, and samples
     of_head = np.full([2 if i in made.axes[features] else 1 for i in range(rank)], own[0] - own[1])
     parts = [of_head, np.full([1 if i in apart else 2 for i in range(rank)], own[1])]
     before, sources = values.local_scale_sources, source(call.source(), own[0])
-    if scales is not None and over:
-        kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
-        mean = kernels.pair_mean(kernel, values.lengths, over)
-        full = kernels.rearranged((1.0 + 2.0 * lifted) ** 2 * mean, [i[0] if i else None for i in values.axes])
+    scales = evaluated(values.local_scales)
+    if scales is not None and values.axes[axis]:
+        full, of_query = _log_scales_of_mean(scales, values, axis, lifted)
         full = kernels.without(full, [i for i, atoms in enumerate(made.axes) if not atoms])
         if full.ndim != rank:
-            return STEADY
-        of_query = max(float(kernel.ravel()[0] - mean.ravel()[0]), 0.0) * lifted * lifted
+            return EVEN_SIZES
         parts += [np.concatenate([full, full], axis=query)]
         parts += [np.full([1 if i == query else n for i, n in enumerate(full.shape)], of_query)]
         if before.variance > 0.0:
             sources += before.times(math.sqrt((float(full.ravel()[0]) + of_query) / before.variance))
-    return Sizes(np.minimum(np.expm1(kernels.total(*parts)), LARGEST), sources)
+    return Sizes(np.minimum(np.expm1(kernels.total(*parts)), LARGEST_VARIANCE), sources)
+
+
+def _log_scales_of_mean(scales: Array, values: State, axis: int, lifted: float) -> tuple[Array, float]:
+    """Return the kernel of Cov(ln tau) of means of values over an axis, a dimension for each axis, and the variance
+    that a query's own size adds, the part ``lifted`` of the result following the query.
+    """
+    kernel = np.log1p(np.clip(scales, 0.0, LARGEST_VARIANCE))
+    mean = kernels.pair_mean(kernel, values.lengths, values.axes[axis])
+    full = kernels.rearranged((1.0 + 2.0 * lifted) ** 2 * mean, [i[0] if i else None for i in values.axes])
+    return full, max(float(kernel.ravel()[0] - mean.ravel()[0]), 0.0) * lifted * lifted
 
 
 def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int], chance: float, left: float) -> Sizes:
@@ -186,8 +193,8 @@ def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int],
     """
     scales = evaluated(x.local_scales)
     if scales is None or not float(scales.ravel()[0]) > UNEVEN:
-        return STEADY
-    kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
+        return EVEN_SIZES
+    kernel = np.log1p(np.clip(scales, 0.0, LARGEST_VARIANCE))
     of_filters = min(math.log1p(2.0 * chance) / float(kernel.ravel()[0]), 1.0)
     kernel = kernel - kernels.pair_mean(kernel, x.lengths, list(dims))
     within = tuple(slice(0, 1) if i in channels else slice(None) for i in range(kernel.ndim))
@@ -199,9 +206,8 @@ def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int],
 
 
 def sizes_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) -> Marginal:
-    """Return how the sizes of elements picked along an atom vary: as they did, and where nobody knows which ones were
-    picked (``apart``) also as the variances of the positions differ, which is then a matter of chance. Atoms ``gone``
-    are no longer there.
+    """Return the local scales of elements picked along an atom: those of x, and where the picks are random (``apart``)
+    also the differences between the variances of positions. The atoms ``gone`` are no longer there.
     """
     kernel = None if x.fn is not None else evaluated(x.local_scales)
     if kernel is not None:
@@ -211,7 +217,7 @@ def sizes_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) -
     if apart and near and x.var.shape[atom] > 1 and not kernels.nonzero(x.mean):
         by_position = x.var.mean(axis=tuple(a for a in range(x.var.ndim) if a != atom))
         level = float(by_position.mean())
-        uneven = min(float((by_position**2).mean()) / level**2 - 1.0, LARGEST) if level > 0.0 else 0.0
+        uneven = min(float((by_position**2).mean()) / level**2 - 1.0, LARGEST_VARIANCE) if level > 0.0 else 0.0
         # one number for all that lies at a position
         here = np.full([1 if a == atom else min(n, 2) for a, n in enumerate(x.lengths)], uneven)
         first, second = kernels.common(here, np.zeros((1,) * here.ndim) if kernel is None else kernel)
@@ -227,5 +233,5 @@ def _of_variance(sources: Sources, kernel: Array) -> Sources:
     return sources.times(math.sqrt(after / before)) if before > 0.0 else NONE
 
 
-STEADY = Sizes(np.zeros(0), NONE)
-"""Sizes that do not vary."""
+EVEN_SIZES = Sizes(np.zeros(0), NONE)
+"""Local scales that do not vary."""

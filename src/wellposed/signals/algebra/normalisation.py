@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.algebra.effective_dims import alike_of_one_size
+from wellposed.signals.algebra.effective_dims import finite_width_after_norm
 from wellposed.signals.algebra.local_scales import sizes_of_filters
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
@@ -23,8 +23,8 @@ from wellposed.signals.integration import kernels, maps
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import Transport, of_few
 
-ROUNDING = 1e-12
-"""Share of a variance below which what is left of it, once the mean is taken out, is rounding."""
+NOTHING_CENTRED = 1e-12
+"""Share of a variance below which what is left of it without the variance of the mean is rounding. Chosen."""
 
 
 def normalise(
@@ -70,7 +70,7 @@ def _divided(
     # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
     alike, even = x.finite_width_correlation, 0.0
     if _of_features(x, dims):  # 1 / D of tokens that all have one size
-        alike = alike_of_one_size(call, x)
+        alike = finite_width_after_norm(call, x)
         even = min(alike.variance + 1.0 / math.prod(x.lengths[i] for i in dims), 1.0)
     little = parts.shared / max(kernels.average(x.var), 1e-300) < 0.05
     base, fn = _function(x, parts, scale) if little and not x.gauss else (None, None)
@@ -84,15 +84,21 @@ def _divided(
     )
 
 
-FEW = 12
-"""Elements up to which what is divided by their root mean square is no Gaussian."""
+FEW_NORMALISED = 12
+"""Elements up to which one of them divided by their root mean square is no Gaussian. Chosen."""
 
 
 def _of_few(x: State, dims: list[int], centre: bool) -> Transport | None:
     """Return the shape of one of few Gaussians divided by their root mean square; None of many, or of a profile."""
     count = math.prod(x.lengths[i] for i in dims)
     alike = max((x.corr.shape[i] for i in dims), default=1)
-    if not 1 < count <= FEW or not x.gauss or alike > (2 if centre else 1) or x.mean.size > 1 or x.var.size > 1:
+    if (
+        not 1 < count <= FEW_NORMALISED
+        or not x.gauss
+        or alike > (2 if centre else 1)
+        or x.mean.size > 1
+        or x.var.size > 1
+    ):
         return None
     return of_few(count - 1 if centre else count)
 
@@ -148,7 +154,7 @@ def _centred(x: State, dims: list[int], margin: Array | None) -> _Parts:
     # far pairs lie near the borders, where positions depend less on the mean
     at_pairs = maps.mean_at_pairs(with_mean, covariance.shape)
     left = x.var - 2 * with_mean + of_mean
-    left = np.where(left > ROUNDING * kernels.average(x.var), left, 0.0)  # a single element is its own mean
+    left = np.where(left > NOTHING_CENTRED * kernels.average(x.var), left, 0.0)  # a single element is its own mean
     relative = at_pairs / level if level > 0 else np.ones((1,) * with_mean.ndim)
     return _Parts(
         x.mean - centre,
@@ -201,6 +207,7 @@ def standardised(
 
 
 def _link(x: State, dims: list[int], inverse: float, centre: bool) -> Link:
+    """Return the link to x of x divided by its own deviation (times ``inverse``), less its mean over some atoms."""
     sizes = x.lengths
 
     def operate(k: Array, where: Dims) -> Array:

@@ -30,7 +30,7 @@ from wellposed.signals.signal import Tag
 aten: torch._ops._OpNamespace = torch.ops.aten
 
 RARE = 4.0
-"""Relative variance of a second moment from which on it rests on rare elements, unless they are powers."""
+"""Relative variance of x² from which on the second moment rests on rare elements, unless f is a power. Chosen."""
 
 
 def _functional(op: torch._ops.OpOverload) -> Any:
@@ -80,24 +80,14 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     whole = without_poles(composed, base.mean, base.std(), transport)
     clipped = clip_unseen_tails(whole, base.mean, base.std(), transport)
     uneven = evaluated(base.local_scales)
-    mixed = None
-    if transport is None and uneven is not None and float(uneven.ravel()[0]) > UNEVEN:
-        mixed = expand_mixture(composed, base.mean, base.std(), float(uneven.ravel()[0]))
+    mixed = None if transport is not None or uneven is None else _mixture(composed, base, float(uneven.ravel()[0]))
     expansion = mixed.average if mixed else expand_function(clipped, base.mean, base.std(), transport)
     mean, var = _finite(expansion)
     latent = base.corr if transport is None else transport.latent(base.corr)
-    scales, sizes_by = None, NONE
     if mixed is None or uneven is None:
-        powers = _without_mean(expansion)
-        raw = gaussian.polynomial(powers, latent)
-        raw = kernels.total(raw, *_by_sizes_of_parts(base, clipped), *_by_chance(base, powers, latent))
-        corr = _correlation(raw, float(powers.sum()), base)
+        corr, scales, sizes_by = _correlation_of_gaussian(expansion, base, clipped, latent), None, NONE
     else:
-        corr, shared = _correlation_of_mixture(mixed, base, uneven)
-        if not kernels.nonzero(base.mean):  # about a shift, the bounds of f count for more than its sizes
-            scales = Lazy.of(mixed.kappa * kernels.by_displacement(shared))
-            ratio = math.log1p(mixed.kappa) / math.log1p(float(uneven.ravel()[0]))
-            sizes_by = base.local_scale_sources.times(math.copysign(math.sqrt(ratio), expansion.sensitivity))
+        corr, scales, sizes_by = _local_scales_of_mixture(mixed, base, uneven)
     links = (Link(base, Scaled(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
         Layout(base.lengths, x.axes),
@@ -105,12 +95,35 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         tag=_tag(x, base, function, clipped is composed, whole is not composed or (mixed is not None and mixed.heavy)),
         marginal=Marginal(base=base, fn=clipped, local_scales=scales, local_scale_sources=sizes_by),
         ancestry=Ancestry(
-            links,
-            base.roots | call.root(),
-            statistic=None if x.statistic is None else x.statistic.then(function.call),
+            links, base.roots | call.root(), statistic=None if x.statistic is None else x.statistic.then(function.call)
         ),
         spread=_spread(base, clipped, expansion, latent, kernels.average(var) > 0),
     )
+
+
+def _mixture(function: Pointwise, base: State, uneven: float) -> Mixture | None:
+    """Return the expansion of f(x) for an x whose local scale has the variance ``uneven``; None where that is small."""
+    return expand_mixture(function, base.mean, base.std(), uneven) if uneven > UNEVEN else None
+
+
+def _correlation_of_gaussian(expansion: Expansion, base: State, function: Pointwise, latent: Array) -> Array:
+    """Return the correlation kernel of f(x) for the Hermite ``expansion`` of f and the ``latent`` correlation of x."""
+    powers = _without_mean(expansion)
+    raw = gaussian.polynomial(powers, latent)
+    raw = kernels.total(raw, *_by_sizes_of_parts(base, function), *_by_chance(base, powers, latent))
+    return _correlation(raw, float(powers.sum()), base)
+
+
+def _local_scales_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple[Array, Lazy | None, Sources]:
+    """Return the correlation kernel of f(x) for an x whose local scale varies by ``uneven``, with the kernel of the
+    variance of its own local scale and the sources of that.
+    """
+    corr, shared = _correlation_of_mixture(mixed, base, uneven)
+    if kernels.nonzero(base.mean):  # about a shift, the bounds of f count for more than its sizes
+        return corr, None, NONE
+    ratio = math.log1p(mixed.kappa) / math.log1p(float(uneven.ravel()[0]))
+    sizes_by = base.local_scale_sources.times(math.copysign(math.sqrt(ratio), mixed.average.sensitivity))
+    return corr, Lazy.of(mixed.kappa * kernels.by_displacement(shared)), sizes_by
 
 
 def _tag(x: State, base: State, function: Pointwise, as_it_is: bool, heavy: bool) -> Tag:
@@ -142,8 +155,8 @@ def _spread(base: State, function: Pointwise, expansion: Expansion, latent: Arra
 
 
 def _own(base: State, function: Pointwise, expansion: Expansion, latent: Array) -> Sources:
-    """Return what the last draw contributes to the spread, after the function: what positions are alike in expectation
-    by the function's own expansion; what is beyond that, by the sizes of filters, by its effect on scales.
+    """Return what the last draw contributes to the spread after the function: the fluctuation that correlations imply
+    is expanded like the function; the rest, that of filters' sizes, is scaled by the function's sensitivity.
 
     Relative to its mean, a second moment that rests on rare elements varies by far more than its logarithm, as that of
     a log-normal variable does; a power varies like the multiple of its logarithm, however large that is.
@@ -166,10 +179,7 @@ def _finite(expansion: Expansion) -> tuple[Array, Array]:
     if np.isfinite(mean).all() and np.isfinite(var).all():
         return mean, var
     root = OVERFLOW**0.5
-    return (
-        np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root),
-        np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW),
-    )
+    return (np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root), np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW))
 
 
 def _without_mean(expansion: Expansion) -> Array:
@@ -179,7 +189,7 @@ def _without_mean(expansion: Expansion) -> Array:
 
 
 def _alike(base: State, expansion: Expansion) -> Sources:
-    """Return how alike positions are by chance after a function: as far as it is linear in the Gaussian tensor."""
+    """Return the finite-width correlation after a function: the linear part in the Gaussian tensor keeps it."""
     if not base.finite_width_correlation.amounts.size:
         return base.finite_width_correlation
     powers = _without_mean(expansion)
@@ -188,8 +198,8 @@ def _alike(base: State, expansion: Expansion) -> Sources:
 
 
 def _by_chance(base: State, powers: Array, latent: Array) -> list[Array]:
-    """Return what a function adds to the covariance of products with one filter: two patches are alike by chance, of
-    either sign, and E (r + rho)² is r² + (1 - r²)² Var(rho). It is what the variances of filters make of its means.
+    """Return what a function adds to the covariance of products with one filter: the correlation of two patches varies
+    by rho over filters, and E (r + rho)² is r² + (1 - r²)² Var(rho).
     """
     chance = evaluated(base.inverse_dims)
     if chance is None or not powers[2] > 0.0:
@@ -198,8 +208,8 @@ def _by_chance(base: State, powers: Array, latent: Array) -> list[Array]:
     return [powers[2] * chance * (1.0 - latent * latent) ** 2]
 
 
-STEP = 0.1
-"""Shift of the mean, in standard deviations, that a function's curvature is measured by."""
+CURVATURE_STEP = 0.1
+"""Shift of the mean, in standard deviations, by which a function's curvature is measured. Chosen."""
 
 
 def _by_sizes_of_parts(base: State, function: Pointwise) -> list[Array]:
@@ -221,8 +231,10 @@ def _by_sizes_of_parts(base: State, function: Pointwise) -> list[Array]:
     z = NODES if base.transport is None else base.transport.values
     mean, std = kernels.average(base.mean), kernels.average(base.var) ** 0.5
     with np.errstate(all="ignore"):
-        before, at, after = (float(WEIGHTS @ function(mean + std * (z + shift))) for shift in (-STEP, 0.0, STEP))
-    curvature = (before - 2.0 * at + after) / (STEP * std) ** 2
+        before, at, after = (
+            float(WEIGHTS @ function(mean + std * (z + shift))) for shift in (-CURVATURE_STEP, 0.0, CURVATURE_STEP)
+        )
+    curvature = (before - 2.0 * at + after) / (CURVATURE_STEP * std) ** 2
     return [(0.5 * var * curvature) ** 2 * scales for var, scales in found] if np.isfinite(curvature) else []
 
 

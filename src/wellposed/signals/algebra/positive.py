@@ -10,21 +10,20 @@ from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.integration.transport import of_log_normal
 from wellposed.structure.bounds import bounds
 
-RELATIVE = (0.02, 1e4)
-"""Relative variances between which the shape is followed: below, a Gaussian does not reach 0 either."""
+FOLLOWED_VARIANCES = (0.02, 1e4)
+"""Var / E² between which the shape is followed. Chosen: below, a Gaussian does not reach 0 either."""
 
 
 def kept_positive(call: Call, x: State, position: int) -> State:
-    """Return the argument at ``position`` with the shape of a log-normal of its moments, if by the operators that made
-    it it is never negative, and what is known of its shape says otherwise: 1 / x, log x and roots are not asked where x
-    never is.
+    """Return the argument at ``position`` with the shape of a log-normal of its moments where the operators before make
+    it positive and its shape so far does not: 1 / x, log x and roots need a shape that stays in their domain.
     """
     value = call.value_of(position)
     if value is None or call.independent or x.blocks:
         return x
     with np.errstate(all="ignore"):
         relative = float(np.max(x.var / np.square(x.mean), initial=0.0))
-    if not RELATIVE[0] < relative < RELATIVE[1] or not float(x.mean.min()) > 0.0:
+    if not FOLLOWED_VARIANCES[0] < relative < FOLLOWED_VARIANCES[1] or not float(x.mean.min()) > 0.0:
         return x
     found = bounds(call.graph).get(value)
     if found is None or found.low < 0.0 or float(marginal(x).min()) >= 0.0:

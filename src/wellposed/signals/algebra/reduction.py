@@ -20,16 +20,21 @@ from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import SKEWED, is_heavy, of_log_normal, of_mean_of_squares, skewness
+from wellposed.signals.signal import Tag
 
 IMPRECISE = 1e-6
-"""Share of a variance by which a mean of covariances is below 0 where these are too rough to tell it: elements then
-count as strangers, so that a norm over samples finds what differs between them."""
+"""Share of a variance by which a mean of covariances may be below 0, beyond which elements count as independent.
+Chosen: above rounding; correlations by displacement are averages, and may miss a variance that is near to 0."""
+GAUSSIAN_COUNT = 8
+"""Elements from which on their mean counts as Gaussian. Chosen."""
+LARGEST_UNEVENNESS = 8.0
+"""Var / E² of a mean of positive numbers above which its shape does not change. Chosen."""
 
 
 def averaged(call: Call, x: State, over: list[int], *, keepdim: bool, moments: bool = False) -> State:
     """Return the mean over whole axes: its variance is the average covariance over all pairs (signals.md 5.5).
 
-    With ``moments`` nobody asks for more than mean, variance and correlations of the result.
+    With ``moments`` the result has mean, variance and correlations alone.
     """
     if x.blocks and x.block_axis not in over:
         means = [averaged(call, block, over, keepdim=keepdim, moments=moments) for block in x.blocks]
@@ -45,19 +50,8 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool, moments: b
     count = math.prod(x.lengths[i] for i in dims)
     if is_centred(x, dims):
         x = x.with_moments(mean=np.zeros_like(x.mean), var=np.zeros_like(x.var))
-    tag, alone = x.tag, np.full((1,) * x.corr.ndim, kernels.average(x.var) / max(count, 1))
-    if call.independent:
-        covariance = var = spread = alone
-    else:
-        covariance = kernels.total(kernels.pair_mean(x.covariance(), x.lengths, dims), *_by_shared_scale(x, dims))
-        if float(kernels.at_zero(covariance, range(covariance.ndim)).ravel()[0]) < -IMPRECISE * kernels.average(x.var):
-            covariance, tag = alone, weakest(tag, "approximate")
-        spread = kernels.mean_over(x.std(), dims)
-        level = kernels.average(spread**2)
-        here = float(kernels.at_zero(covariance, range(covariance.ndim)).ravel()[0])
-        var = spread**2 * (max(here, 0.0) / level) if level > 0 else np.zeros_like(spread)
-    here = float(kernels.at_zero(covariance, range(covariance.ndim)).ravel()[0])
-    corr = _correlation(covariance, spread, here)
+    covariance, spread, var, tag = _covariance_of_means(call, x, dims, count)
+    corr = _correlation(covariance, spread, _at_one_place(covariance))
 
     def reduce(array: Array) -> Array:
         return array.reshape([n for i, n in enumerate(array.shape) if i not in dims])
@@ -66,20 +60,47 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool, moments: b
     result = x.with_moments(
         layout=layout if keepdim else layout.dropping(over),
         mean=reduce(kernels.mean_over(x.mean, dims)),
-        var=reduce(np.broadcast_to(var, [1 if i in dims else n for i, n in enumerate(var.shape)])),
+        var=reduce(var),
         corr=reduce(corr),
-        gauss=x.gauss or count >= 8,
+        gauss=x.gauss or count >= GAUSSIAN_COUNT,
         scale_parameter=None,
         tag=tag,
     )
     if call.independent or moments:
         return result
-    result = result.amended(spread=with_own_fluctuation(x, result))
-    if call.wants_marginal:
-        result = result.amended(marginal=_marginal(x, result))
-    result = result.amended(links=to_mean_of(x, dims))
-    call.run.memo[key] = result = as_mean(x, dims, result)
+    call.run.memo[key] = result = _with_dependence(call, x, result, dims)
     return result
+
+
+def _with_dependence(call: Call, x: State, mean: State, dims: list[int]) -> State:
+    """Return the mean of x over some atoms with its spread, its shape, its link to x, and as a statistic of x."""
+    mean = mean.amended(spread=with_own_fluctuation(x, mean))
+    if call.wants_marginal:
+        mean = mean.amended(marginal=_marginal(x, mean))
+    return as_mean(x, dims, mean.amended(links=to_mean_of(x, dims)))
+
+
+def _covariance_of_means(call: Call, x: State, dims: list[int], count: int) -> tuple[Array, Array, Array, Tag]:
+    """Return the covariance kernel of the mean of x over some atoms, ``count`` elements in all, how its standard
+    deviation differs by position, its variance by position, and the result's tag.
+    """
+    alone = np.full((1,) * x.corr.ndim, kernels.average(x.var) / max(count, 1))
+    if call.independent:
+        return alone, alone, alone, x.tag
+    tag, pairs = x.tag, kernels.pair_mean(x.covariance(), x.lengths, dims)
+    covariance = kernels.total(pairs, *_by_shared_scale(x, dims))
+    if _at_one_place(covariance) < -IMPRECISE * kernels.average(x.var):
+        covariance, tag = alone, weakest(tag, "approximate")
+    spread = kernels.mean_over(x.std(), dims)
+    level = kernels.average(spread**2)
+    here = max(_at_one_place(covariance), 0.0)
+    var = spread**2 * (here / level) if level > 0 else np.zeros_like(spread)
+    return covariance, spread, np.broadcast_to(var, [1 if i in dims else n for i, n in enumerate(var.shape)]), tag
+
+
+def _at_one_place(kernel: Array) -> float:
+    """Return the entry of a kernel for displacement 0."""
+    return float(kernels.at_zero(kernel, range(kernel.ndim)).ravel()[0])
 
 
 def _correlation(covariance: Array, spread: Array, here: float) -> Array:
@@ -128,7 +149,7 @@ def _marginal(x: State, result: State) -> Marginal:
         relative, heavy = skew * skew / 4.0, False
     if relative < SKEWED:
         return result.marginal
-    relative = float(f"{min(relative, 8.0):.3g}")
+    relative = float(f"{min(relative, LARGEST_UNEVENNESS):.3g}")
     made = of_log_normal(relative) if heavy else of_mean_of_squares(relative)
     return Marginal(transport=made if skew > 0.0 else made.negated())
 

@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 
 from wellposed.operators.views import Cut, Permute, Regroup, Shape, Steps, shapes_along
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
-LARGEST = 1 << 22
-"""Most elements of the axes whose boundaries are crossed that are followed one by one."""
-PAIRS = 64
-"""Pairs of positions that the correlation at one displacement is averaged over."""
+LARGEST_CROSSED = 1 << 22
+"""Most elements of axes whose boundaries are crossed that are followed one by one. Chosen for cost."""
+SAMPLED_PAIRS = 64
+"""Pairs of positions by which the correlation at one displacement is averaged. Chosen for cost."""
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ def skewed(x: State, steps: Steps) -> State | None:
     for axis in range(lead):
         x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else x
     inner = [atom for axis in x.axes[lead:] for atom in axis]
-    if x.mask is not None or not 1 < rest <= LARGEST:
+    if x.mask is not None or not 1 < rest <= LARGEST_CROSSED:
         return None
     outer = [atom for axis in x.axes[:lead] for atom in axis]
     sizes = [x.lengths[atom] for atom in inner]
@@ -92,12 +93,17 @@ def skewed(x: State, steps: Steps) -> State | None:
     flat = places.reshape(long)
     mean, var = (_picked(array, flat, len(outer), sizes) for array in (mean, var))
     corr = _by_displacement(corr, flat, len(outer), sizes)
+    layout = _layout_after(x, lead, outer, places.shape)
+    made = x.with_moments(layout=layout, mean=mean, var=var, corr=kernels.with_diagonal(corr))
+    return made.amended(tag=weakest(x.tag, "approximate"))
+
+
+def _layout_after(x: State, lead: int, outer: list[int], shape: Shape) -> Layout:
+    """Return the layout of the first ``lead`` axes of x, of the atoms ``outer``, and of new axes of this shape."""
     new = itertools.count(len(outer))
     untouched = [tuple(outer.index(atom) for atom in axis) for axis in x.axes[:lead]]
-    axes = (*untouched, *((next(new),) if n > 1 else () for n in places.shape))
-    all_sizes = (*(x.lengths[atom] for atom in outer), *long)
-    made = x.with_moments(lengths=all_sizes, axes=axes, mean=mean, var=var, corr=kernels.with_diagonal(corr))
-    return made.amended(tag=weakest(x.tag, "approximate"))
+    axes = (*untouched, *((next(new),) if n > 1 else () for n in shape))
+    return Layout((*(x.lengths[atom] for atom in outer), *(n for n in shape if n > 1)), axes)
 
 
 def _untouched(step: Any, before: Shape) -> int:
@@ -134,7 +140,7 @@ def _by_displacement(corr: Array, places: NDArray[np.int64], lead: int, sizes: l
     profiles = any(length > 2 for length in corr.shape[lead:])
     lags = [min(n, kernels.lag_cap(places.ndim) if profiles else 2) for n in places.shape]
     rows = np.indices(lags).reshape(len(lags), -1, 1)
-    chance = np.random.default_rng(0).random((3, len(lags), rows.shape[1], PAIRS))
+    chance = np.random.default_rng(0).random((3, len(lags), rows.shape[1], SAMPLED_PAIRS))
     first, second = [], []
     for n, length, lag, (far, start, turn) in zip(places.shape, lags, rows, np.moveaxis(chance, 1, 0), strict=True):
         # the last entry stands for all larger displacements, each with as many pairs as it has

@@ -19,12 +19,14 @@ from wellposed.signals.integration.gaussian import density
 from wellposed.signals.integration.kernels import Array
 
 SHARPEST = 400.0
-"""Logit variance above which a softmax counts as picking one key."""
+"""Variance of logits above which a softmax counts as picking one key. Chosen: a standard deviation of 20."""
+LARGEST_EXPONENT = 50.0
+"""Largest x whose exp(x) is taken. Chosen: no query sees as many as exp(50) = 5e21 keys."""
 
 
 def summed(terms: Sequence[tuple[float, Law]]) -> Law:
-    """Return what else is known of the law of a sum of logits, given the variance of each term and what is known of its
-    law: nothing of a bias, which adds to the variance alone.
+    """Return the law, beside its variance, of a sum of logits from variance and law of each term: a bias adds to the
+    variance alone.
     """
     total = sum(variance for variance, _ in terms)
     laws = [(variance / total, Logits(0.0, *law)) for variance, law in terms if law] if total > 0.0 else []
@@ -49,7 +51,7 @@ def _laplace(sigma: float, most: float) -> tuple[Array, Array, Callable[[int], A
     w = density(z)
     w /= w.sum()
     u = np.linspace(-8.0 * sigma - math.log(most) - 8.0, 8.0 * sigma + 6.0, 900)
-    level = np.minimum(u[:, None] + sigma * z, 50.0)
+    level = np.minimum(u[:, None] + sigma * z, LARGEST_EXPONENT)
     power = np.exp(level)
     fall = np.log(np.maximum(np.exp(-power) @ w, 1e-300))
     return u, fall, lambda p: np.exp(p * level - power) @ w
@@ -94,8 +96,8 @@ def gathered(keys: tuple[float, ...], law: Logits) -> tuple[Array, Array, Array]
 
 @lru_cache(maxsize=4096)
 def varied(keys: float, law: Logits, common: float, lifted: float) -> tuple[float, float]:
-    """Return the variance of the logarithm of the energy of a query's result beyond that of its values' sizes, and what
-    heads share of it: some queries attend to few keys, as their logits vary more, or by chance, or to large ones.
+    """Return the variance of ln(energy) of a query's result that is added to that of its values' sizes, and what heads
+    share of it: some queries attend to few keys, as their logits vary more, or at random, or to large keys.
 
     Values have the correlation ``common``; the part ``lifted`` of the energy follows the query.
     """
@@ -134,11 +136,11 @@ def _queries(law: Logits) -> tuple[Array, Array, Array]:
 
 def _gamma(kappa: float) -> tuple[Array, Array]:
     """Return nodes and weights for a scale of mean 1 and variance kappa, one node where that is little."""
-    return gamma_nodes(kappa, NODES) if kappa >= EVEN else (np.ones(1), np.ones(1))
+    return gamma_nodes(kappa, QUERY_NODES) if kappa >= EVEN else (np.ones(1), np.ones(1))
 
 
-NODES = 5
-"""Variances of logits that queries are averaged over."""
+QUERY_NODES = 5
+"""Nodes of the Gamma quadrature over queries. Chosen for cost."""
 
 
 class Sums(NamedTuple):
@@ -169,17 +171,17 @@ def _sums(keys: tuple[float, ...], sigma2: float, curved: float, uneven: float) 
     count = np.array(keys)
     sigma = math.sqrt(sigma2)
     if curved > 1.0 / 400.0:
-        angle = np.linspace(0.0, np.pi, 2 * REACH + 1)[1:-1]
+        angle = np.linspace(0.0, np.pi, 2 * LAW_POINTS + 1)[1:-1]
         z, w = np.cos(angle) / math.sqrt(curved), np.sin(angle) ** max(1.0 / curved - 2.0, 0.0)
     else:
-        z = np.linspace(-8.0, 8.0, min(2 * REACH + 1 + 2 * math.ceil(20.0 * max(sigma - 1.0, 0.0)), 321))
+        z = np.linspace(-8.0, 8.0, min(2 * LAW_POINTS + 1 + 2 * math.ceil(20.0 * max(sigma - 1.0, 0.0)), 321))
         w = density(z)
     sizes, shares = _gamma(uneven)
     z, w = np.outer(np.sqrt(sizes), z).ravel(), np.outer(shares, w / w.sum()).ravel()
     large = np.repeat(sizes, z.size // sizes.size)
     far = 8.0 * sigma * math.sqrt(float(sizes.max()))
     u = np.linspace(-far - math.log(float(count.max())) - 8.0, far + 6.0, 400)
-    level = np.minimum(u[:, None] + sigma * z, 50.0)
+    level = np.minimum(u[:, None] + sigma * z, LARGEST_EXPONENT)
     power = np.exp(level)
     fall = np.exp(-power)
     alone = np.log(np.maximum(fall @ w, 1e-300))
@@ -195,8 +197,8 @@ def _sums(keys: tuple[float, ...], sigma2: float, curved: float, uneven: float) 
     return Sums(expected(second, 1.0), expected(picked, 1.0), expected(along, 1.0), cross, every)
 
 
-REACH = 30
-"""Points on either side of the mean at which the law of logits is summed."""
+LAW_POINTS = 30
+"""Points on either side of the mean at which the law of logits is summed. Chosen for cost."""
 
 
 @lru_cache(maxsize=4096)
@@ -255,12 +257,12 @@ def variance_of(keys: Array, second: Array) -> float:
     """Return the variance of Gaussian logits that would leave, on average, the sums of squared weights ``second`` to so
     many keys: what known biases of the logits amount to.
     """
-    column = [float(interpolated_participations(keys, float(variance)).mean()) for variance in VARIANCES]
-    return float(np.interp(float(second.mean()), np.maximum.accumulate(column), VARIANCES))
+    column = [float(interpolated_participations(keys, float(variance)).mean()) for variance in BIAS_VARIANCES]
+    return float(np.interp(float(second.mean()), np.maximum.accumulate(column), BIAS_VARIANCES))
 
 
-VARIANCES = np.concatenate([[0.0], np.geomspace(1e-2, SHARPEST, 32)])
-"""Variances of logits among which that of a bias is looked for."""
+BIAS_VARIANCES = np.concatenate([[0.0], np.geomspace(1e-2, SHARPEST, 32)])
+"""Variances between which that of a bias of logits is interpolated. Chosen: 7 by decade."""
 
 
 def interpolated_choices(keys: Array, sigma2: float) -> tuple[Array, Array]:
@@ -272,8 +274,9 @@ def interpolated_choices(keys: Array, sigma2: float) -> tuple[Array, Array]:
 
 
 def law_of(variance: float, queries: State, keys: State, at: Places, width: int, tokens: Tokens | None) -> Logits:
-    """Return the law of logits of this variance but for what the sizes of queries and keys have in common; both have
-    ``width`` features, and lie as ``at`` says; ``tokens`` is how alike keys are.
+    """Return the law of logits of this variance, to which the covariance of the sizes of queries and keys is added.
+
+    Both have ``width`` features and the axes ``at``; ``tokens`` are the correlations of keys.
 
     A query's logits have the variance q' S q, S the covariance of keys, which for few features, or few dimensions that
     they were computed from, has long and short axes: 2 / width + 2 / D relative to its square. Of tokens that differ in

@@ -17,7 +17,8 @@ from wellposed.signals.algebra.normalisation import standardised
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.blocks import concatenate
-from wellposed.signals.distributions.functions import IDENTITY
+from wellposed.signals.distributions.functions import IDENTITY, Pointwise
+from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.state import Standardised, State, Statistic
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
@@ -47,28 +48,36 @@ def as_mean_of_parts(call: Call, x: State, axes: list[int], result: State, *, ke
     that; of another tensor ``result`` as it is.
     """
     whole = call.run.alive.get(_by_parts(x))
-    if whole is None:
-        return result
-    functions = [(after.fn or IDENTITY).after(before.fn) for after, before in zip(x.blocks, whole.blocks, strict=True)]
-    function = functions[0]
-    if function is None or any(other is None or other.key != function.key for other in functions):
+    function = None if whole is None else _function_of_parts(x, whole)
+    if whole is None or function is None:
         return result
     base, kept = pooled(whole), [axis for axis in range(len(x.axes)) if keepdim or axis not in axes]
+    at = _places_of_mean(base, [None if axis in axes else axis for axis in kept], result)
+    over = frozenset(atom for axis in axes for atom in base.axes[axis])
+    if None in at or {*range(len(base.lengths))} - over != {*at} or len({*at}) != len(at):
+        return result
+    return result.amended(statistic=Statistic(base, over, ((function, result),), lambda mean: mean, at))
+
+
+def _places_of_mean(x: State, kept: list[int | None], mean: State) -> Dims:
+    """Return for each atom of a mean the atom of x that it is, given for its axes those of x (None: averaged)."""
     places = {
         atom: place
-        for axis, atoms in zip(kept, result.axes, strict=True)
-        for atom, place in zip(atoms, base.axes[axis] if axis not in axes else (), strict=False)
+        for axis, atoms in zip(kept, mean.axes, strict=True)
+        for atom, place in zip(atoms, () if axis is None else x.axes[axis], strict=False)
     }
-    at = [places.get(atom) for atom in range(len(result.lengths))]
-    over = [atom for axis in axes for atom in base.axes[axis]]
-    if [i for i in range(len(base.lengths)) if i not in over] != sorted(i for i in at if i is not None) or None in at:
-        return result
-    statistic = Statistic(base, frozenset(over), ((function, result),), lambda mean: mean, tuple(at))
-    return result.amended(statistic=statistic)
+    return tuple(places.get(atom) for atom in range(len(mean.lengths)))
+
+
+def _function_of_parts(x: State, whole: State) -> Pointwise | None:
+    """Return the one function that makes the parts of x of those of a concatenation; None where there is none."""
+    functions = [(after.fn or IDENTITY).after(before.fn) for after, before in zip(x.blocks, whole.blocks, strict=True)]
+    first = functions[0]
+    return None if first is None or any(other is None or other.key != first.key for other in functions) else first
 
 
 def _by_parts(whole: State) -> tuple[object, ...]:
-    """Return by what a concatenation, and what one function makes of it, are found."""
+    """Return the key of a concatenation and of functions of it: its parts' Gaussian sources, its axis, its shape."""
     serials = tuple(part.gaussian_source()[0].serial for part in whole.blocks)
     return ("parts", serials, whole.block_axis, whole.shape)
 
@@ -94,6 +103,7 @@ def jointly(x: State, y: State, function: Callable[[torch.Tensor, torch.Tensor],
 def _joint(
     first: Statistic, second: Statistic, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> Statistic | None:
+    """Return a function of two statistics of one tensor over the same atoms as one statistic; None of others."""
     if first.source.serial != second.source.serial or first.over != second.over or first.places != second.places:
         return None
     count, f, g = len(first.means), first.function, second.function
@@ -204,9 +214,8 @@ def _standardised(call: Call, x: State, form: Standardised) -> State | None:
     others = [np.expand_dims(mean.mean, sorted(factor.over)) for _, mean in factor.means]
 
     def at(first: Array, second: Array) -> Array:
-        tensors = [
-            torch.from_numpy(np.array(np.broadcast_to(array, first.shape))) for array in (first, second, *others)
-        ]
+        arrays = (first, second, *others)
+        tensors = [torch.from_numpy(np.array(np.broadcast_to(array, first.shape))) for array in arrays]
         value = factor.function(*_given(kinds, tensors[0], tensors[1], tensors[2:]))
         return np.broadcast_to(value.numpy(), first.shape)
 
@@ -249,3 +258,4 @@ def _kinds(of: State, statistic: Statistic) -> list[tuple[str, float]]:
 
 
 _Z = np.linspace(-3.0, 3.0, 25)
+"""Standard deviations from the mean at which functions are compared. Chosen."""

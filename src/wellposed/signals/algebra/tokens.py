@@ -1,4 +1,4 @@
-"""How alike two tokens are, by their correlation and by chance, as keys and as values of attention (signals.md 5.8)."""
+"""Correlations of two tokens, expected and at finite width, as keys and as values of attention (signals.md 5.8)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from wellposed.signals.algebra.local_scales import LARGEST
+from wellposed.signals.algebra.local_scales import LARGEST_VARIANCE
 from wellposed.signals.algebra.weighted import features_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.attention import Tokens
@@ -18,7 +18,7 @@ from wellposed.signals.integration.kernels import Array
 
 
 def tokens_of(call: Call, x: State, axis: int, width: int, value: int) -> Tokens:
-    """Return how alike two positions along an axis of one atom are, as one head sees them, by ``width`` features;
+    """Return the correlations of two positions along an axis of one atom, in the ``width`` features of one head;
     ``value`` is the tensor in the graph.
 
     Weights that read the tensor see the features of all heads.
@@ -67,7 +67,7 @@ def varying(x: State, axis: int) -> tuple[float, float]:
     scales = evaluated(x.local_scales)
     if scales is None or not x.axes[axis]:
         return 0.0, 0.0
-    kernel = np.log1p(np.clip(scales, 0.0, LARGEST))
+    kernel = np.log1p(np.clip(scales, 0.0, LARGEST_VARIANCE))
     mean = kernels.pair_mean(kernel, x.lengths, x.axes[axis])
     return float(kernel.ravel()[0]), float(mean.ravel()[0])
 

@@ -92,21 +92,19 @@ class Pairs(NamedTuple):
 
 
 INDEPENDENT = Pairs(1.0, 1)
-"""Elements of a weight that have nothing to do with one another."""
+"""Elements of a weight that are independent of one another."""
 
 
-class Likeness(NamedTuple):
-    """How alike two positions of one draw are by chance, where a product with a weight sums over them.
+class FiniteWidth(NamedTuple):
+    """The finite-width correlation of two positions of one draw, after a product with a weight that sums features.
 
     Attributes:
-        inherited: what they were alike before, as far as the sum leaves it.
+        inherited: that from before, as far as the sum leaves it.
         chance: the mean square of what the sum's own number of terms adds: 1 / n for n independent features.
-        share: how much of the second moment is no mean, which all positions have in common; the others are relative
-            to it.
-        groups: how many groups of features have sums of their own. Each is alike by its own chance; over all of them
-            it averages out.
+        share: the share of the second moment that is variance; the others are relative to it.
+        groups: how many groups of features have sums of their own, whose finite-width correlations are independent.
         window: whether the sum is over windows that overlap.
-        sized: what of the chance is that filters differ in size, where these have one size.
+        sized: the part of ``chance`` that different sizes of filters make, where all have one size.
         terms: the correlation kernel of the terms of the sum, and their numbers.
         value: the tensor in the graph that is summed over.
     """
@@ -127,30 +125,31 @@ class Likeness(NamedTuple):
 
 
 def overlapping(call: Call) -> set[int]:
-    """Return the numbers of the chances that windows of several positions brought: neighbours share them in part."""
+    """Return the sources of finite-width correlation that windows of several positions brought, which neighbours share
+    in part.
+    """
     numbers: set[int] = call.run.memo.setdefault("overlapping", set())
     return numbers
 
 
-def chance_likeness(
+def finite_width_of_sum(
     data: State,
     summed: dict[int, int],
     window: Collection[int] = (),
     overlapping: Collection[int] = (),
     pairs: Pairs | None = None,
-) -> Likeness:
-    """Return how alike two positions are by chance beyond their correlation, ``summed`` being the atoms that a product
-    sums and over how many positions, those of a sliding ``window`` among them. The chances ``overlapping`` are those of
-    windows before; ``pairs`` tells how the elements of the weight go together.
+) -> FiniteWidth:
+    """Return the finite-width correlation of two positions after a product that sums ``summed``, by atom over how many
+    positions, those of a sliding ``window`` among them. The sources ``overlapping`` are those of windows before;
+    ``pairs`` tells how the elements of the weight go together.
     """
     pairs = pairs or INDEPENDENT
     if not data.corr.size or not (q := data.second_moment) > 0.0:
-        return Likeness()
+        return FiniteWidth()
     kernel = kernels.by_displacement(data.corr, summed)
     kernel = kernel[tuple([slice(summed.get(i, 1)) for i in range(kernel.ndim)])]
     share = kernels.average(data.var) / q
     sizes = [summed.get(i, 1) for i in range(kernel.ndim)]
-
     mean = float(kernels.pair_mean(kernel, sizes).ravel()[0])
     squares = kernel * kernel
     chance = pairs.alike(float(kernels.pair_mean(squares, sizes).ravel()[0]), mean)
@@ -159,32 +158,38 @@ def chance_likeness(
         share = left / max(left + pairs.share * (1.0 - share), 1e-300)
     sized = 1.0 / pairs.terms if pairs.sized else 0.0
     terms = (kernel, sizes) if pairs is INDEPENDENT else None
-    if not data.finite_width_correlation.amounts.size:
-        return Likeness(NONE, chance, share, sized=sized, terms=terms)
+    inherited = _inherited(data, kernel, sizes, window, overlapping)
+    return FiniteWidth(inherited, chance, share, sized=sized, terms=terms)
+
+
+def _inherited(
+    data: State, kernel: Array, sizes: Sequence[int], window: Collection[int], overlapping: Collection[int]
+) -> Sources:
+    """Return the finite-width correlation that a sum over ``sizes`` positions of each atom leaves, given the kernel of
+    their correlations; the other arguments are those of `finite_width_of_sum`.
+
+    Neighbours that are uncorrelated in expectation share a part of it where they come from windows that overlap.
+    """
+    before = data.finite_width_correlation
+    if not before.amounts.size:
+        return NONE
     apart = [i for i in range(kernel.ndim) if not kernel[(slice(None),) * i + (slice(1, None),)].any()]
     near = [1 if i in apart else size for i, size in enumerate(sizes)]
-    kept = float(kernels.pair_mean(kernels.at_zero(squares, apart), near).ravel()[0])
-    # neighbours of no correlation in expectation: computed from windows that overlap, or alike by chances of their own
+    kept = float(kernels.pair_mean(kernels.at_zero(kernel * kernel, apart), near).ravel()[0])
     apart_by = [sizes[i] for i in window if kernel.shape[i] == 1]
     shared = math.prod((2.0 * size**2 + 1.0) / (3.0 * size**2) for size in apart_by)
     own = 1.0 / math.prod(apart_by)
-    start = data.finite_width_correlation.start
-    among = [
-        number - start for number in overlapping if 0 <= number - start < data.finite_width_correlation.amounts.size
-    ]
+    among = [number - before.start for number in overlapping if 0 <= number - before.start < before.amounts.size]
     if shared == own or not among:
-        return Likeness(
-            data.finite_width_correlation.times(math.sqrt(kept * own)), chance, share, sized=sized, terms=terms
-        )
-    factors = np.full(data.finite_width_correlation.amounts.size, own)
+        return before.times(math.sqrt(kept * own))
+    factors = np.full(before.amounts.size, own)
     factors[among] = shared
-    inherited = Sources(start, data.finite_width_correlation.amounts * np.sqrt(kept * factors))
-    return Likeness(inherited, chance, share, sized=sized, terms=terms)
+    return Sources(before.start, before.amounts * np.sqrt(kept * factors))
 
 
 def features_of(call: Call, data: State, value: int | None) -> int:
-    """Return the number of the chance by which the features of two positions are alike: one for all that read them,
-    ``value`` being the tensor in the graph, under whatever view.
+    """Return the source of the finite-width correlation that features bring: one for all weights that read a tensor,
+    ``value`` in the graph, under any view.
     """
     key: tuple[str, int] = ("likeness", data.serial)
     memo = call.run.memo
@@ -198,12 +203,20 @@ def features_of(call: Call, data: State, value: int | None) -> int:
     return number
 
 
-def fresh(
-    call: Call, layout: Layout, var: Array, corr: Array, data: State, weight: State, *, outputs: int, likeness: Likeness
+def with_drawn_weight(
+    call: Call,
+    layout: Layout,
+    var: Array,
+    corr: Array,
+    data: State,
+    weight: State,
+    *,
+    outputs: int,
+    likeness: FiniteWidth,
 ) -> State:
     """Return the state of a product with a weight drawn for it: Gaussian, of mean 0.
 
-    ``outputs`` of its elements have weights of their own; ``likeness`` is the `chance_likeness` of what is summed.
+    ``outputs`` of its elements have weights of their own; ``likeness`` is the `finite_width_of_sum` of what is summed.
     """
     one = (1,) * len(layout.lengths)
     corr = np.ones(one) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))

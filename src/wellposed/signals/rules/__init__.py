@@ -13,7 +13,7 @@ from wellposed.signals.rules.pooling import maximum, resize
 from wellposed.signals.rules.reduction import forward as reduction
 from wellposed.signals.rules.reduction import statistics
 from wellposed.signals.rules.shape import forward as shape
-from wellposed.signals.rules.shape import writes
+from wellposed.signals.rules.shape import index_sums, picks, writes
 from wellposed.signals.rules.spectral import forward as spectral
 
 __all__ = [
@@ -22,10 +22,12 @@ __all__ = [
     "contraction",
     "embedding",
     "gates",
+    "index_sums",
     "maximum",
     "merge",
     "noise",
     "normalisation",
+    "picks",
     "pointwise",
     "pooling",
     "recurrent",

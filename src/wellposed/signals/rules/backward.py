@@ -10,14 +10,4 @@ from wellposed.signals.rules.pooling import backward as pooling
 from wellposed.signals.rules.reduction import backward as reduction
 from wellposed.signals.rules.shape import backward as shape
 
-__all__ = [
-    "attention",
-    "contraction",
-    "merge",
-    "noise",
-    "normalisation",
-    "pointwise",
-    "pooling",
-    "reduction",
-    "shape",
-]
+__all__ = ["attention", "contraction", "merge", "noise", "normalisation", "pointwise", "pooling", "reduction", "shape"]

@@ -20,7 +20,12 @@ import torch
 
 from wellposed.arrays import array_of
 from wellposed.signals.algebra.gradient_terms import Adjoint, Gradients, Sent, Term, reduced, settled
-from wellposed.signals.algebra.softmax import interpolated_choices, interpolated_participations, off_diagonal
+from wellposed.signals.algebra.softmax import (
+    LARGEST_EXPONENT,
+    interpolated_choices,
+    interpolated_participations,
+    off_diagonal,
+)
 from wellposed.signals.algebra.tokens import relatedness, tokens_of
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State
@@ -30,8 +35,8 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.attention.forward import logits
 
-MOST = 1024
-"""Most queries or keys that are followed one by one; more are taken in groups of neighbours."""
+MOST_FOLLOWED_TOKENS = 1024
+"""Most queries or keys that are followed one by one; of more, groups of neighbours are. Chosen for cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +121,11 @@ def attention(
 def _choice(
     call: Adjoint, q: State, k: State, v: State, token: int, attn_mask: Any, is_causal: bool, scale: float | None
 ) -> _Choice:
+    """Return how queries choose among keys (*batch, heads, tokens, features), tokens lying along the axis ``token``."""
     product, extra, seen, mask = logits(call, q, k, token, attn_mask, is_causal, scale)
     sigma2 = product + extra
     queries, keys = q.shape[token], k.shape[token]
-    rows, columns = min(queries, MOST), min(keys, MOST)
+    rows, columns = min(queries, MOST_FOLLOWED_TOKENS), min(keys, MOST_FOLLOWED_TOKENS)
     visible = np.ones((rows, columns))
     if is_causal:
         at, to = (np.arange(n) * (m / n) for n, m in ((rows, queries), (columns, keys)))
@@ -138,7 +144,7 @@ def _choice(
     mixed = spread + related * np.maximum((1.0 - second) - 2.0 * (second - third), 0.0)
     share = visible / np.maximum(visible.sum(axis=1, keepdims=True) * (keys / columns), 1e-300)
     typical = float(np.exp(np.mean(np.log(seen))))
-    common = min(np.exp(min(off_diagonal(q, token) * sigma2, 50.0)), typical * kernels.average(second))
+    common = min(np.exp(min(off_diagonal(q, token) * sigma2, LARGEST_EXPONENT)), typical * kernels.average(second))
     ones = np.ones(rows)
     return _Choice(share, second * ones, spread * ones, mixed * ones, max(float(common), 1.0))
 

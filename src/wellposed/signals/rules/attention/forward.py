@@ -15,7 +15,7 @@ import torch
 
 from wellposed.arrays import array_of
 from wellposed.graphs import Ref
-from wellposed.signals.algebra.arithmetic import broadcast, chosen, is_shut_out, mixture, operand, shut_out, within
+from wellposed.signals.algebra.attention_products import finite_width_correlation_after_attention, tilt
 from wellposed.signals.algebra.causal_queries import (
     common_of_seen,
     flat_weights,
@@ -25,8 +25,11 @@ from wellposed.signals.algebra.causal_queries import (
     with_pairs,
 )
 from wellposed.signals.algebra.local_scales import sizes_after_attention
-from wellposed.signals.algebra.products import alike_after_attention, tilt
+from wellposed.signals.algebra.masked_scores import is_shut_out, shut_out
+from wellposed.signals.algebra.mixtures import chosen, mixture, within
+from wellposed.signals.algebra.operands import broadcast, operand
 from wellposed.signals.algebra.softmax import (
+    LARGEST_EXPONENT,
     Places,
     interpolated,
     interpolated_participations,
@@ -52,11 +55,7 @@ from wellposed.signals.registry import overloads, rule
 from wellposed.structure.widths import channels
 
 
-@rule(
-    overloads("softmax.int", "_softmax.default", "_safe_softmax.default"),
-    tag="approximate",
-    source="signals: 5.8",
-)
+@rule(overloads("softmax.int", "_softmax.default", "_safe_softmax.default"), tag="approximate", source="signals: 5.8")
 def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype: Any = None) -> State:
     """exp(x_j) / sum exp(x): mean 1 / T, second moment A2 / T; the part of x common to the axis cancels."""
     axis = dim % len(x.axes)
@@ -68,89 +67,103 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     total = x.shape[axis]
     if not x.axes[axis]:
         return make_state(x.shape, 1.0, 0.0)
-    at = x.axes[axis][0]
     if call.independent:
         second = float(interpolated_participations(np.array([float(total)]), x.pooled_var)[0]) / total
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
-    sigma2 = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
-    keys, told = _seen(x, axis, mask)
-    law = Logits(sigma2 + told, *(summed([(sigma2, x.logits), (told, ())]) if told else x.logits))
-    sigma2 = law.variance
+    variance = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
+    shown = array_of(mask) if mask is not None and axis == len(x.shape) - 1 and mask.shape[-1] == total else None
+    keys = _keys_seen(x, axis, shown)
+    bias = _variance_of_means(x, axis, shown, keys)
+    law = Logits(variance + bias, *(summed([(variance, x.logits), (bias, ())]) if bias else x.logits))
     shares, pull, picked = interpolated(keys, law)
-    a2 = kernels.average(shares)
-    typical = float(np.exp(np.mean(np.log(keys))))
-    rho = np.take(x.corr, [0], axis=at)
-    cap = a2
-    same = np.minimum(np.exp(np.minimum(rho * sigma2, 50.0)) / typical, cap)
-    same[(0,) * same.ndim] = a2
+    second, typical = kernels.average(shares), float(np.exp(np.mean(np.log(keys))))
+    rho = np.take(x.corr, [0], axis=x.axes[axis][0])
+    var = _variance_of_weights(x, axis, shares)
+    covariance = _covariance_of_weights(x, axis, rho * law.variance, second, typical)
+    corr = kernels.correlation(covariance, var) if var.any() else np.ones((1,) * len(x.lengths))
+    flat = flat_weights(mask, False, x.shape[axis - 1], total) if axis == len(x.shape) - 1 and axis else None
+    made = Softmax(
+        law.variance,
+        second,
+        kernels.average(pull),
+        kernels.average(picked),
+        rho,
+        typical,
+        law[1:],
+        tokens_of(call, x, axis, 1, call.node.inputs[0]) if x.finite_width_correlation.amounts.size else None,
+        flat,
+        mask,
+        x.axes[axis][0],
+    )
+    return State(
+        x.layout,
+        Moments(np.full((1,) * len(x.lengths), 1.0 / total), var, corr),
+        tag="approximate",
+        ancestry=Ancestry((), x.roots | call.root()),
+        attention=Attention(softmax=made),
+    )
+
+
+def _covariance_of_weights(x: State, axis: int, exponent: Array, second: float, typical: float) -> Array:
+    """Return the covariance kernel of the weights of a softmax along an axis: of one key for two queries, E[a a'] T =
+    exp(``exponent``) / ``typical``, the number of keys that one sees, up to ``second`` = T E a²; of two keys, what is
+    left, as weights sum to 1.
+    """
+    at, total = x.axes[axis][0], x.shape[axis]
+    same = np.minimum(np.exp(np.minimum(exponent, LARGEST_EXPONENT)) / typical, second)
+    same[(0,) * same.ndim] = second
     raw_same = same / total
     raw_other = (1.0 - same) / (total * (total - 1.0)) if total > 1 else np.zeros_like(same)
     raw = np.concatenate([raw_same, raw_other], axis=at)
     mean = 1.0 / total
     lengths = [max(n, min(2, size)) for n, size in zip(raw.shape, x.lengths, strict=True)]
     # along indices where the logits are independent the weights still share their mean
-    spread = raw - mean * mean
-    count = len(x.lengths)
-    kernel = kernels.promote(spread, [n if k == at else min(n, spread.shape[k]) for k, n in enumerate(lengths)])
-    query = x.axes[axis - 1] if axis else ()
-    extent = [1] * count
+    covariance = raw - mean * mean
+    return kernels.promote(covariance, [n if k == at else min(n, covariance.shape[k]) for k, n in enumerate(lengths)])
+
+
+def _variance_of_weights(x: State, axis: int, shares: Array) -> Array:
+    """Return the variance of the weights of a softmax along an axis, by query where ``shares``, T E a² of each query,
+    has one for each; of the shape that broadcasts over the atoms of x.
+    """
+    query, total = x.axes[axis - 1] if axis else (), x.shape[axis]
+    extent = [1] * len(x.lengths)
     if shares.size > 1 and len(query) == 1 and shares.size == x.lengths[query[0]]:
         extent[query[0]] = shares.size
     else:
-        shares = np.full(1, a2)
-    var = np.maximum(shares / total - mean * mean, 0.0).reshape(extent)
-    flat = flat_weights(mask, False, x.shape[axis - 1], total) if axis == len(x.shape) - 1 and axis else None
-    return State(
-        x.layout,
-        Moments(
-            np.full((1,) * count, mean), var, kernels.correlation(kernel, var) if var.any() else np.ones((1,) * count)
-        ),
-        tag="approximate",
-        ancestry=Ancestry((), x.roots | call.root()),
-        attention=Attention(
-            softmax=Softmax(
-                sigma2,
-                a2,
-                kernels.average(pull),
-                kernels.average(picked),
-                rho,
-                typical,
-                law[1:],
-                tokens_of(call, x, axis, 1, call.node.inputs[0]) if x.finite_width_correlation.amounts.size else None,
-                flat,
-                mask,
-                at,
-            )
-        ),
-    )
+        shares = np.full(1, kernels.average(shares))
+    mean = 1.0 / total
+    return np.maximum(shares / total - mean * mean, 0.0).reshape(extent)
 
 
-def _seen(x: State, axis: int, mask: torch.Tensor | None) -> tuple[Array, float]:
-    """Return how many keys each query may see along its axis, where that is told apart, and what the differences of
-    known means of the logits add to their variance.
+def _keys_seen(x: State, axis: int, shown: Array | None) -> Array:
+    """Return how many keys each query sees along an axis under a mask, averaged over samples: (queries,), or (1,) where
+    all see as many.
     """
-    at, total = x.axes[axis][0], x.shape[axis]
-    query = x.axes[axis - 1] if axis else ()
-    shown, counts = None, np.array([float(total)])
-    if mask is not None and axis == len(x.shape) - 1 and mask.shape[-1] == total:
-        shown = array_of(mask)
-        counts = np.maximum(shown.sum(axis=-1), 1.0)
-        if counts.ndim and axis and counts.shape[-1] == x.shape[axis - 1]:
-            counts = counts.reshape(-1, counts.shape[-1]).mean(axis=0)
-        counts = np.asarray(counts, dtype=np.float64).ravel()
+    if shown is None:
+        return np.array([float(x.shape[axis])])
+    counts = np.maximum(shown.sum(axis=-1), 1.0)
+    if counts.ndim and axis and counts.shape[-1] == x.shape[axis - 1]:
+        counts = counts.reshape(-1, counts.shape[-1]).mean(axis=0)
+    return np.asarray(counts, dtype=np.float64).ravel()
+
+
+def _variance_of_means(x: State, axis: int, shown: Array | None, counts: Array) -> float:
+    """Return the variance of Gaussian logits that makes weights as uneven as the known means of x along an axis do,
+    under a mask by which queries see these ``counts`` of keys; 0 of means that do not differ.
+    """
+    at, query = x.axes[axis][0], x.axes[axis - 1] if axis else ()
     if x.mean.shape[at] == 1 or not np.ptp(x.mean, axis=at).any():
-        return counts, 0.0
+        return 0.0
     weights = np.exp(x.mean - x.mean.max(axis=at, keepdims=True))
     if shown is not None and len(query) == 1 and shown.ndim > 1:
         table = shown.reshape(-1, *shown.shape[-2:]).mean(axis=0)
         weights = weights * np.moveaxis(table.reshape(*table.shape, *(1,) * (weights.ndim - 2)), (0, 1), (query[0], at))
     second = (weights**2).sum(axis=at) / np.maximum(weights.sum(axis=at) ** 2, 1e-300)
-    second = second.mean(
-        axis=tuple(i for i in range(second.ndim) if len(query) != 1 or i != query[0] - (query[0] > at))
-    )
-    second = np.asarray(second).ravel()
+    kept = query[0] - (query[0] > at) if len(query) == 1 else None
+    second = np.asarray(second.mean(axis=tuple(i for i in range(second.ndim) if i != kept))).ravel()
     same = counts.size == second.size
-    return counts, variance_of(counts if same else np.full(second.size, np.exp(np.log(counts).mean())), second)
+    return variance_of(counts if same else np.full(second.size, np.exp(np.log(counts).mean())), second)
 
 
 @rule(overloads("masked_fill.Scalar", "masked_fill_.Scalar"), tag="approximate", source="mixture of two signals")
@@ -199,11 +212,8 @@ def attention(
     r_out = {r_V + (1 - r_V) e^{r_Q sigma²} / T} / (q_out / q_V).
     """
     token, shape = len(q.axes) - 2, call.shape()
-    for axis in range(token + 1):
-        q, k = (merge_atoms(x, axis) for x in (q, k))
-        apart = axis < token and v.shape[:token] == shape[:token] and _is_repeated(v, axis)
-        v = v if apart or axis == token else merge_atoms(v, axis)
-    parts, v = v, merge_atoms(v, token)
+    q, k, parts = _with_merged_axes(q, k, v, shape)
+    v = merge_atoms(parts, token)
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
@@ -214,26 +224,25 @@ def attention(
     alone = law_of(product, q, k, at, q.shape[-1], keys)
     law = Logits(alone.variance + bias, *summed([(alone.variance, alone[1:]), (bias, ())]))
     a2, pull, picked = interpolated(seen, law)
-    alike = float(not channels(call.graph)[call.node.args[2].value][token])
+    of_one_token = float(not channels(call.graph)[call.node.args[2].value][token])
     flat = flat_weights(mask, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
-    if any(len(axis) > 1 for axis in v.axes[:token]):  # heads that share values, beside others
-        before = tuple(itertools.chain.from_iterable([v.lengths[i] for i in axis] or [1] for axis in v.axes[:token]))
+    before = _axes_of_heads(v, token)
+    if before is not None:
         parts, v = (reshape(x, (*before, *x.shape[token:])) for x in (parts, v))
         shape, token = (*before, *shape[token:]), len(before)
     parts = grouped(parts, token, flat)
     common = r_v if flat is None else common_of_seen(parts, token, flat)
-    along = alike * alone.variance * tilt(call, keys, v, token, v.shape[-1], call.node.args[2].value)
+    along = of_one_token * alone.variance * tilt(call, keys, v, token, v.shape[-1], call.node.args[2].value)
     lifted = np.minimum(along * pull, (1.0 - common) * (1.0 - a2))
-    ratio = common + (1.0 - common) * (a2 + alike * picked * is_uneven(v, token)) + lifted
+    ratio = common + (1.0 - common) * (a2 + of_one_token * picked * is_uneven(v, token)) + lifted
     dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
     ratio = ratio + (dropped - 1.0) * a2
     typical = float(np.exp(np.mean(np.log(seen))))
     level = kernels.average(ratio)
     share = kernels.average(lifted) / level if level > 0 else 0.0
-    met = min(math.exp(min(r_q * alone.variance, 50.0)), typical * kernels.average(a2))
-    made = _output(
-        call, shape, q, v, token, ratio * levels_of_seen(v, token, flat), alike_after_attention(call, v, share)
-    )
+    met = min(math.exp(min(r_q * alone.variance, LARGEST_EXPONENT)), typical * kernels.average(a2))
+    finite_width = finite_width_correlation_after_attention(call, v, share)
+    made = _output(call, shape, q, v, token, ratio * levels_of_seen(v, token, flat), finite_width)
     own = varied(typical, law.coarse(), r_v, share)
     sizes = sizes_after_attention(call, v, token, made, token, len(made.axes) - 1, share, own)
     made = made.amended(marginal=sizes.marginal(False))
@@ -244,6 +253,27 @@ def attention(
             kernel = _by_chance(made, v, token, level, typical, r_v + (1.0 - r_v) * met / typical)
         made = made.amended(corr=np.clip(kernel, -1.0, 1.0))
     return reshape(made, call.shape())
+
+
+def _with_merged_axes(q: State, k: State, v: State, shape: Sequence[int]) -> tuple[State, State, State]:
+    """Return queries, keys and values (*batch, heads, tokens, features) with one atom for each axis but the features;
+    heads that share values keep their atoms, and so do the tokens of values.
+    """
+    token = len(q.axes) - 2
+    for axis in range(token + 1):
+        q, k = (merge_atoms(x, axis) for x in (q, k))
+        apart = axis < token and v.shape[:token] == shape[:token] and _is_repeated(v, axis)
+        v = v if apart or axis == token else merge_atoms(v, axis)
+    return q, k, v
+
+
+def _axes_of_heads(v: State, token: int) -> tuple[int, ...] | None:
+    """Return the sizes before the axis of tokens, an axis for each atom, where heads share values beside others; None
+    where each axis has one atom.
+    """
+    if all(len(axis) <= 1 for axis in v.axes[:token]):
+        return None
+    return tuple(itertools.chain.from_iterable([v.lengths[i] for i in axis] or [1] for axis in v.axes[:token]))
 
 
 def logits(

@@ -13,7 +13,7 @@ import torch
 
 from wellposed.graphs import Ref
 from wellposed.operators.product import Product, describe
-from wellposed.signals.algebra.arithmetic import multiply
+from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
     Gradients,
@@ -31,7 +31,7 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction.embedding import looked_up as rows_of_table
-from wellposed.signals.rules.contraction.forward import PRODUCTS, contract, is_weight, swapped
+from wellposed.signals.rules.contraction.forward import PRODUCTS, contract, is_weight, operand_states
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 _UP = {1: aten.conv_transpose1d.default, 2: aten.conv_transpose2d.input, 3: aten.conv_transpose3d.input}
@@ -48,9 +48,9 @@ def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -
     term, product = gradients[0], describe(call.graph, call.node)
     if term is None or product is None:
         return None
-    states = _operands(call, args, kwargs)
+    states = operand_states(call, args, kwargs)
     if is_weight(call, product.left) and not is_weight(call, product.right) and product.window is None:
-        product = swapped(product)
+        product = product.swapped()
     if product.left not in states or product.right not in states:
         return None
     if is_weight(call, product.right):
@@ -63,23 +63,6 @@ def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -
         whole = Term(scaled_state(settled(call, term), product.bias_scale))
         sent.append((product.bias, _by_bias(call, whole, product)))
     return sent
-
-
-def _operands(call: Adjoint, args: Any, kwargs: Any) -> dict[int, State]:
-    """Return the states of the operator's tensors, by the ids of their values."""
-    states: dict[int, State] = {}
-
-    def walk(raw: Any, resolved: Any) -> None:
-        if isinstance(raw, Ref) and isinstance(resolved, State):
-            states[raw.value] = resolved
-        elif isinstance(raw, (list, tuple)):
-            for a, b in zip(raw, resolved, strict=True):
-                walk(a, b)
-
-    walk(call.node.args, args)
-    for key, value in kwargs.items():
-        walk(call.node.kwargs[key], value)
-    return states
 
 
 def _by_data_and_weight(
@@ -100,7 +83,7 @@ def _by_data_and_weight(
 def _by_signals(call: Adjoint, term: Term, states: dict[int, State], product: Product) -> list[tuple[int, Term]]:
     """The gradients with respect to two signals that are multiplied: the result's gradient times the other signal."""
     gradient = scaled_state(settled(call, term), product.scale)
-    sides = (product, swapped(product))
+    sides = (product, product.swapped())
     return [
         (side.left, Term(_by_data(call, gradient, states[side.right], side, states[side.left].shape)))
         for side in sides

@@ -9,7 +9,7 @@ import torch
 
 from wellposed.arrays import array_of
 from wellposed.operators.views import view_of
-from wellposed.signals.algebra.arithmetic import operand
+from wellposed.signals.algebra.operands import operand
 from wellposed.signals.algebra.weighted import scaled_weight
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.making import make_state
@@ -89,6 +89,9 @@ def _equalities(indices: torch.Tensor) -> list[float | None]:
 def _rows(
     call: Call, shape: tuple[int, ...], mean: float, var: float, equal: list[float | None], weight: State
 ) -> State:
+    """Return rows of a table at the places of an index: ``equal`` is for each of its axes the probability that two
+    positions hold the same token, None where they are independent.
+    """
     made = make_state(shape, mean, var, tag=weight.tag, roots=call.root())
     values = [equal[axis] if axis < len(equal) else None for axis, size in enumerate(shape) if size != 1]
     corr = np.ones([1 if rho is None else 2 for rho in values])
@@ -141,7 +144,7 @@ def embedding_bag(
     factors = operand(call, per_sample_weights)
     assert isinstance(factors, State)
     mean = per_bag * factors.pooled_mean * weight.pooled_mean
-    # rows are strangers to one another: weighted means add up, variances by the squares of the weights
+    # rows are independent: weighted means add up, variances by the squares of the weights
     var = per_bag * (factors.second_moment * weight.pooled_var + factors.pooled_var * weight.pooled_mean**2)
     roots = factors.roots | call.root()
     return make_state(shape, mean, var, roots=roots, gauss=True, spread=factors.spread + weight.spread)

@@ -18,7 +18,7 @@ from wellposed.signals.sampling.samples import sample_state
 from wellposed.signals.sampling.states_of_draws import state_of_samples
 
 SAMPLES, STEPS, WIDTH, DRAWS = 8, 64, 256, 16
-"""Largest batch, sequence and width that are run, and how often."""
+"""Largest batch, sequence and width that are run, and how often. Chosen for cost."""
 
 
 @rule(
@@ -32,20 +32,17 @@ def recurrent(
 ) -> tuple[State, ...] | None:  # fmt: skip
     """Run a recurrent stack on a few samples, at most `WIDTH` wide: narrower weights are scaled up to do the same."""
     several = isinstance(hidden, (list, tuple))
-    given = list(hidden) if several else [hidden]
-    start = [h for h in map(_initial, given) if h is not None]
-    if len(start) < len(given) or not all(isinstance(p, State) for p in params):
+    start = _initial_states(list(hidden) if several else [hidden])
+    if start is None or not all(isinstance(p, State) for p in params):
         return None
     width = params[1].shape[1]
     projected = len(params) % (4 if biases else 2) == 1 or start[0].shape[-1] != start[-1].shape[-1]
     narrow, features = (width, x.shape[-1]) if projected else (min(width, WIDTH), min(x.shape[-1], WIDTH))
     units = max(h.shape[-1] for h in start) if projected else narrow
     x, start = _sampled_part(x, start, batch_first, features, units)
-    sizes = {width: narrow, 2 * width: 2 * narrow} if narrow < width else {}
     each = len(params) // (2 * layers if both else layers)  # of a layer and direction; the first one takes the input
-    weights = [
-        _narrowed(p, i in ((0, each) if both else (0,)), features, width, narrow, sizes) for i, p in enumerate(params)
-    ]
+    takes_input = (0, each) if both else (0,)
+    weights = [_narrowed(p, i in takes_input, features, width, narrow) for i, p in enumerate(params)]
     runs = _runs(call, x, start, weights, several, (biases, layers, dropout, train, both, batch_first))
     return tuple(
         at_shape(state_of_samples([run[i] for run in runs], call.root()), call.shape(i))
@@ -53,11 +50,10 @@ def recurrent(
     )
 
 
-def _initial(hidden: Any) -> State | None:
-    """Return the state of a hidden state, constants counting as 0; None where it is neither signal nor constant."""
-    if isinstance(hidden, torch.Tensor):
-        return make_state(tuple(hidden.shape), 0.0, 0.0)
-    return hidden if isinstance(hidden, State) else None
+def _initial_states(hidden: list[Any]) -> list[State] | None:
+    """Return the states of hidden states, constants counting as 0; None where one is neither signal nor constant."""
+    start = [make_state(tuple(h.shape), 0.0, 0.0) if isinstance(h, torch.Tensor) else h for h in hidden]
+    return start if all(isinstance(h, State) for h in start) else None
 
 
 def _sampled_part(
@@ -93,9 +89,9 @@ def _cut(x: State, limits: dict[int, int]) -> State:
     return x
 
 
-def _narrowed(weight: State, takes_input: bool, features: int, width: int, narrow: int, sizes: dict[int, int]) -> State:
-    """Return a weight of a narrower layer whose products have the same variance."""
-    shape = weight.shape
+def _narrowed(weight: State, takes_input: bool, features: int, width: int, narrow: int) -> State:
+    """Return a weight of a layer that is ``narrow`` in place of ``width``, whose products have the same variance."""
+    shape, sizes = weight.shape, {width: narrow, 2 * width: 2 * narrow} if narrow < width else {}
     rows = shape[0] // width * narrow if narrow < width else shape[0]
     if len(shape) == 1:  # gate by gate
         mean, var = (

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from wellposed.graphs import Ref
-from wellposed.signals.algebra.arithmetic import operand
 from wellposed.signals.algebra.gradient_terms import (
     IDENTITY,
     Adjoint,
@@ -19,6 +18,7 @@ from wellposed.signals.algebra.gradient_terms import (
     source_of,
     times,
 )
+from wellposed.signals.algebra.operands import operand
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Unknown
 from wellposed.signals.distributions.functions import Pointwise

@@ -7,26 +7,14 @@ from typing import Any
 
 import torch
 
-from wellposed.signals.algebra.arithmetic import (
-    broadcast,
-    chosen,
-    combine,
-    divide,
-    extreme,
-    filled,
-    function_within,
-    fused,
-    is_shut_out,
-    linear,
-    mixture,
-    multiply,
-    operand,
-    reciprocal_of,
-    scaled,
-    shut_out,
-)
+from wellposed.signals.algebra.affine import linear, reciprocal_of, scaled
+from wellposed.signals.algebra.elementwise_products import divide, multiply
+from wellposed.signals.algebra.masked_scores import is_shut_out, shut_out
+from wellposed.signals.algebra.mixtures import chosen, extreme, function_within, mixture
+from wellposed.signals.algebra.operands import broadcast, filled, fused, operand
 from wellposed.signals.algebra.pointwise import apply_pointwise, scalar_pointwise
 from wellposed.signals.algebra.positive import kept_positive
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.functions import Pointwise
@@ -164,12 +152,7 @@ def _shutting(value: State | float) -> float | None:
 
 @rule(
     overloads(
-        "maximum.default",
-        "minimum.default",
-        "fmod.Scalar",
-        "remainder.Scalar",
-        "atan2.default",
-        "pow.Tensor_Tensor",
+        "maximum.default", "minimum.default", "fmod.Scalar", "remainder.Scalar", "atan2.default", "pow.Tensor_Tensor"
     ),
     tag="approximate",
     source="definition",

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import broadcast, combine, linear, multiply, operand
+from wellposed.signals.algebra.affine import linear
+from wellposed.signals.algebra.elementwise_products import multiply
+from wellposed.signals.algebra.operands import broadcast, operand
 from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
@@ -82,6 +85,7 @@ def feature_dropout(call: Call, x: State, rate: float, train: bool = True) -> St
 
 
 _ALPHA = -1.7580993408473766
+"""What dropped elements become: the limit of SELU at -inf. Source: Klambauer et al. 2017."""
 
 
 def _alpha_drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
@@ -125,14 +129,14 @@ def bernoulli(call: Call, x: Any, p: Any = 0.5, *, generator: Any = None) -> Sta
     return _filled(call, share, share * (1 - share))
 
 
-FEW = 16
-"""Random numbers up to which their own scatter is told: one for a batch (mixing), one for each sample."""
+FEW_RANDOM_NUMBERS = 16
+"""Random numbers up to which their own variance counts: one for a batch (mixing), one for each sample. Chosen."""
 
 
 def _few(call: Call, x: State) -> State:
     """Return random numbers whose second moment varies from pass to pass, as that of few does."""
     count = math.prod(x.shape)
-    if count > FEW or call.independent or not kernels.nonzero(x.var):
+    if count > FEW_RANDOM_NUMBERS or call.independent or not kernels.nonzero(x.var):
         return x
     squares = apply_pointwise(call, x, Pointwise(("square",), lambda t: t * t))
     level = squares.pooled_mean**2

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from wellposed.graphs import Node
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import describe
 from wellposed.operators.schema import plain_name
-from wellposed.signals.algebra.arithmetic import multiply
+from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
     Gradients,
@@ -38,7 +39,7 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.quadratic import Inverse
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.contraction.backward import FILTERS
-from wellposed.signals.rules.contraction.convolution import inverse_of_filters
+from wellposed.signals.rules.contraction.filters import inverse_of_filters
 from wellposed.signals.rules.contraction.forward import is_weight
 from wellposed.signals.rules.shape.backward import source
 
@@ -180,7 +181,7 @@ def _spread(unit: State, over: list[int], centre: bool) -> float:
     share = float(kernels.pair_mean(unit.corr * unit.corr, unit.lengths, dims).ravel()[0])
     # what is known of the correlation need not show that the elements sum to 0, which takes one degree away
     left = float(kernels.pair_mean(unit.corr, unit.lengths, dims).ravel()[0]) * math.prod(unit.lengths[i] for i in dims)
-    freedom = max(1.0 / max(share, 1e-9) - (min(max(left, 0.0), 1.0) if centre else 0.0), LEAST)
+    freedom = max(1.0 / max(share, 1e-9) - (min(max(left, 0.0), 1.0) if centre else 0.0), LEAST_FREEDOM)
     return freedom / (freedom - 2.0)
 
 
@@ -227,18 +228,25 @@ def _unevenness(call: Adjoint, over: list[int]) -> dict[int, float]:
         if inverse is not None:
             found[node.outputs[0]] = 1.0 - 1.0 / inverse.alone
         elif plain_name(node.op) in ("add", "sub") and not found.keys().isdisjoint(node.inputs):
-            states = [call.run.states.get(value) for value in (*node.inputs, node.outputs[0])]
-            if all(state is not None and len(state.axes) == len(over) + 1 for state in states):
-                *parts, whole = (kernels.average(_square(pooled(x), over, True)) for x in states if x is not None)
-                factors = (1.0, float(node.kwargs.get("alpha", 1.0)) ** 2)
-                shares = [c * part / whole if whole > 0.0 else 0.0 for c, part in zip(factors, parts, strict=False)]
+            shares = _shares_of_sum(call, node, over)
+            if shares is not None:
                 uneven = sum(found.get(v, 0.0) * share**2 for v, share in zip(node.inputs, shares, strict=True))
-                found[node.outputs[0]] = min(uneven, 1.0 - 2.0 / LEAST)
+                found[node.outputs[0]] = min(uneven, 1.0 - 2.0 / LEAST_FREEDOM)
     return found
 
 
-LEAST = 3.0
-"""Fewest degrees of freedom that a statistic is taken to have."""
+def _shares_of_sum(call: Adjoint, node: Node, over: list[int]) -> list[float] | None:
+    """Return the share of a sum's variance over some axes that each summand has; None where states have other axes."""
+    states = [call.run.states.get(value) for value in (*node.inputs, node.outputs[0])]
+    if not all(state is not None and len(state.axes) == len(over) + 1 for state in states):
+        return None
+    *parts, whole = (kernels.average(_square(pooled(x), over, True)) for x in states if x is not None)
+    factors = (1.0, float(node.kwargs.get("alpha", 1.0)) ** 2)
+    return [c * part / whole if whole > 0.0 else 0.0 for c, part in zip(factors, parts, strict=False)]
+
+
+LEAST_FREEDOM = 3.0
+"""Fewest degrees of freedom that a statistic is taken to have. Chosen: with 2, E 1 / s² is infinite."""
 
 
 def _without_common(gradient: State, unit: State, over: list[int], common: Sequence[State], centre: bool) -> State:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from wellposed.signals.algebra.arithmetic import combine, linear, multiply
+from wellposed.signals.algebra.affine import linear
+from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.normalisation import normalise
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State

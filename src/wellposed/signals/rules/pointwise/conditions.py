@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import combine, linear, multiply, operand
+from wellposed.signals.algebra.affine import linear
+from wellposed.signals.algebra.elementwise_products import multiply
+from wellposed.signals.algebra.operands import operand
 from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
@@ -63,24 +66,14 @@ def negation(call: Call, x: Any) -> State | None:
     return None if c is None else linear(call, c, -1.0, 1.0)
 
 
-@rule(
-    overloads("logical_and.default", "bitwise_and.Tensor"),
-    source="definition",
-    tensors=True,
-    conditions=True,
-)
+@rule(overloads("logical_and.default", "bitwise_and.Tensor"), source="definition", tensors=True, conditions=True)
 def conjunction(call: Call, x: Any, y: Any) -> State | None:
     """Product of two conditions."""
     a, b = _condition(x), _condition(y)
     return None if a is None or b is None else multiply(call, a, b)
 
 
-@rule(
-    overloads("logical_or.default", "bitwise_or.Tensor"),
-    source="definition",
-    tensors=True,
-    conditions=True,
-)
+@rule(overloads("logical_or.default", "bitwise_or.Tensor"), source="definition", tensors=True, conditions=True)
 def disjunction(call: Call, x: Any, y: Any) -> State | None:
     """1 - (1 - a) (1 - b)."""
     a, b = _condition(x), _condition(y)

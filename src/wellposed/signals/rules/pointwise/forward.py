@@ -10,7 +10,8 @@ import torch
 
 from wellposed.operators.elementwise import FUNCTIONS, OTHERS
 from wellposed.operators.schema import plain_name
-from wellposed.signals.algebra.arithmetic import function_within, multiply
+from wellposed.signals.algebra.elementwise_products import multiply
+from wellposed.signals.algebra.mixtures import function_within
 from wellposed.signals.algebra.pointwise import apply_pointwise, elementary, modulus
 from wellposed.signals.algebra.positive import kept_positive
 from wellposed.signals.context.call import Call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from wellposed.signals.algebra.arithmetic import multiply
+from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.functions import Pointwise

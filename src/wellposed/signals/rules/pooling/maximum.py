@@ -33,15 +33,15 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Axis
 from wellposed.signals.registry import overloads, rule
 
-SAMPLES = 2048
-"""Quasi-random points for the maximum over a window."""
+MAXIMUM_SAMPLES = 2048
+"""Quasi-random points for the maximum over a window. Chosen for cost."""
 
 
 @lru_cache(maxsize=16)
 def _points(dimensions: int) -> Array:
-    """Quasi-random standard normal points (SAMPLES, dimensions), the same at every call."""
+    """Quasi-random standard normal points (MAXIMUM_SAMPLES, dimensions), the same at every call."""
     engine = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=1)
-    uniform = engine.draw(SAMPLES, dtype=torch.float64).numpy()
+    uniform = engine.draw(MAXIMUM_SAMPLES, dtype=torch.float64).numpy()
     points: Array = ndtri(np.clip(uniform, 1e-9, 1 - 1e-9))
     points = points - points.mean(axis=0)
     return np.asarray(points / points.std(axis=0))
@@ -174,6 +174,7 @@ class _Window:
         self.average = self._mean_of_taps()
 
     def _field(self) -> Array:
+        """Return samples (positions of a patch, MAXIMUM_SAMPLES) of a Gaussian field with the correlations of x."""
         if self.count > 400:  # a very large window: its maximum hardly depends on how it is filled in between
             return np.ones((self.count, 1)) * _points(1)[:, 0]
         grids = np.meshgrid(*(np.arange(n) for n in self.patch), indexing="ij")
@@ -204,21 +205,23 @@ class _Window:
         points = self.mean_level + std * (self.noise if self.transport is None else self.transport(self.noise))
         if not self.monotone:
             points = self.fn(points.ravel())
-        return np.asarray(points.reshape(*self.patch, SAMPLES))
+        return np.asarray(points.reshape(*self.patch, MAXIMUM_SAMPLES))
 
     def _max(self, values: Array, offset: list[int], valid: list[tuple[bool, ...]]) -> Array:
+        """Return the maximum (MAXIMUM_SAMPLES,) over the valid taps of a window at an offset in the patch."""
         for axis, (step, start, taps) in enumerate(zip(self.steps, offset, valid, strict=True)):
             where = [start * step.stride + t * step.dilation for t in range(step.kernel) if taps[t]]
             values = np.take(values, where, axis=axis)
-        largest = np.asarray(values.reshape(-1, SAMPLES).max(axis=0))
+        largest = np.asarray(values.reshape(-1, MAXIMUM_SAMPLES).max(axis=0))
         return self.fn(largest) if self.monotone else largest
 
     def _mean_of_taps(self) -> Array:
-        values = self.noise.reshape(*self.patch, SAMPLES)
+        """Return the mean (MAXIMUM_SAMPLES,) over the taps of the first window."""
+        values = self.noise.reshape(*self.patch, MAXIMUM_SAMPLES)
         for axis, step in enumerate(self.steps):
             where = [t * step.dilation for t in range(step.kernel)]
             values = np.take(values, where, axis=axis)
-        return np.asarray(values.reshape(-1, SAMPLES).mean(axis=0))
+        return np.asarray(values.reshape(-1, MAXIMUM_SAMPLES).mean(axis=0))
 
     @property
     def slope(self) -> float:
@@ -261,6 +264,7 @@ class _Window:
         return first, second
 
     def _placed(self, stack: Array, std_map: Array, levels: Array, homogeneous: bool, power: int) -> Array:
+        """Return a moment by position from its values (levels, *window positions) at some standard deviations."""
         rank = self.base.mean.ndim
         order = list(np.argsort(self.dims))
         stack = stack.transpose([0, *(1 + i for i in order)])

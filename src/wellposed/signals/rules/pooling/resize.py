@@ -41,37 +41,47 @@ def pad(call: Call, x: State, widths: Any, mode: str | float = "constant", value
         mode = "replicate"
     steps = [(rank - 1 - i, int(widths[2 * i]), int(widths[2 * i + 1])) for i in range(len(widths) // 2)]
     for axis, before, after in steps:
-        if before == 0 and after == 0:
-            continue
-        if before < 0 or after < 0:
-            size = x.shape[axis]
-            x = select(x, axis, max(-before, 0), size - max(-after, 0), 1, drop=False)
-            before, after = max(before, 0), max(after, 0)
-            if before == 0 and after == 0:
-                continue
-        if call.independent and mode == "constant":
-            size = x.shape[axis]
-            z = (before + after) / (size + before + after)
-            x = merge_atoms(x, axis)
-            x = _resized_axis(x, axis, size + before + after).with_moments(
-                mean=x.mean * (1 - z), var=x.var * (1 - z), roots=call.root()
-            )
-        else:
-            x = _padded(x, axis, before, after, mode, constant)
+        if min(before, after) < 0:
+            x = select(x, axis, max(-before, 0), x.shape[axis] - max(-after, 0), 1, drop=False)
+        x = _widened(call, x, axis, max(before, 0), max(after, 0), mode, constant)
     if call.independent or any(min(widths) < 0 for _, *widths in steps):
         return x
-    ignored = constant == -math.inf
     if mode in ("constant", "replicate"):
-        widths_of = {axis: (before, after) for axis, before, after in steps}
-        around = tuple(widths_of.get(axis, (0, 0)) for axis in range(rank))
-        x = x.amended(padded=Padded(given, around, constant if ignored or mode == "constant" else None, x.layout))
-    if ignored:
-        return x
-    shape = one_signed(given) if constant == 0.0 else x.marginal  # around what never crosses 0, or all of it again
+        filled_by = constant if constant == -math.inf or mode == "constant" else None
+        x = x.amended(padded=Padded(given, _around(rank, steps), filled_by, x.layout))
+    return x if constant == -math.inf else _with_shape_of(given, x, constant)
+
+
+def _around(rank: int, steps: list[tuple[int, int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return for each axis how many positions are put before and after its own."""
+    widths_of = {axis: (before, after) for axis, before, after in steps}
+    return tuple(widths_of.get(axis, (0, 0)) for axis in range(rank))
+
+
+def _with_shape_of(given: State, x: State, constant: float) -> State:
+    """Return a padded tensor with the shape of the marginal before, where 0 or more of the same surrounds it."""
+    shape = one_signed(given) if constant == 0.0 else x.marginal  # 0 is within the range of what never crosses it
     return x if shape.transport is None else x.amended(transport=shape.transport)
 
 
+def _widened(call: Call, x: State, axis: int, before: int, after: int, mode: str, constant: float) -> State:
+    """Return x with so many positions more before and after those of an axis, by AutoInit's rule where elements count
+    as independent.
+    """
+    if before == 0 and after == 0:
+        return x
+    if not call.independent or mode != "constant":
+        return _padded(x, axis, before, after, mode, constant)
+    size = x.shape[axis]
+    z = (before + after) / (size + before + after)
+    x = merge_atoms(x, axis)
+    return _resized_axis(x, axis, size + before + after).with_moments(
+        mean=x.mean * (1 - z), var=x.var * (1 - z), roots=call.root()
+    )
+
+
 def _resized_axis(x: State, axis: int, size: int) -> State:
+    """Return a tensor like x, of another size along one axis, which gets an atom where it has none."""
     if x.axes[axis]:
         return x.changed(layout=x.layout.resized(x.axes[axis][0], size))
     layout = Layout((*x.lengths, size), (*x.axes[:axis], (len(x.lengths),), *x.axes[axis + 1 :]))
@@ -80,6 +90,7 @@ def _resized_axis(x: State, axis: int, size: int) -> State:
 
 
 def _padded(x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
+    """Return x padded along one axis, by a ``value`` or by positions of its own, each position told apart."""
     x = merge_atoms(x, axis)
     if not x.axes[axis]:
         x = _resized_axis(x, axis, 1)
@@ -189,6 +200,7 @@ def upsample_linear(
 
 
 def _interpolated(x: State, axis: int, size: int, mode: str, align_corners: bool, antialias: bool) -> State:
+    """Return x resampled along one axis to a size, as the linear map that the operator is."""
     x = merge_atoms(x, axis)
     have = x.shape[axis]
     if not x.axes[axis]:

@@ -50,7 +50,7 @@ def triangle(call: Adjoint, gradients: Gradients, x: State, diagonal: int = 0) -
 
 def _along(call: Adjoint, term: Term | None, dim: int, weights: Array) -> Sent | None:
     """Return the gradient with respect to the input of a linear map along one axis; ``weights`` is (output, input)."""
-    if term is None or min(weights.shape) < 2 or max(weights.shape) > statistics.LONGEST:
+    if term is None or min(weights.shape) < 2 or max(weights.shape) > statistics.LONGEST_MAP:
         return None
     state = settled(call, term)
     return [(source(call), Term(mapped(state, dim % len(state.axes), weights.T)))]

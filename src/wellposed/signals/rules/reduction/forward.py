@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import combine, linear
+from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.pointwise import scalar_pointwise
 from wellposed.signals.algebra.reduction import averaged, axes_of, axis_after
 from wellposed.signals.algebra.statistics import as_mean_of_parts, jointly
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate, depend
 from wellposed.signals.distributions.marginals import marginal, sign_of
@@ -23,10 +24,7 @@ from wellposed.signals.registry import overloads, rule
 
 
 @rule(
-    overloads("mean.dim", "mean.default"),
-    source="signals: 5.5; AutoInit, Appendix A (mean)",
-    pairs=True,
-    additive=True,
+    overloads("mean.dim", "mean.default"), source="signals: 5.5; AutoInit, Appendix A (mean)", pairs=True, additive=True
 )
 def mean(call: Call, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> State:
     """Mean over axes."""
@@ -128,8 +126,8 @@ def deviation(
     return _root(call, _variance(call, x, dim, unbiased, keepdim, correction))
 
 
-NEAREST = 1e-4
-"""Share of its mean below which no mean of squares lies, as far as its distribution is known."""
+NEAREST_TO_ZERO = 1e-4
+"""Share of its mean below which no mean of squares is taken to lie. Chosen."""
 
 
 def _root(call: Call, x: State) -> State:
@@ -141,7 +139,7 @@ def _root(call: Call, x: State) -> State:
     one = (1,) * len(x.lengths)
     transport = None
     if level > 0 and sign_of(x) > 0:  # the root of what is never negative is not either
-        roots = np.sort(np.sqrt(np.maximum(marginal(x), NEAREST * level)))
+        roots = np.sort(np.sqrt(np.maximum(marginal(x), NEAREST_TO_ZERO * level)))
         relative = level * max(1.0 - float(WEIGHTS @ roots) ** 2 / float(WEIGHTS @ roots**2), 0.0)
         transport = standardised(roots) if relative > 0.0 else None
     return x.with_moments(

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.signals.algebra.arithmetic import combine, linear, multiply
+from wellposed.signals.algebra.affine import linear
+from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.reduction import averaged
+from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.functions import Pointwise
@@ -24,10 +26,12 @@ from wellposed.signals.sampling.states_of_draws import state_of_samples
 from wellposed.structure.bounds import ANY, bounds
 
 aten: torch._ops._OpNamespace = torch.ops.aten
-LONGEST = 1024
-"""Longest axis that a linear map is written out for, as a matrix."""
-VALUES = 1 << 18
-"""Values that a sampled statistic is run on."""
+LONGEST_MAP = 1024
+"""Longest axis along which a linear map is written out as a matrix. Chosen for cost."""
+SAMPLED_VALUES = 1 << 18
+"""Values that a sampled statistic is run on. Chosen for cost."""
+CUT_ELEMENTS = 1 << 14
+"""Elements that one run on samples keeps of a tensor. Chosen for cost."""
 
 
 @rule(overloads("cumsum.default", "cumsum_.default"), source="definition: a linear map along the axis")
@@ -38,14 +42,14 @@ def cumsum(call: Call, x: State, dim: int, *, dtype: Any = None) -> State | None
         return x
     value = call.value_of(0)
     sign = 0 if value is None else bounds(call.graph).get(value, ANY).sign
-    return mapped(x, dim % len(x.axes), np.tril(np.ones((size, size))), sign=sign) if size <= LONGEST else None
+    return mapped(x, dim % len(x.axes), np.tril(np.ones((size, size))), sign=sign) if size <= LONGEST_MAP else None
 
 
 @rule(overloads("diff.default"), source="definition: a linear map along the axis")
 def diff(call: Call, x: State, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> State | None:
     """Differences of neighbours."""
     size = x.shape[dim]
-    if prepend is not None or append is not None or n != 1 or not 2 < size <= LONGEST:
+    if prepend is not None or append is not None or n != 1 or not 2 < size <= LONGEST_MAP:
         return None
     return mapped(x, dim % len(x.axes), np.diff(np.eye(size), axis=0))
 
@@ -92,26 +96,35 @@ def _pairs(sampled: State) -> list[float | None]:
     return pairs
 
 
-def on_samples(call: Call, x: State, kept: set[int], *rest: Any, **kwargs: Any) -> tuple[State | None, ...] | None:
-    """Run the operator on samples of x, whole along the axes ``kept`` and cut short along the others."""
-    room = max(1 << 14, math.prod(x.shape[a] for a in kept)) // max(math.prod(x.shape[a] for a in kept), 1)
+def _cut_short(x: State, kept: set[int]) -> tuple[State, torch.Tensor | None]:
+    """Return a part of x with room for few elements beside those along the axes ``kept``, and the mask of its scores.
+
+    Queries under a mask see different keys: they are taken from all along their axis, other elements from its start.
+    """
+    whole = math.prod(x.shape[a] for a in kept)
+    room = max(CUT_ELEMENTS, whole) // max(whole, 1)
     mask = None if x.mask is None or x.scores is None else x.mask.expand(x.shape)
     x = x if mask is None or x.scores is None else x.scores
     for axis, size in enumerate(x.shape):
         if axis not in kept:
             width = min(size, max(room, 1))
             room //= width
-            # queries under a mask see keys of their own: all along them are asked, not the first alone
             step = size // width if mask is not None else 1
             start, stop = step // 2, step // 2 + (width - 1) * step + 1
             x = select(x, axis, start, stop, step, drop=False)
             mask = None if mask is None else mask.index_select(axis, torch.arange(start, stop, step))
+    return x, mask
+
+
+def on_samples(call: Call, x: State, kept: set[int], *rest: Any, **kwargs: Any) -> tuple[State | None, ...] | None:
+    """Run the operator on samples of x, whole along the axes ``kept`` and cut short along the others."""
+    x, mask = _cut_short(x, kept)
     elements = math.prod(x.shape)
-    if elements > VALUES:
+    if elements > SAMPLED_VALUES:
         return None
     generator = torch.Generator().manual_seed(call.node.index)
     runs = []
-    for _ in range(max(4, min(256, VALUES // max(elements, 1)))):
+    for _ in range(max(4, min(256, SAMPLED_VALUES // max(elements, 1)))):
         drawn = sample_state(x, generator)
         drawn = drawn if mask is None else drawn.masked_fill(~mask, torch.finfo(drawn.dtype).min)
         result = call.node.op(drawn, *rest, **kwargs)
@@ -207,7 +220,7 @@ def cross_entropy(
     generator = torch.Generator().manual_seed(call.node.index)
     shape = (x.shape[0], *x.shape[2:])
     values = []
-    for _ in range(max(4, min(256, VALUES // math.prod(x.shape)))):
+    for _ in range(max(4, min(256, SAMPLED_VALUES // math.prod(x.shape)))):
         classes = known if known is not None else torch.randint(0, x.shape[1], shape, generator=generator)
         values.append(
             aten.cross_entropy_loss(sample_state(x, generator), classes, None, reduction, ignore_index, smoothing)
@@ -215,20 +228,16 @@ def cross_entropy(
     return state_of_samples(values, call.root())
 
 
-@rule(
-    overloads("binary_cross_entropy.default"),
-    tag="sampled",
-    source="the operator itself, on samples of shares",
-)
+@rule(overloads("binary_cross_entropy.default"), tag="sampled", source="the operator itself, on samples of shares")
 def binary_cross_entropy(call: Call, x: State, y: Any, weight: Any = None, reduction: int = _MEAN) -> State | None:
     """Binary cross entropy of shares, which lie between 0 and 1 (as a Gaussian they would not)."""
-    if weight is not None or not isinstance(y, (State, torch.Tensor)) or math.prod(x.shape) > VALUES:
+    if weight is not None or not isinstance(y, (State, torch.Tensor)) or math.prod(x.shape) > SAMPLED_VALUES:
         return None
     generator = torch.Generator().manual_seed(call.node.index)
 
     def shares(given: State | torch.Tensor) -> torch.Tensor:
         return (sample_state(given, generator) if isinstance(given, State) else given.float()).clamp(0.0, 1.0)
 
-    runs = max(4, min(256, VALUES // max(math.prod(x.shape), 1)))
+    runs = max(4, min(256, SAMPLED_VALUES // max(math.prod(x.shape), 1)))
     drawn = [aten.binary_cross_entropy(shares(x), shares(y), None, reduction) for _ in range(runs)]
     return state_of_samples(drawn, call.root() | x.roots)

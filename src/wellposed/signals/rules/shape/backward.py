@@ -8,18 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.operators.views import (
-    Cut,
-    Expand,
-    Permute,
-    Regroup,
-    Shape,
-    Step,
-    Steps,
-    shapes_along,
-    view_of,
-    views,
-)
+from wellposed.operators.views import Cut, Expand, Permute, Regroup, Shape, Step, Steps, shapes_along, view_of, views
 from wellposed.operators.writes import box_of
 from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
@@ -37,8 +26,9 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import permute, pooled, reshape
 from wellposed.signals.registry import adjoint, overloads
 from wellposed.signals.rules.pooling.resize import pad
-from wellposed.signals.rules.shape.forward import picked_along, reordered
-from wellposed.signals.rules.shape.writes import STEPS, replaced
+from wellposed.signals.rules.shape.forward import reordered
+from wellposed.signals.rules.shape.picks import picked_along
+from wellposed.signals.rules.shape.writes import LONGEST_STEP, replaced
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
@@ -212,7 +202,7 @@ def padded(
 def write(call: Adjoint, gradients: Gradients, x: Any, y: Any, *rest: Any, **kwargs: Any) -> Sent | None:
     """A box that is overwritten: its gradient goes to what was written, the rest to the tensor."""
     term, box = gradients[0], box_of(call.graph, call.node)
-    if term is None or box is None or box.longest_step > STEPS:
+    if term is None or box is None or box.longest_step > LONGEST_STEP:
         return None
     whole = settled(call, term)
     part, sent = whole, []

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from wellposed.operators.spectral import Transform, belongs_to_real, transform_of
-from wellposed.signals.algebra.arithmetic import operand
+from wellposed.signals.algebra.operands import operand
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import one_after_another
 from wellposed.signals.distributions.layout import Layout
@@ -28,8 +28,8 @@ from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.pooling.resize import pad
 from wellposed.signals.rules.shape.forward import reordered
 
-LARGEST = 1 << 12
-"""Longest axis whose correlations are followed through a transform."""
+LONGEST_TRANSFORM = 1 << 12
+"""Longest axis whose correlations are followed through a transform. Chosen for cost."""
 _KINDS = ("fft", "ifft", "rfft", "irfft")
 _TRANSFORMS = [f"fft_{kind}.default" for stem in _KINDS for kind in (stem, f"{stem}2", f"{stem}n")]
 
@@ -38,7 +38,7 @@ _TRANSFORMS = [f"fft_{kind}.default" for stem in _KINDS for kind in (stem, f"{st
 def transform(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
     """A Fourier transform, forward or back, of real or of complex numbers."""
     described = transform_of(call.graph, call.node)
-    if described is None or max(described.lengths, default=1) > LARGEST:
+    if described is None or max(described.lengths, default=1) > LONGEST_TRANSFORM:
         return None
     x = one_after_another(x.blocks, x.block_axis) if x.blocks else x
     for axis, length in zip(described.axes, described.taken, strict=True):
@@ -73,6 +73,23 @@ def _between_wholes(call: Call, x: State, described: Transform) -> State:
     return _result(call, x, described, sizes, mean, np.maximum(q, 0.0) + folded, corr)
 
 
+def _of_both_halves(var: Array, i: int, n: int, own: float, others: list[tuple[int, int]]) -> Array:
+    """Return the variance of all n frequencies along an atom from that of half a spectrum, of which those that are
+    their own mirror image count with the part ``own``. The mirror image of (k, l) is (-k, -l): ``others`` are the other
+    transformed atoms and their lengths.
+    """
+    var = np.broadcast_to(var, [*var.shape[:i], n // 2 + 1, *var.shape[i + 1 :]])
+    weights = np.full(n // 2 + 1, 1.0)
+    weights[0] = own
+    weights[-1] = own if n % 2 == 0 else 1.0
+    var = var * _along(weights, i, var.ndim)
+    mirrored = np.flip(np.take(var, range(1, (n + 1) // 2), axis=i), axis=i)
+    for j, length in others:
+        if mirrored.shape[j] > 1:
+            mirrored = np.take(mirrored, -np.arange(length) % length, axis=j)
+    return np.concatenate([var, mirrored], axis=i)
+
+
 def _from_half(call: Call, x: State, described: Transform) -> State:
     """Back from half a spectrum to real numbers.
 
@@ -86,17 +103,7 @@ def _from_half(call: Call, x: State, described: Transform) -> State:
     n = described.lengths[-1]
     var = x.var
     if last:
-        i = last[0]
-        var = np.broadcast_to(var, [*var.shape[:i], n // 2 + 1, *var.shape[i + 1 :]])
-        weights = np.full(n // 2 + 1, 1.0)
-        weights[0] = own
-        weights[-1] = own if n % 2 == 0 else 1.0
-        var = var * _along(weights, i, var.ndim)
-        mirrored = np.flip(np.take(var, range(1, (n + 1) // 2), axis=i), axis=i)
-        for _, j, length in atoms:  # the mirror image of (k, l) is (-k, -l)
-            if j != i and mirrored.shape[j] > 1:
-                mirrored = np.take(mirrored, -np.arange(length) % length, axis=j)
-        var = np.concatenate([var, mirrored], axis=i)
+        var = _of_both_halves(var, last[0], n, own, [(j, length) for _, j, length in atoms if j != last[0]])
     moved = [i for _, i, _ in atoms]
     total = kernels.mean_over(var, moved) * math.prod(length for _, _, length in atoms)
     mean = np.zeros((1,) * var.ndim)
@@ -155,6 +162,7 @@ def _with_profiles(corr: Array, var: Array, atoms: list[tuple[int, int, int]]) -
 def _result(
     call: Call, x: State, described: Transform, sizes: dict[int, int], mean: Array, var: Array, corr: Array
 ) -> State:
+    """Return the state of a transform whose axes have these ``sizes`` by atom, cut short where it had more."""
     layout = Layout(tuple(sizes.get(i, n) for i, n in enumerate(x.lengths)), x.axes)
 
     def cut(array: Array) -> Array:
@@ -258,6 +266,7 @@ def conjugate(call: Call, z: State) -> State:
 
 
 def _parts(call: Call, x: State, layout: Layout, moments: Moments) -> State:
+    """Return real and imaginary parts as a tensor of this layout and these moments, with the sources of x."""
     return State(
         layout,
         moments,

@@ -1,0 +1,121 @@
+"""Affine maps of one tensor, and its reciprocal."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.blocks import concatenate
+from wellposed.signals.distributions.fluctuations import gaussian_fluctuation
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.moments import Moments
+from wellposed.signals.distributions.spread import STEADY, Spread
+from wellposed.signals.distributions.state import Ancestry, Filters, Link, Marginal, Scaled, State
+from wellposed.signals.distributions.views import pooled
+from wellposed.signals.integration import kernels
+
+LARGEST_RELATIVE_VARIANCE = 0.25
+"""Largest Var / E² of a divisor whose reciprocal is expanded. Chosen: its mean is 2 standard deviations away from 0."""
+
+
+def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
+    """Return scale * x + shift, of the layout of x, with whatever x is known to be (a function of one tensor, a
+    statistic, a map, masked scores).
+    """
+    if scale == 1.0 and shift == 0.0:
+        return x
+    if x.blocks:
+        return concatenate([linear(call, b, scale, shift) for b in x.blocks], x.block_axis)
+    key = ("linear", x.serial, x.axes, x.scale_parameter, x.tag, scale, shift)
+    if shift and key in call.run.memo:  # worked out twice, it is one tensor
+        again: State = call.run.memo[key]
+        return again
+    affine = Pointwise(("affine", scale, shift), lambda t: scale * t + shift)
+    margin = None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin)
+    result = x.changed(
+        moments=Moments(
+            scale * x.mean + shift, scale * scale * x.var, x.corr, x.finite_width_correlation, x.equal_norm_inverse_dim
+        ),
+        marginal=_linear_marginal(x, affine, scale, shift),
+        filters=Filters(x.channel_norm_correction, margin, inverse_dims=x.inverse_dims, residual_dims=x.residual_dims),
+        ancestry=Ancestry((Link(x, Scaled(scale)),) if x.roots else (), x.roots, x.scale_parameter),
+    )
+    result = _norms_and_scores(call, x, result, affine, scale, shift)
+    if x.linear_map is not None and shift == 0.0:
+        result = result.amended(linear_map=replace(x.linear_map, weights=scale * x.linear_map.weights))
+    if shift == 0.0 or call.independent:
+        return result
+    call.run.memo[key] = result = result.amended(spread=_shifted_spread(call, x, result, scale))
+    return result
+
+
+def _linear_marginal(x: State, affine: Pointwise, scale: float, shift: float) -> Marginal:
+    """Return the shape of the marginal of scale * x + shift, and the function of one tensor that it is."""
+    base, fn = x.base, None
+    if x.fn is not None:
+        fn = x.fn.then(affine)
+    elif x.roots and x.scale_parameter is None:  # a function of x: x * sigmoid(1.7 * x) is integrated as one
+        base, fn = x, affine
+    transport = x.transport if x.transport is None or scale > 0.0 else x.transport.negated()
+    if x.local_scales is None or kernels.nonzero(x.mean) or shift:
+        return Marginal(x.gauss, base, fn, transport)
+    return Marginal(x.gauss, base, fn, transport, x.local_scales, x.local_scale_sources)
+
+
+def _norms_and_scores(call: Call, x: State, result: State, affine: Pointwise, scale: float, shift: float) -> State:
+    """Return scale * x + shift as the statistic, the standardised tensor or the masked scores that x is."""
+    if x.statistic is not None:
+        result = result.amended(statistic=x.statistic.then(affine.call))
+    if x.standardised is not None and shift == 0.0:
+        result = result.amended(standardised=replace(x.standardised, factor=x.standardised.factor.then(affine.call)))
+    if x.scores is not None:  # what is let through is changed alike; what is shut out stays so
+        result = result.amended(scores=linear(call, x.scores, scale, shift), mask=x.mask if scale > 0.0 else None)
+    return result
+
+
+def _shifted_spread(call: Call, x: State, result: State, scale: float) -> Spread:
+    """Return the spread of scale * x + shift over draws: the share of the second moment that the shift has does not
+    vary. Functions of one tensor have their own: sigmoid(x) - 1/2 is small where x is.
+    """
+    base, fn = result.gaussian_source()
+    if x.fn is not None and fn is not None and base.lengths == result.lengths:
+        return apply_pointwise(call, base.amended(axes=result.axes), fn).spread
+    level = result.second_moment
+    if level <= 0.0 or x.spread is STEADY:
+        return x.spread
+    shift = result.pooled_mean - scale * x.pooled_mean
+    share = scale * (scale * x.second_moment + shift * x.pooled_mean) / level
+    own = x.own
+    if own.amounts.size and (before := gaussian_fluctuation(x)) > 0.0:
+        own = own.times(math.copysign(math.sqrt(gaussian_fluctuation(result) / before), share))
+    return Spread(x.inherited.times(share), own, x.drift * share)
+
+
+def scaled(call: Call, x: State, factor: float) -> State:
+    """Return x times a number; a scale that is still to be chosen stays so."""
+    result = linear(call, x, factor)
+    return result if x.scale_parameter == result.scale_parameter else result.changed(scale_parameter=x.scale_parameter)
+
+
+def reciprocal_of(call: Call, y: State) -> State | None:
+    """Return 1 / y where y stays away from 0 (its mean is well above its standard deviation); None elsewhere.
+
+    To second order in std/mean: E 1/y = (1 + r)/m, Var = r/m² with r = (std/mean)².
+    """
+    with np.errstate(all="ignore"):
+        relative = y.var / np.square(y.mean)
+    if not np.isfinite(relative).all() or float(relative.max(initial=0.0)) > LARGEST_RELATIVE_VARIANCE:
+        return None
+    return pooled(y).with_moments(
+        mean=(1 + relative) / y.mean,
+        var=relative / np.square(y.mean),
+        gauss=False,
+        scale_parameter=None,
+        spread=y.spread.times(-1.0),
+        statistic=None if y.statistic is None else y.statistic.then(torch.reciprocal),
+    )

@@ -1,0 +1,184 @@
+"""The result of attention as a product of softmax weights and values (signals.md 5.8)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from wellposed.operators.product import Product
+from wellposed.signals.algebra.causal_queries import common_of_seen, grouped, levels_of_seen, with_pairs
+from wellposed.signals.algebra.local_scales import sizes_after_attention
+from wellposed.signals.algebra.product_indices import Indices, average_along, with_single_atoms
+from wellposed.signals.algebra.softmax import LARGEST_EXPONENT, is_uneven, varied
+from wellposed.signals.algebra.tokens import likeness, relatedness, shared_size, tokens_of
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.attention import Logits, Seen, Softmax, Tokens
+from wellposed.signals.distributions.spread import Sources, source
+from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.views import merge_atoms, permute, pooled
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+from wellposed.structure.widths import channels
+
+
+def tilt_kernel(call: Call, weights: State, softmax: Softmax, values: State, indices: Indices) -> tuple[Array, float]:
+    """Return the kernel, over the labels, that attention adds because keys and values come from the same tokens, and
+    the share of it that lies along the query: large weights favour values along the query (signals.md 5.8), and large
+    values.
+
+    Two queries favour the same values as far as their logits are correlated.
+    """
+    product, labels = indices.product, indices.labels
+    summed = [label for label in product.right_axes if label not in product.out_axes]
+    tokens = _softened(weights, softmax, product, summed)
+    if len(tokens) != 1:
+        return np.zeros((1,) * len(labels)), 0.0
+    axis = product.right_axes.index(tokens[0])
+    if channels(call.graph)[product.right][axis]:  # attention over channels: keys and values have weights of their own
+        return np.zeros((1,) * len(labels)), 0.0
+    own = 1.0 - likeness(values, axis) if values.axes[axis] else 0.0
+    law = Logits(softmax.variance, *softmax.law)
+    width = math.prod(indices.sizes[label] for label in product.right_axes if label not in product.left_axes)
+    along = tilt(call, law.tokens or softmax.tokens, values, axis, width, product.right) * law.variance * law.part
+    pulled = min(along * softmax.pull, own * (1.0 - softmax.second))  # no mean of tokens is larger than they are
+    lifted = pulled + (own * softmax.picked if is_uneven(values, axis) else 0.0)
+    one = np.ones((1,) * len(weights.lengths))
+    alike = softmax.queries if softmax.queries.ndim == one.ndim else one
+    queries = with_single_atoms(weights.with_moments(mean=0.0 * one, var=one, corr=alike))
+    of_queries, of_values = kernels.common(
+        indices.raw_kernel(queries, product.left_axes),
+        indices.raw_kernel(values.with_moments(mean=np.zeros_like(values.mean)), product.right_axes),
+    )
+    kernel = kernels.at_zero(of_queries * of_values, [labels.index(tokens[0])])
+    kernel = kernel * (lifted * kernels.average(values.var) / max(float(kernel.ravel()[0]), 1e-300))
+    kernel = _over_heads(kernel, indices, [labels.index(label) for label in summed if label != tokens[0]])
+    return kernel, pulled / lifted if lifted > 0.0 else 0.0
+
+
+def _over_heads(kernel: Array, indices: Indices, heads: list[int]) -> Array:
+    """Return a kernel over the labels of the sum over some of them, as a projection of several heads sums these."""
+    if not heads:
+        return kernel
+    counts = list(indices.sizes.values())
+    return kernels.pair_mean(kernel, counts, heads) * math.prod(counts[i] for i in heads) ** 2
+
+
+def _take_other_samples(kernel: Array, others: Array, at: int, groups: int, within: list[int]) -> None:
+    """Raise the entries of a kernel of results for one query in different samples to those of ``others``, because its
+    weights are correlated. The atom ``at`` tells pairs of ``groups`` of tokens apart, ``within`` those within a group.
+    """
+    lengths = [1 if i == at else n for i, n in enumerate(kernel.shape) if i not in within]
+    others = kernels.promote(others, lengths)
+    for where in itertools.product(*map(range, lengths)):
+        if any(where):
+            same: list[int | slice] = list(where)
+            same[at : at + 1] = [slice(None, None, groups + 1), *(0 for _ in within)]
+            kernel[tuple(same)] = np.maximum(kernel[tuple(same)], others[where])
+
+
+def _softened(weights: State, softmax: Softmax, product: Product, summed: list[str]) -> list[str]:
+    """Return those of the summed labels over which the softmax normalised."""
+    if len(summed) == 1 or softmax.atom is None or softmax.queries.ndim != len(weights.lengths):
+        return summed
+    axes = dict(zip(product.left_axes, weights.axes, strict=True))
+    return [label for label in summed if axes.get(label) == (softmax.atom,)]
+
+
+def finite_width_correlation_after_attention(call: Call, values: State, lifted: float) -> Sources:
+    """Return the finite-width correlation of queries' results: that of the tokens, and more where weights favour values
+    along the query (``lifted``, the share of that part).
+
+    This part is C C q for the covariance C of the tokens: tr C⁴ / (tr C²)² - 1 / n = 4 / D for n features of D
+    dimensions in effect.
+    """
+    return values.finite_width_correlation + source(
+        call.source(), 4.0 * values.finite_width_correlation.variance * lifted * lifted
+    )
+
+
+def tilt(call: Call, keys: Tokens | None, values: State, axis: int, width: int, value: int) -> float:
+    """Return the relative second moment that attention adds because weights and values depend on the same tokens, for
+    equal weights and logits of variance 1: (1 - r) / D. In full it is that times their variance and the softmax's pull.
+
+    ``values`` have their tokens along ``axis`` and ``width`` features in one head; ``value`` is their tensor in the
+    graph. Keys of which nothing is known (None) are taken to have the correlations of the values.
+    """
+    if not values.axes[axis]:
+        return 0.0
+    tokens = tokens_of(call, values, axis, width, value)
+    keys = keys or (
+        tokens._replace(alike=values.finite_width_correlation)
+        if values.finite_width_correlation.amounts.size
+        else tokens
+    )
+    return (1.0 - tokens.correlation) * relatedness(keys, tokens, shared_size(values, axis))
+
+
+def _values_as_results(made: State, values: State, product: Product) -> tuple[State, int, int] | None:
+    """Return the values of attention with their axes in the order of those of the result, keys in the place of queries,
+    and the axes of the queries and of the features; None of other products.
+    """
+    tokens = [label for label in product.right_axes if label not in product.out_axes]
+    rows = [label for label in product.out_axes if label not in product.right_axes]
+    if len(tokens) != 1 or len(rows) != 1 or len(product.out_axes) != len(product.right_axes):
+        return None
+    values = permute(values, [product.right_axes.index(tokens[0] if at == rows[0] else at) for at in product.out_axes])
+    token = product.out_axes.index(rows[0])
+    features = [label for label in product.right_axes if label not in product.left_axes]
+    if len(features) != 1 or not values.axes[token]:
+        return None
+    return values, token, product.out_axes.index(features[0])
+
+
+def with_sizes(call: Call, made: State, softmax: Softmax, values: State, product: Product, lifted: float) -> State:
+    """Return the result of attention with the local scales that its values and its weights give it; ``lifted`` is the
+    share of its second moment that lies along the query.
+    """
+    found = _values_as_results(made, values, product)
+    if found is None:
+        return made
+    values, token, features = found
+    law = Logits(softmax.variance, *softmax.law).coarse()
+    own = varied(softmax.keys, law, likeness(values, token), lifted)
+    sizes = sizes_after_attention(call, values, token, made, token, features, lifted, own)
+    return made.amended(marginal=sizes.marginal(True))
+
+
+def of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, values: State, product: Product) -> State:
+    """Return the result of attention of queries that see different keys (as under a causal mask): the variance of each
+    depends on the mean correlation of the values that it sees, and the covariance of two on what both see.
+    """
+    whole = pooled(values)
+    for axis, label in enumerate(product.right_axes):
+        whole = whole if label not in product.out_axes else merge_atoms(whole, axis)
+    found, parts = (_values_as_results(made, x, product) for x in (with_single_atoms(values), whole))
+    if found is None or parts is None or not made.axes[found[1]]:
+        return made
+    values, token, features = found
+    rows = weights.axes[product.left_axes.index(product.out_axes[token])]
+    groups = len(seen.queries), seen.groups.shape[1] * seen.size
+    if groups != (made.shape[token], values.shape[token]) or len(rows) != 1:
+        return made
+    whole = grouped(parts[0], token, seen)
+    r, level = likeness(values, token), kernels.average(values.var) * product.scale**2
+    second = average_along(weights.mean**2 + weights.var, rows[0])
+    second = np.minimum(second * (softmax.second / kernels.average(second)), 1.0)  # dropout aside
+    at = made.axes[token][0]
+    shape = [len(seen.queries) if i == at else 1 for i in range(len(made.lengths))]
+    more = (common_of_seen(whole, token, seen) - r) * (1.0 - second) * level
+    var = np.maximum(made.var + more.reshape(shape), 0.0)
+    ratio = np.broadcast_to(average_along(var, at), len(seen.queries)) / (level * levels_of_seen(values, token, seen))
+    queries = softmax.queries
+    known = queries.ndim == len(weights.lengths)
+    alike = kernels.off_diagonal_mean(queries, weights.lengths, rows[0]).ravel()[0] if known else 0.0
+    met = min(math.exp(min(alike * softmax.variance, LARGEST_EXPONENT)), softmax.keys * softmax.second)
+    others = made.corr
+    made = made.with_moments(
+        var=var, local_scales=made.local_scales, local_scale_sources=made.local_scale_sources, gauss=made.gauss
+    )
+    made, kernel = with_pairs(made, whole, token, seen, ratio, (met - 1.0) * (1.0 - r), features)
+    within = [at + 1] if seen.size > 1 else []  # one atom of tokens has become two
+    _take_other_samples(kernel, others, at, len(seen.groups), within)
+    return made.amended(corr=np.clip(kernel, -1.0, 1.0))

@@ -1,0 +1,262 @@
+"""Products and quotients of two tensors, element by element."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from wellposed.signals.algebra.affine import reciprocal_of, scaled
+from wellposed.signals.algebra.finite_width import finite_width_correlation_of_product, finite_width_covariance
+from wellposed.signals.algebra.linear_maps import times_known
+from wellposed.signals.algebra.local_scales import EVEN_SIZES, Sizes, sizes_by_factor, sizes_of_product
+from wellposed.signals.algebra.operands import (
+    Recogniser,
+    covariance_at_positions,
+    cross_covariance,
+    either_way,
+    first_recognised,
+    fused,
+    links_of,
+    part_by_part,
+    slice_by_slice,
+)
+from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.algebra.statistics import jointly, times_statistic
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.alignment import Aligned, align, covariances, without_repeats
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.marginals import marginal, sign_of
+from wellposed.signals.distributions.moments import Moments
+from wellposed.signals.distributions.repeats import REPEATED, Factors
+from wellposed.signals.distributions.spread import Spread, source
+from wellposed.signals.distributions.state import Ancestry, Link, Marginal, Scaled, State, weakest
+from wellposed.signals.distributions.views import expand, pooled
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.taps import times
+from wellposed.signals.integration.transport import Postponed, of_product, of_values
+from wellposed.signals.sampling.joint_sources import can_run
+
+VARYING_DIVISOR = 1e-3
+"""Var / E[y²] of a divisor y from which on its dependence on the dividend counts. Chosen."""
+
+
+def multiply(call: Call, x: State, y: State) -> State:
+    """Return x y for two tensors (Gaussian, and correlated where they share an ancestor)."""
+    recognised = first_recognised(PRODUCTS, call, x, y)
+    if recognised is not None:
+        return recognised
+    result = _product_of_moments(call, *without_repeats(pooled(x), pooled(y)))
+    both = jointly(x, y, torch.mul)
+    return result if both is None else result.amended(statistic=both)
+
+
+def _with_constant(call: Call, x: State, constant: State) -> State | None:
+    """Return x times one number that ``constant`` holds everywhere; None elsewhere."""
+    return scaled(call, x, constant.pooled_mean) if constant.is_constant and x.shape == call.shape() else None
+
+
+def divide(call: Call, x: State, y: State) -> State | None:
+    """Return x / y: as one function of one tensor, standardised by its own statistic, or else x times 1 / y; None where
+    y comes too near to 0, and where the two depend on one another, y varies, and they can be drawn together.
+    """
+    one = (
+        part_by_part(call, x, y, divide)
+        or fused(call, x, y, ("div",), torch.div)
+        or times_statistic(call, x, y, inverse=True)
+        or _factor_times_statistic(call, x, y, inverse=True)
+    )
+    if one is not None:
+        return one
+    together = x.roots & y.roots and can_run(call.run, call.node)
+    if together and kernels.average(y.var) > VARYING_DIVISOR * y.second_moment:
+        return None
+    reciprocal = reciprocal_of(call, y)
+    if reciprocal is None and sign_of(y) and not together:
+        reciprocal = apply_pointwise(call, y, Pointwise(("reciprocal",), torch.reciprocal))
+    if reciprocal is None:
+        return None
+    result = multiply(call, x, reciprocal)
+    both = jointly(x, y, torch.div)
+    return result if both is None else result.amended(statistic=both)
+
+
+def _factor_times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) -> State | None:
+    """Return x y (x / y with ``inverse``) for a product x = a b and a statistic y of a, as (a y) b; None elsewhere."""
+    if y.statistic is None or x.factors is None or x.factors[2] != x.layout:
+        return None
+    a, b, _ = x.factors
+    for one, other in ((a, b), (b, a)):
+        quotient = times_statistic(call, one, y, inverse=inverse) if one.shape == x.shape else None
+        if quotient is not None:
+            return multiply(call, quotient, other)
+    return None
+
+
+PRODUCTS: tuple[Recogniser, ...] = (
+    Recogniser(
+        "a number",
+        either_way(_with_constant),
+        "A multiple of a tensor stays a function of the tensor, and its scale may still be open.",
+    ),
+    Recogniser(
+        "concatenations",
+        lambda call, x, y: part_by_part(call, x, y, multiply),
+        "Each part may be recognised with its counterpart; the product of moments takes the parts for one tensor.",
+    ),
+    Recogniser(
+        "functions of one tensor",
+        lambda call, x, y: fused(call, x, y, ("product",), lambda p, q: p * q),
+        "The product is integrated exactly (x sigmoid(x)); covariances alone hold for Gaussian factors.",
+    ),
+    Recogniser(
+        "a tensor and its statistic",
+        either_way(times_statistic),
+        "A tensor divided by its own size in each draw has a known size; moments take the size for independent.",
+    ),
+    Recogniser(
+        "a product and a factor's statistic",
+        either_way(_factor_times_statistic),
+        "In (x y) / |x| the factor x is standardised, as by the entry before.",
+    ),
+    Recogniser(
+        "a map and known numbers",
+        either_way(lambda call, x, y: times_known(x, y)),
+        "Rows of a linear map, weighed by known numbers, are another map; moments keep no pairs of positions.",
+    ),
+    Recogniser(
+        "a stack",
+        lambda call, x, y: slice_by_slice(call, x, y, multiply),
+        "Slices of a stack keep their covariances with one another; moments take the stack for one tensor.",
+    ),
+)
+"""What a product may be, in the order in which `multiply` tries it; one of none of these has the product of moments.
+The entries hardly meet, and what is cheap to tell comes early."""
+
+
+def _product_of_moments(call: Call, x: State, y: State) -> State:
+    """Return x y from means, variances and covariance kernels, in the common atoms of both: exact for two Gaussians of
+    covariance C, with E[x y] = m_x m_y + C and Var = v_x v_y + m_x² v_y + m_y² v_x + C² + 2 m_x m_y C (Isserlis 1918).
+    """
+    p, q, layout = align(x, y)
+    mean = p.mean * q.mean
+    var = p.var * q.var + p.mean**2 * q.var + q.mean**2 * p.var
+    of_x, of_y = covariances([p, q])
+    sizes, together = (EVEN_SIZES, np.zeros(())) if call.independent else sizes_of_product(x, y, p, q)
+    squared_x, squared_y = (kernels.autocorrelation(part.mean, of_x.shape) for part in (p, q))
+    kernel = of_x * of_y + squared_x * of_y + squared_y * of_x
+    by_chance = finite_width_covariance(call, x, y, of_x, of_y, layout)
+    kernel = kernel if by_chance is None else kernels.total(kernel, by_chance)
+    cross = cross_covariance(call, x, y, p, q)
+    if cross is not None:
+        c = covariance_at_positions(cross, np.sqrt(p.var) * np.sqrt(q.var))
+        kernel = kernels.total(kernel, cross**2, 2 * kernels.average(mean) * cross)
+        mean, var = mean + c, var + c * c + 2 * p.mean * q.mean * c
+    kernel, var = _with_common_scales(kernel, np.asarray(var), together, p, q)
+    alike = finite_width_correlation_of_product(call, (x, y), (p, q), layout, kernels.average(var))
+    marginal_of = _marginal_of_product(call, x, y, cross is None)
+    by_factor = None
+    if cross is None and not call.independent:
+        by_factor = sizes_by_factor(call, x, y, p, q) or sizes_by_factor(call, y, x, q, p)
+    result = State(
+        layout,
+        Moments(mean, var, kernels.correlation(kernel, var), alike, _equal_norm_of_product(x, y, p, q)),
+        tag=weakest(x.tag, y.tag),
+        marginal=_with_local_scales(marginal_of, sizes) if by_factor is None else by_factor.marginal(True),
+        ancestry=Ancestry(_links_of_product(x, y, p, q), x.roots | y.roots, _scale_parameter_of_product(x, y)),
+        spread=_spread_of_product(call, x, y, of_x, of_y, layout.lengths),
+    )
+    if result.roots & REPEATED and p.dims is not None and q.dims is not None:
+        call.run.dependence.factors[result.serial] = Factors((x, y), (p.dims, q.dims))
+    result = expand(result, call.shape())
+    by_group = x.roots and y.roots and len(x.lengths) != len(y.lengths)
+    return result.amended(factors=(x, y, result.layout)) if by_group else result
+
+
+def _with_common_scales(kernel: Array, var: Array, together: Array, p: Aligned, q: Aligned) -> tuple[Array, Array]:
+    """Return covariance kernel and variance of a product of factors whose local scales have the covariance kernel
+    ``together``.
+    """
+    if together.any():
+        kernel, others = kernels.common(kernel, together)
+        kernel = kernel * (1.0 + others)
+        var = var + float(together.ravel()[0]) * (p.var + p.mean**2) * (q.var + q.mean**2)
+    return kernel, np.maximum(var, 0.0)
+
+
+def _with_local_scales(marginal_of: Marginal, sizes: Sizes) -> Marginal:
+    """Return a shape with the local scales of these sizes."""
+    made = sizes.marginal(False)
+    return replace(marginal_of, local_scales=made.local_scales, local_scale_sources=made.local_scale_sources)
+
+
+def _equal_norm_of_product(x: State, y: State, p: Aligned, q: Aligned) -> float:
+    """Return 1 / D of tokens of equal norm in D dimensions that known numbers multiply; 0 of other products."""
+    of_x, of_y = ((0.0 if kernels.nonzero(other.var) else s.equal_norm_inverse_dim) for s, other in ((x, q), (y, p)))
+    return of_x or of_y
+
+
+def _links_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Link, ...]:
+    """Return the links of a product to its factors; by known numbers along one atom (1 / n for a mean of the first n),
+    each position is linked with its own weight.
+    """
+    for one, own, known in ((x, p, q), (y, q, p)):
+        varying = [i for i, n in enumerate(known.mean.shape) if n > 1]
+        if kernels.nonzero(known.var) or len(varying) != 1 or own.dims is None or not one.roots:
+            continue
+        atom = own.dims[varying[0]]
+        if atom is not None:
+            return (Link(one, Scaled(1.0), own.dims, taps=((atom, times(known.mean.ravel())),)),)
+    return links_of([(x, p, _slope(q.mean, p.var)), (y, q, _slope(p.mean, q.var))])
+
+
+def _slope(means: Array, var: Array) -> float:
+    """Return the mean of one factor, averaged over positions by how much the other varies there."""
+    if means.size == 1 or var.size == 1 or not (total := kernels.average(var)):
+        return kernels.average(means)
+    return kernels.average(means * var) / total
+
+
+def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array, sizes: tuple[int, ...]) -> Spread:
+    """Return the spread of x y over draws: logarithms of scales add up, and the mean product of squares varies on its
+    own; ``of_x`` and ``of_y`` are covariance kernels over atoms of these ``sizes``.
+    """
+    spread = x.spread + y.spread
+    if not (x.own.amounts.size and y.own.amounts.size) or x.own.start == y.own.start:
+        return spread
+    level = math.prod(float(kernels.at_zero(kernel, range(kernel.ndim)).ravel()[0]) for kernel in (of_x, of_y))
+    if level <= 0.0:
+        return spread
+    mixed = 4.0 * float(kernels.pair_mean((of_x * of_y / level) ** 2, sizes).ravel()[0])
+    return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
+
+
+def _marginal_of_product(call: Call, x: State, y: State, independent: bool) -> Marginal:
+    """Return the shape of a product's marginal: with known numbers of one sign it is that of the other factor."""
+    for factor, other in ((y, x), (x, y)):
+        if kernels.nonzero(factor.var):
+            continue
+        least, most = kernels.extent(factor.mean)
+        if (
+            other.gauss
+            or call.independent
+            or other.local_scales is not None
+            or least * most < 0.0
+            or least == most == 0.0
+        ):
+            return Marginal(other.gauss)
+        transport = of_values(marginal(other))
+        return Marginal(transport=transport if transport is None or least >= 0.0 else transport.negated())
+    if not independent or call.independent:
+        return Marginal()
+    return Marginal(transport=Postponed(lambda: of_product(marginal(x), marginal(y))))
+
+
+def _scale_parameter_of_product(x: State, y: State) -> str | None:
+    """Return the scale parameter of a factor where the other one is known."""
+    if x.scale_parameter is not None and not y.roots:
+        return x.scale_parameter
+    return None if x.roots else y.scale_parameter

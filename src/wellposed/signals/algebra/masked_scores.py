@@ -1,0 +1,66 @@
+"""Scores that a mask shuts out of the softmax that follows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.views import pooled
+from wellposed.signals.sampling.samples import outside
+
+LARGEST_SINGLE = float(np.finfo(np.float32).max)
+"""Largest number in single precision. Source: IEEE 754."""
+LARGEST_SQUARABLE = 1e150
+"""Largest magnitude that is squared. Chosen: its square is below the largest double, 1.8e308."""
+
+
+def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
+    """Return scores x plus the numbers of a mask, of this mean and variance, that shuts out where it does not hold.
+
+    ``mask`` is broadcast to the shape of x. The result keeps the scores before, which count where the mask holds.
+    """
+    x = pooled(x)
+    if x.mask is not None and x.scores is not None:  # scores are let through where both masks hold
+        before, mask = x.mask.broadcast_to(x.shape), mask.broadcast_to(x.shape)
+        if torch.equal(before, mask):  # in the same places, the numbers of both masks add up
+            var += 2.0 * math.sqrt(var * max(x.pooled_var - x.scores.pooled_var, 0.0))
+        both = x.with_moments(mean=x.mean + mean, var=x.var + var, mask=before & mask, scores=x.scores, gauss=False)
+        if torch.equal(before, mask) and outside(both) < -1.01 * LARGEST_SINGLE:  # the sum is infinite
+            return masked(x.scores, mask, 0.0, 0.0)
+        return both
+    return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, gauss=False)
+
+
+def shut_out(x: State, kept: torch.Tensor, number: float) -> State:
+    """Return scores x that are a large negative ``number`` where the mask ``kept`` does not hold.
+
+    Scores that another mask shuts out already stay so. Where ``kept`` holds, they keep the number of that mask.
+    """
+    inner, shut = x, [(~kept, number)]
+    if x.mask is not None and x.scores is not None:
+        kept, before = torch.broadcast_tensors(kept, x.mask)
+        inner, shut = x.scores, [(~kept, number), (kept & ~before, outside(x))]
+        kept = kept & before
+    # the lowest number of double precision has no square: it counts as infinite
+    apart = [(float(at.double().mean()), n - inner.pooled_mean) for at, n in shut if abs(n) < LARGEST_SQUARABLE]
+    mean = sum(share * distance for share, distance in apart)
+    square = sum(share * distance**2 for share, distance in apart)
+    return masked(inner, kept, mean, square - mean**2)
+
+
+def is_shut_out(x: State, kept: torch.Tensor) -> bool:
+    """Whether x is the weights of a softmax, and its logits were shut out wherever ``kept`` does not hold.
+
+    Such weights are 0 there, if each row has a key that is let through.
+    """
+    shown = None if x.softmax is None else x.softmax.shown
+    if shown is None or not bool(shown.any(dim=-1).all()):
+        return False
+    try:
+        shown, kept = torch.broadcast_tensors(shown, kept.bool())
+    except RuntimeError:  # of another shape: a view of the weights
+        return False
+    return not bool((shown & ~kept).any())

@@ -1,0 +1,115 @@
+"""Mixtures: tensors that are one signal at some positions and another one, or a number, at others."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from wellposed.arrays import array_of
+from wellposed.signals.algebra.affine import linear
+from wellposed.signals.algebra.elementwise_products import multiply
+from wellposed.signals.algebra.masked_scores import shut_out
+from wellposed.signals.algebra.operands import links_of
+from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.algebra.sums import combine
+from wellposed.signals.context.arguments import MASKED
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.alignment import align, covariances
+from wellposed.signals.distributions.blocks import spread_of_parts
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.marginals import sign_of
+from wellposed.signals.distributions.moments import Moments
+from wellposed.signals.distributions.state import Ancestry, State, weakest
+from wellposed.signals.distributions.views import expand, pooled
+from wellposed.signals.integration import kernels
+from wellposed.signals.sampling.samples import outside
+
+LARGEST_MASK = 1 << 12
+"""Most elements of a mask that is followed position by position. Chosen for cost."""
+LARGEST_MASK_OF_DECAYS = 1 << 16
+"""Most elements of a mask over pairs of times, by which a decay is followed. Chosen for cost: 256 times."""
+FAR_BELOW = (-30.0, -300.0)
+"""Arguments at which a function is tried for whether it vanishes far below 0. Chosen: exp(-30) is 1e-13."""
+VANISHED = 1e-9
+"""Magnitude below which a function has vanished there. Chosen: far above exp(-30), far below any signal."""
+
+
+def extreme(call: Call, x: State, y: State, sign: float) -> State:
+    """Return max(x, y) = x + relu(y - x) (with ``sign`` -1, min(x, y)), by position, of the call's shape."""
+    if sign * x.pooled_mean < sign * y.pooled_mean:  # from the nearer one: a running maximum starts at -1e38
+        x, y = y, x
+    relu = Pointwise(("beyond", sign), lambda t: sign * torch.relu(sign * t))
+    over_x = apply_pointwise(call, expand(combine(call, y, x, 1.0, -1.0), call.shape()), relu)
+    over_y = apply_pointwise(call, expand(combine(call, x, y, 1.0, -1.0), call.shape()), relu)
+    result = combine(call, x, over_x, 1.0, 1.0)
+    return result.amended(beyond=((x.serial, over_x), (y.serial, over_y)))
+
+
+def chosen(call: Call, condition: State, x: State, y: State) -> State:
+    """Return c x + (1 - c) y for a condition c on signals (0 or 1), with what the three have in common."""
+    refused = linear(call, condition, -1.0, 1.0)
+    return combine(call, multiply(call, condition, x), multiply(call, refused, y), 1.0, 1.0)
+
+
+def mixture(call: Call, x: State, y: State, share: float) -> State:
+    """Return the state of a tensor that is x at a share of its positions and y at the others."""
+    if share in (0.0, 1.0):
+        return x if share == 1.0 else y
+    p, q, layout = align(pooled(x), pooled(y))
+    mean = share * p.mean + (1 - share) * q.mean
+    second = share * (p.mean**2 + p.var) + (1 - share) * (q.mean**2 + q.var)
+    var = np.maximum(second - mean**2, 0.0)
+    of_x, of_y = covariances([p, q])
+    kernel = np.array(share**2 * of_x + (1 - share) ** 2 * of_y)
+    kernel = kernels.with_diagonal(kernel, kernels.average(var))
+    links = links_of([(x, p, share), (y, q, 1 - share)])
+    return State(
+        layout,
+        Moments(mean, var, kernels.correlation(kernel, var)),
+        tag=weakest(x.tag, y.tag),
+        ancestry=Ancestry(links, x.roots | y.roots),
+        spread=spread_of_parts([(share * x.second_moment, x), ((1 - share) * y.second_moment, y)]),
+    )
+
+
+def overwritten(call: Call, target: State, source: State, share: float) -> State:
+    """Return a tensor of which a share, taken for random positions, is overwritten by elements of a source."""
+    whole = make_state(target.shape, source.pooled_mean, source.pooled_var, roots=source.roots, tag=source.tag)
+    return mixture(call, whole, target, min(share, 1.0))
+
+
+def within(call: Call, x: State, kept: torch.Tensor, number: float, most: int = LARGEST_MASK) -> State | None:
+    """Return x where ``kept`` holds and a number elsewhere, position by position; None of large masks."""
+    if kept.numel() > most or call.independent:
+        return None
+    inside = multiply(call, x, _by_position(kept))
+    return inside if not number else combine(call, inside, linear(call, _by_position(~kept), number), 1.0, 1.0)
+
+
+def _by_position(mask: torch.Tensor) -> State:
+    """Return a known mask as 1 where it holds and 0 elsewhere."""
+    array = array_of(mask).reshape([n for n in mask.shape if n > 1])
+    whole = make_state(tuple(mask.shape), 0.0, 0.0)
+    return whole.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
+
+
+def function_within(call: Call, x: State, function: Pointwise) -> State | None:
+    """Return f(x) of masked scores x: f of the scores inside the mask, and outside of it 0 for a function that vanishes
+    far below 0 (exp), or masked scores again for one that stays far below (a clamp); None of other functions.
+    """
+    if x.mask is None or x.scores is None or x.scores.shape != x.shape:
+        return None
+    far = function(np.array([*FAR_BELOW, outside(x)]))
+    if np.isfinite(far[:2]).all() and np.abs(far[:2]).max() < VANISHED:
+        scores = x.scores  # by position, what is shut out may be of another size: rates that grow in place of decays
+        inside = within(call, scores, x.mask, 0.0, LARGEST_MASK_OF_DECAYS) if scores.mean.size > 1 else None
+        if inside is not None and sign_of(inside) < 0:  # positions that are integrated together may differ a little
+            function = function.clipped(-math.inf, 0.0)
+        most = LARGEST_MASK if inside is None else LARGEST_MASK_OF_DECAYS
+        return within(call, apply_pointwise(call, inside or scores, function), x.mask, 0.0, most)
+    if far[2] <= MASKED:
+        return shut_out(apply_pointwise(call, x.scores, function), x.mask, float(far[2]))
+    return None

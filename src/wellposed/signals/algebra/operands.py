@@ -1,0 +1,192 @@
+"""The operands of a sum or a product: as states, part by part, and what two have in common."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from wellposed.signals.algebra.pointwise import apply_pointwise
+from wellposed.signals.context.arguments import known_state
+from wellposed.signals.context.call import Call, PartCall, Unknown
+from wellposed.signals.distributions.alignment import Aligned
+from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate, depend
+from wellposed.signals.distributions.functions import IDENTITY, Pointwise
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.parts import select
+from wellposed.signals.distributions.state import Link, Scaled, State
+from wellposed.signals.distributions.views import expand, pooled
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+
+Operation = Callable[[Call, State, State], "State | None"]
+"""A sum, product or quotient of two states; None where it does not know the result."""
+
+
+class Recogniser(NamedTuple):
+    """One way to work out the sum or the product of two tensors, tried in the order of a table.
+
+    Attributes:
+        name: what it recognises.
+        recognise: given the call, the operands and, of a sum, their factors; returns None of other operands.
+        why: what the entries after it would get wrong.
+    """
+
+    name: str
+    recognise: Callable[..., State | None]
+    why: str
+
+
+def either_way(recognise: Callable[..., State | None]) -> Callable[..., State | None]:
+    """Return a recogniser of two operands in either order; factors of the operands change places with them."""
+
+    def in_either_order(call: Call, x: State, y: State, *factors: float) -> State | None:
+        return recognise(call, x, y, *factors) or recognise(call, y, x, *factors[::-1])
+
+    return in_either_order
+
+
+def first_recognised(table: tuple[Recogniser, ...], call: Call, x: State, y: State, *factors: float) -> State | None:
+    """Return the result of the first entry of a table that recognises the operands; None where none does."""
+    results = (entry.recognise(call, x, y, *factors) for entry in table)
+    return next((result for result in results if result is not None), None)
+
+
+def operand(call: Call, value: Any) -> State | float:
+    """Return an operand as a number or a state. Known tensors become states of their values, and complex numbers count
+    by their magnitude, as complex signals do.
+    """
+    if isinstance(value, State):
+        # a constant is a number only where it broadcasts against the other operand
+        return value
+    if isinstance(value, torch.Tensor):
+        value = value.abs() if value.is_complex() else value
+        if value.ndim == 0:
+            return float(value)
+        return known_state(value.to(torch.float64), call.root())
+    if isinstance(value, Unknown) and value.state is not None:
+        return value.state
+    if isinstance(value, Unknown):
+        if value.dtype == torch.bool:  # a mask that the inputs decide: taken as letting everything through
+            return make_state(value.shape, 1.0, 0.0, tag="assumed")
+        return make_state(value.shape, 0.0, 1.0, tag="assumed", roots=call.root())
+    if isinstance(value, complex):
+        return abs(value) if value.imag else float(value.real)
+    return float(value)
+
+
+def filled(call: Call, value: Any) -> State:
+    """Return an operand as a state, a number as that of a tensor of the call's shape that holds it everywhere."""
+    given = operand(call, value)
+    return given if isinstance(given, State) else make_state(call.shape(), given, 0.0)
+
+
+def as_state(call: Call, value: Any) -> State:
+    """Return an operand as a state, a number as that of a tensor without axes."""
+    given = operand(call, value)
+    return given if isinstance(given, State) else make_state((), given, 0.0)
+
+
+def broadcast(call: Call, value: State | float, shape: tuple[int, ...]) -> State:
+    """Return an operand broadcast to a shape."""
+    if isinstance(value, State):
+        return expand(value, shape)
+    return make_state(shape, value if np.isfinite(value) else 0.0, 0.0)
+
+
+def fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Any) -> State | None:
+    """Return function(x, y) of two functions of one Gaussian tensor, integrated as one function of it; None elsewhere.
+
+    ``key`` tells equal functions of two numbers.
+    """
+    if x.serial == y.serial and x.gauss and x.layout == y.layout:  # a concatenation of equal parts times itself
+        x, y = pooled(x), pooled(y)
+    (base, first), (other, second) = x.gaussian_source(), y.gaussian_source()
+    if call.independent or base.serial != other.serial or x.layout != y.layout:
+        return None
+    if x.blocks or y.blocks or not kernels.nonzero(x.var):
+        return None
+    f, g = first or IDENTITY, second or IDENTITY
+    joint = Pointwise((key, f.key, g.key), lambda t: function(f.call(t), g.call(t)))
+    return apply_pointwise(call, base.amended(axes=x.axes), joint)
+
+
+def part_by_part(call: Call, x: State, y: State, operate: Operation) -> State | None:
+    """Return the sum, product or quotient of two concatenations along one axis, each part with its counterpart (two
+    functions of one concatenation; tokens, some of which are zero, and their norms); None where parts do not match.
+    """
+    axis = x.block_axis
+    if not x.blocks or call.independent or y.block_axis != axis or len(x.axes) != len(y.axes) or x.shape[axis] == 1:
+        return None
+    shape, widths = call.shape(), [block.shape[axis] for block in x.blocks]
+    if [block.shape[axis] for block in y.blocks] != widths or len(shape) != len(x.axes):
+        return None
+    parts = [
+        operate(PartCall(call.run, call.node, (*shape[:axis], width, *shape[axis + 1 :])), one, other)
+        for one, other, width in zip(x.blocks, y.blocks, widths, strict=True)
+    ]
+    return None if any(part is None for part in parts) else concatenate([p for p in parts if p is not None], axis)
+
+
+def slice_by_slice(call: Call, x: State, y: State, operate: Operation) -> State | None:
+    """Return the sum or product with a stack, slice by slice, where slices share sources with one another or with the
+    other operand (branches and their weights, streams and what is added to each); None elsewhere.
+
+    The slices of the result keep the covariances that they have with one another. A stack holds slices of width 1.
+    """
+    shape = call.shape()
+    stacks = [one for one, other in ((x, y), (y, x)) if len(one.axes) == len(shape) and _shares_sources(one, other)]
+    if call.independent or not stacks:
+        return None
+    axis, count = stacks[0].block_axis, len(stacks[0].blocks)
+    if shape[axis] != count or any(block.shape[axis] != 1 for block in stacks[0].blocks):
+        return None
+    part = PartCall(call.run, call.node, (*shape[:axis], 1, *shape[axis + 1 :]))
+    pairs = zip(_slices(x, axis - len(shape), count), _slices(y, axis - len(shape), count), strict=True)
+    parts = [operate(part, p, q) for p, q in pairs]
+    return None if any(p is None for p in parts) else concatenate([p for p in parts if p is not None], axis)
+
+
+def _shares_sources(stack: State, other: State) -> bool:
+    """Whether some parts of a stack depend on one another, or on the other operand."""
+    return depend(stack.blocks) or (
+        1 < len(stack.blocks) <= MOST_PARTS and any(block.roots & other.roots for block in stack.blocks)
+    )
+
+
+def _slices(x: State, axis: int, count: int) -> list[State]:
+    """Return the slices of width 1 along an axis (counted from behind), which a smaller tensor has the same of."""
+    if -axis > len(x.axes) or x.shape[axis] == 1:
+        return [x] * count
+    return [select(x, axis, i, i + 1, 1, drop=False) for i in range(count)]
+
+
+UNCORRELATED = 1e-12
+"""Correlation up to which two signals count as uncorrelated. Chosen: above the rounding of double precision."""
+
+
+def cross_covariance(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> Array | None:
+    """Return the kernel Cov(x_i, y_{i+d}) in the common atoms of the aligned p and q; None of uncorrelated signals."""
+    if p.dims is None or q.dims is None or not kernels.nonzero(x.var) or not kernels.nonzero(y.var):
+        return None
+    cross = call.covariance(x, y, p.dims, q.dims)
+    scale = math.sqrt(kernels.average(x.var) * kernels.average(y.var))
+    return None if cross is None or float(np.abs(cross).max()) <= UNCORRELATED * scale else cross
+
+
+def covariance_at_positions(cross: Array, product: Array) -> Array:
+    """Return Cov(x_i, y_i) by position from the kernel ``cross`` of `cross_covariance`, given the product of the
+    standard deviations by position, by which it is bounded.
+    """
+    if any(map(kernels.positions, cross.shape)):
+        return np.asarray(np.clip(kernels.diagonal(cross), -product, product))
+    scale = kernels.average(product)
+    return np.asarray((np.clip(float(cross.ravel()[0]) / scale, -1.0, 1.0) if scale > 0 else 0.0) * product)
+
+
+def links_of(parts: list[tuple[State, Aligned, float]]) -> tuple[Link, ...]:
+    """Return the links of sum_i c_i x_i to each x_i, given as (x_i, its alignment, c_i)."""
+    return tuple(Link(s, Scaled(c), a.dims) for s, a, c in parts if s.roots and c and a.dims is not None)

@@ -1,0 +1,246 @@
+"""Elements picked by index, or by a window that slides."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from wellposed.arrays import array_of
+from wellposed.operators.views import Cut, view_of
+from wellposed.signals.algebra.expert_dispatch import remember_pick
+from wellposed.signals.algebra.linear_maps import mapped, picked_links
+from wellposed.signals.algebra.local_scales import sizes_of_picks
+from wellposed.signals.algebra.masked_scores import shut_out
+from wellposed.signals.algebra.unfolding import unfolded
+from wellposed.signals.context.call import Call, Unknown
+from wellposed.signals.distributions.making import exchangeable
+from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.views import merge_atoms, permute, pooled, reshape
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.windows import Axis, Indices
+from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.shape.forward import seen_through, through
+from wellposed.signals.sampling.samples import outside
+
+picking = partial(
+    rule, tag="approximate", family="shape", source="elements picked by index, alike", tensors=True, pairs=True
+)
+"""Registers a rule of an operator that picks elements."""
+SMALL_CORRELATION = 1e-3
+"""Correlation of elements picked anyhow up to which they count as uncorrelated. Chosen."""
+
+
+@picking(overloads("gather.default", "index_select.default", "take_along_dim.default"))
+def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
+    """Elements picked by an index: along one axis, where it is the same at all other positions, else anyhow."""
+    if (scores := x.scores) is not None and (seen := _seen(call, x, *rest, **kwargs)) is not None:
+        return _shown(gather(call, scores, *rest, **kwargs), x, seen)
+    dim, index = _dim_and_index(*rest, **kwargs)
+    shape = call.shape()
+    if dim is None or not x.axes:
+        return _picked(call, x)
+    axis = dim % len(x.axes)
+    names = names_along(index, axis) if isinstance(index, torch.Tensor) else None
+    whole = len(index.shape) < 2 or names is not None
+    alike = all(n == m for a, (n, m) in enumerate(zip(x.shape, shape, strict=True)) if a != axis)
+    if not (whole and alike and x.axes[axis]):
+        return _picked(call, x)
+    if names is not None and _is_stretch(names):
+        return seen_through(call, x, (Cut(axis, int(names[0]), int(names[-1]) + 1),))
+    return picked_along(x, axis, (shape[axis],), shape, names)
+
+
+def _dim_and_index(*rest: Any, **kwargs: Any) -> tuple[int | None, Any]:
+    """Return the axis and the index of a gather, which operators take in either order."""
+    dim, index = (rest[0], rest[1]) if isinstance(rest[0], int) else (kwargs.get("dim", rest[1:2] or None), rest[0])
+    return dim[0] if isinstance(dim, tuple) else dim, index
+
+
+def _is_stretch(names: torch.Tensor) -> bool:
+    """Whether an index names positions one after another."""
+    return bool(names.numel()) and bool((names.diff() == 1).all()) and int(names[0]) >= 0
+
+
+def names_along(index: torch.Tensor, axis: int) -> torch.Tensor | None:
+    """Return an index along an axis that is the same at all other positions; None for another one."""
+    if index.ndim < 2:
+        return index.flatten()
+    first = index
+    for a in range(index.ndim):
+        if a != axis:
+            first = first.narrow(a, 0, min(1, index.shape[a]))
+    return first.flatten() if bool((index == first).all()) else None
+
+
+@picking(overloads("index.Tensor"))
+def index(call: Call, x: Any, indices: Any) -> State | None:
+    """Advanced indexing: axes without an index are kept, the others are picked from."""
+    if not isinstance(x, State):
+        return None
+    if (scores := x.scores) is not None and (seen := _seen(call, x, indices)) is not None:
+        picked = index(call, scores, indices)
+        return None if picked is None else _shown(picked, x, seen)
+    where = [i for i, item in enumerate(indices) if item is not None]
+    by_one = _picked_by_one(call, x, where[0], indices[where[0]]) if len(where) == 1 else None
+    return by_one or _picked_at(x, indices, where, call.shape()) or _picked(call, x)
+
+
+def _picked_by_one(call: Call, x: State, axis: int, item: Any) -> State | None:
+    """Return elements picked by one index along an axis; None of a mask over several axes."""
+    if isinstance(item, torch.Tensor) and item.dtype == torch.bool and item.ndim == 1:
+        item = item.nonzero().flatten()
+    if not hasattr(item, "shape") or getattr(item, "dtype", None) == torch.bool or not x.axes[axis]:
+        return None
+    names = item.flatten() if isinstance(item, torch.Tensor) else None
+    picked = picked_along(x, axis, tuple(item.shape), call.shape(), names)
+    if names is None and len(item.shape) == 1:
+        remember_pick(call, call.node.args[1][axis].value, x, axis, picked)
+    return picked
+
+
+@picking(overloads("diagonal.default", "diag.default"))
+def diagonal(call: Call, x: State, offset: int = 0, dim1: int = 0, dim2: int = 1) -> State | None:
+    """A diagonal of two axes, which comes last."""
+    rank, shape = len(x.axes), call.shape()
+    if rank < 2:
+        return None
+    if (scores := x.scores) is not None and (seen := _seen(call, x, offset, dim1, dim2)) is not None:
+        picked = diagonal(call, scores, offset, dim1, dim2)
+        return None if picked is None else _shown(picked, x, seen)
+    pair = [dim1 % rank, dim2 % rank]
+    others = [axis for axis in range(rank) if axis not in pair]
+    along = torch.arange(shape[-1])
+    picks = [along + max(-offset, 0), along + max(offset, 0)]
+    x = permute(x, [*others, *pair])
+    return _picked_at(x, [None] * len(others) + picks, [rank - 2, rank - 1], shape) or _picked(call, x)
+
+
+def _seen(call: Call, x: State, *rest: Any, **kwargs: Any) -> torch.Tensor | None:
+    """Return whether a mask lets each of the elements through that known indices pick; None elsewhere."""
+    given = [item for arg in (*rest, *kwargs.values()) for item in (arg if isinstance(arg, (list, tuple)) else [arg])]
+    if x.mask is None or any(isinstance(item, (State, Unknown)) for item in given):
+        return None
+    arguments = len(call.node.op._schema.arguments) - 1 - len(kwargs)
+    seen: torch.Tensor = call.node.op(x.mask.expand(x.shape), *rest[:arguments], **kwargs)
+    return seen
+
+
+def _shown(picked: State, x: State, seen: torch.Tensor) -> State:
+    """Return elements picked from scores that a mask shuts out in part: those that are shut out are its numbers."""
+    return picked if bool(seen.all()) else shut_out(picked, seen, outside(x))
+
+
+def _picked_at(x: State, indices: Any, where: list[int], shape: tuple[int, ...]) -> State | None:
+    """Return elements picked by indices of neighbouring axes together (a triangle of a matrix, tokens of each sample),
+    else None; the other axes stay as they are.
+    """
+    picks = [indices[axis] for axis in where]
+    if len(where) < 2 or where != list(range(where[0], where[-1] + 1)):
+        return None
+    if any(getattr(item, "dtype", torch.bool) == torch.bool for item in picks):
+        return None
+    first, after = where[0], x.shape[where[-1] + 1 :]
+    sizes, picked = x.shape[first : where[-1] + 1], shape[first : len(shape) - len(after)]
+    flat = reshape(x, (*x.shape[:first], math.prod(sizes), *after))
+    if not flat.axes[first]:
+        return None
+    if not all(isinstance(item, torch.Tensor) for item in picks):
+        return picked_along(flat, first, picked, shape)
+    names = torch.zeros_like(torch.broadcast_tensors(*picks)[0])
+    for item, size in zip(torch.broadcast_tensors(*picks), sizes, strict=True):
+        names = names * size + torch.where(item < 0, item + size, item)
+    return picked_along(flat, first, picked, shape, names.flatten())
+
+
+def picked_along(
+    x: State,
+    axis: int,
+    index_shape: tuple[int, ...],
+    shape: tuple[int, ...],
+    names: torch.Tensor | None = None,
+    *,
+    once: bool = False,
+) -> State:
+    """Return elements picked by index along one axis, each as that which it is where the index (``names``) is known;
+    the other axes stay as they are. With ``once`` picks of one element stand for different ones.
+    """
+    x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
+    flat, i = math.prod(index_shape), x.axes[axis][0]
+    size = x.lengths[i]
+    places = None if names is None else array_of(names, torch.int64) % size
+    if places is not None and _by_pair(x.corr, i, places, once):
+        return reshape(mapped(x, axis, np.eye(size)[places], pairs=True), shape)
+    mean, var, chance = _random_picks(x, i, flat) if places is None else _known_picks(x, i, places, once)
+    other = kernels.off_diagonal_mean(x.corr, x.lengths, i)
+    same = np.take(x.corr, [0], axis=i)
+    parts = [same, other + chance * (same - other)] if flat > 1 and (other.any() or chance) else [same]
+    gone = [i] if flat == 1 else []
+    moments = {"mean": mean, "var": var, "corr": np.concatenate(parts, axis=i)}
+    state = x.changed(
+        layout=x.layout.resized(i, flat).without(gone),
+        **{name: kernels.without(array, gone) for name, array in moments.items()},  # type: ignore[arg-type]
+        marginal=sizes_of_picks(x, i, gone, apart=places is None),
+        links=() if places is None else picked_links(x, i, places, gone),
+    )
+    return reshape(state, shape)
+
+
+def _random_picks(x: State, atom: int, count: int) -> tuple[Array, Array, float]:
+    """Return mean and variance of ``count`` random picks along an atom, and the probability that two are one element:
+    that is 1 / size where there are more picks than elements.
+    """
+    size = x.lengths[atom]
+    mean = x.mean.mean(axis=atom, keepdims=True)
+    var = np.maximum((x.mean**2 + x.var).mean(axis=atom, keepdims=True) - mean**2, 0.0)
+    return mean, var, 1.0 / size if count > size else 0.0
+
+
+def _known_picks(x: State, atom: int, places: Indices, once: bool) -> tuple[Array, Array, float]:
+    """Return mean and variance of picks of known ``places`` along an atom, and the share of pairs that are one element:
+    none where each is picked ``once``.
+    """
+    mean, var = (np.take(m, places, axis=atom) if m.shape[atom] > 1 else m for m in (x.mean, x.var))
+    times = np.bincount(places, minlength=x.lengths[atom]) if not once else np.ones(1)
+    return mean, var, float((times * (times - 1.0)).sum()) / max(places.size * (places.size - 1), 1)
+
+
+def _by_pair(corr: Array, atom: int, places: Indices, once: bool) -> bool:
+    """Whether pairs of what is picked are told apart: where some pick the same, or pairs were told apart before."""
+    if not kernels.LEAST <= places.size <= kernels.MOST:
+        return False
+    return bool(kernels.positions(corr.shape[atom])) or (not once and np.unique(places).size < places.size)
+
+
+def _picked(call: Call, x: State) -> State:
+    """Return elements picked anyhow: pooled moments, and the correlation of an average pair."""
+    shape, total = call.shape(), math.prod(x.lengths)
+    if x.shape == shape and not x.mean.any():
+        return pooled(x).changed(links=(), base=None, fn=None)
+    covariance = float(kernels.pair_mean(x.covariance(), x.lengths).ravel()[0]) if total > 1 else 0.0
+    var = kernels.average(x.var)
+    rho = max((covariance * total - var) / max(total - 1, 1), 0.0) / var if var > 0 else 0.0
+    state = exchangeable(shape, x.pooled_mean, x.pooled_var, rho if rho > SMALL_CORRELATION else 0.0)
+    return state.amended(roots=x.roots | call.root(), spread=x.spread, tag=x.tag, scale_parameter=x.scale_parameter)
+
+
+@rule(
+    overloads("unfold.default"),
+    family="shape",
+    source="definition: every element at each tap that reads it",
+    tensors=True,
+)
+def unfold(call: Call, x: State, dimension: int, size: int, step: int) -> State:
+    """Windows of one axis, laid out along a new one."""
+    steps = view_of(call.graph, call.node)
+    if steps is not None:
+        return through(call, x, steps[0])
+    axis = dimension % max(len(x.axes), 1)
+    cut = unfolded(x, axis, Axis(x.shape[axis], call.shape()[axis], size, step)) if x.axes else None
+    if cut is None:
+        return _picked(call, x)
+    return permute(cut, [k for k in range(len(cut.axes)) if k != axis] + [axis])
