@@ -7,18 +7,20 @@ that every step makes it longer, and the next one smaller in proportion (van Laa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.graph import once
+from wellposed.operators.arithmetic import factors_of, is_homogeneous
+from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS, WEIGHT_NORMS, over_the_batch
 from wellposed.operators.scale_parameters import parameter_values
-from wellposed.operators.schema import plain_name, ref_of
+from wellposed.operators.schema import ref_of
 from wellposed.structure.branches import branches
-from wellposed.structure.carriers import is_homogeneous, scaling_of
-from wellposed.structure.streams import other_use
+from wellposed.structure.carriers import scaling_of
+from wellposed.structure.residual_branches import other_use
 
 _FARTHEST = 64
 """Weights that a factor is followed through at most."""
@@ -77,25 +79,19 @@ def _divided(graph: Graph, node: Node) -> int | None:
 
     That may lie before a gain, or before the mean is taken off, as what the size is taken of.
     """
-    name = plain_name(node.op)
     steps = branches(graph).steps
+    powers = facts_of(node.op).powers
     step = next((steps[out] for out in node.outputs if out in steps), None)
-    if name not in ("mul", "div") or step is None or step.kind != "normalisation" or step.node != node.index:
+    if not powers or step is None or step.kind != "normalisation" or step.node != node.index:
         return None
     (above,) = step.operands
     by = [value for value in node.inputs if value != above]
     base = steps[above].base
     for value in dict.fromkeys((above, base, *steps[base].operands[:1])):
         degrees = _degrees(graph, value, node)
-        if degrees.get(above) == 1.0 and [degrees.get(each) for each in by] == [1.0 if name == "div" else -1.0]:
+        if degrees.get(above) == 1.0 and [degrees.get(each) for each in by] == [-powers[-1]]:
             return value
     return None
-
-
-_POWERS = {"square": 2.0, "var": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
-"""Operators that raise the scale of what they are given to a power."""
-_SIZES = {"mul", "abs", "amax", "max", "std", "norm", "linalg_vector_norm", "clamp", "clamp_min", "maximum"}
-"""Operators that keep it, lower bounds aside."""
 
 
 def _degrees(graph: Graph, entering: int, last: Node) -> dict[int, float]:
@@ -103,30 +99,29 @@ def _degrees(graph: Graph, entering: int, last: Node) -> dict[int, float]:
     first = graph.values[entering].node
     degrees = {entering: 1.0}
     for node in graph.nodes[0 if first is None else first + 1 : last.index]:
-        found = [degrees[value] for value in node.inputs if value in degrees]
-        if not found:
-            continue
-        name = plain_name(node.op)
-        degree: float | None = None
-        if len(found) > 1:
-            if name == "mul":
-                degree = sum(found)
-            elif name in ("add", "sub") and len(set(found)) == 1:
-                degree = found[0]
-        elif name == "pow":
-            exponent = node.args[1]
-            degree = found[0] * exponent if isinstance(exponent, int | float) else None
-        elif name in _POWERS:
-            degree = found[0] * _POWERS[name]
-        elif name == "div":
-            degree = found[0] if ref_of(node.args[0]) in degrees else -found[0]
-        elif name in ("add", "sub"):  # eps, and nothing that has a scale of its own
-            degree = found[0] if all(value in degrees or value in graph.known for value in node.inputs) else None
-        elif name in _SIZES or is_homogeneous(node):
-            degree = found[0]
+        degree = None if degrees.keys().isdisjoint(node.inputs) else _degree(graph, node, degrees)
         if degree is not None:
             degrees.update(dict.fromkeys(node.outputs, degree))
     return degrees
+
+
+def _degree(graph: Graph, node: Node, degrees: Mapping[int, float]) -> float | None:
+    """Return by which power a node's results follow, given those of what it reads, lower bounds aside."""
+    found = [degrees[value] for value in node.inputs if value in degrees]
+    facts = facts_of(node.op)
+    factors = [(ref_of(argument), power) for argument, power in factors_of(node)]
+    if factors:
+        return sum(power * degrees[value] for value, power in factors if value in degrees)
+    if len(facts.terms) > 1:
+        # beside eps nothing that has a scale of its own
+        alone = all(value in degrees or value in graph.known for value in node.inputs)
+        return found[0] if len(set(found)) == 1 and (alone or len(found) > 1) else None
+    if len(found) > 1:
+        return None
+    if is_homogeneous(node):
+        return found[0]
+    first = facts.scaled[:1] == (node.op._schema.arguments[0].name,) and not facts.merges
+    return found[0] * facts.degree if first and facts.degree is not None else None
 
 
 def _absorbing(graph: Graph) -> frozenset[int]:
@@ -142,7 +137,7 @@ def _absorbing(graph: Graph) -> frozenset[int]:
     steps = branches(graph).steps
     for node in reversed(graph.nodes):
         centred = any(out in steps and steps[out].kind == "normalisation" for out in node.outputs)
-        passes = is_homogeneous(node) or (centred and plain_name(node.op) in ("sub", "add"))
+        passes = is_homogeneous(node) or (centred and len(facts_of(node.op).terms) > 1)
         if node.index in absorbing or not passes or not outputs.isdisjoint(node.outputs):
             continue
         readers = [reader for out in node.outputs for reader in users.get(out, ()) if reader not in dead]

@@ -10,7 +10,7 @@ graph, where its authors compare the shapes of three models.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.graph import once
 from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.facts import facts_of
 from wellposed.operators.indices import (
     Atom,
     Axes,
@@ -36,7 +37,8 @@ from wellposed.operators.indices import (
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import Product, describe
 from wellposed.operators.scale_parameters import parameter_values
-from wellposed.operators.views import carried, view_of
+from wellposed.operators.steps import carried
+from wellposed.operators.views import view_of
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
@@ -178,7 +180,7 @@ class _Reader:
         node = self.graph.nodes[use.node]
         matrices = [v for v in node.inputs if v in self.weights]
         hidden = self.axes[node.outputs[0]][-1]
-        fan_out = self.width_of_axes([hidden]) and _gated(node, use.fan_out)
+        fan_out = self.width_of_axes([hidden]) and use.fan_out // facts_of(node.op).recurrent
         # the first matrix of the first layer (of both directions) meets what enters, all others a hidden state
         shape = self.graph.values[use.weight].shape
         first = matrices.index(use.weight) % 2 == 0 and shape[1] == size_of(self.axes[use.data][-1])
@@ -227,7 +229,8 @@ class _Reader:
         product = describe(self.graph, node)
         if product is not None:
             return [self._product(product, shapes[0])]
-        if node.op in _LOOK_UPS:
+        facts = facts_of(node.op)
+        if facts.looks_up:
             row = self.axes[node.args[0].value][-1]
             mark(row, made=True)
             indices = self.axes[node.args[1].value]
@@ -235,7 +238,7 @@ class _Reader:
             return [(*lead, row), *map(fresh_axes, shapes[1:])]
         if any(value in self.weights for value in node.inputs) and not all(v in self.fixed for v in node.inputs):
             return self._recurrent(node, shapes)
-        if node.op is aten.scaled_dot_product_attention.default:
+        if facts.attends:
             query, key, value = (self.axes[argument.value] for argument in node.args[:3])
             self.products.append((query[-1], key[-1]))
             unite(query[-1], key[-1])
@@ -256,40 +259,45 @@ class _Reader:
         return [self._aligned(node, shape) for shape in shapes]
 
     def _product(self, product: Product, shape: tuple[int, ...]) -> Axes:
+        """Return the axes of a product, and record which indices it sums over and which its weight makes."""
         left = dict(zip(product.left_axes, self.axes[product.left], strict=True))
         right = dict(zip(product.right_axes, self.axes[product.right], strict=True))
         weighted = product.right in self.fixed or product.left in self.fixed
+        operand = product.left if product.left in self.fixed else product.right
         weight, data = (left, right) if product.left in self.fixed else (right, left)
-        trained = weighted and any(True for _ in self.parameters_of(product.left if weight is left else product.right))
+        trained = weighted and any(True for _ in self.parameters_of(operand))
         for label in set(left) & set(right):
             unite(data[label], weight[label])
-            if label not in product.out_axes:
-                if trained:
-                    mark(data[label], summed=True)
-                elif not weighted:
-                    self.products.append((left[label], right[label]))
+            if label in product.out_axes:
+                continue
+            mark(data[label], summed=trained)
+            if not weighted:
+                self.products.append((left[label], right[label]))
         if product.window is not None:
-            if trained:
-                mark(data["c"], summed=True)
-            if product.groups == 1:
-                unite(data["c"], weight["c"])
-            elif size_of(data["c"]) == product.groups == size_of(weight["o"]):  # depthwise: channels keep their places
-                unite(data["c"], weight["o"])
-        if trained:
-            for label in weight:
-                if label in product.out_axes and label not in data:
-                    mark(weight[label], made=True)
-        out = []
-        for label, size in zip(product.out_axes, shape, strict=True):
-            axis = weight.get(label) if label not in data else data[label]
-            if product.window is not None and label == "o" and product.transposed and product.groups > 1:
-                axis = fresh(size, Dimension(made=trained))
-            elif axis is None or size_of(axis) != size:
-                axis = fresh(size)
-            out.append(axis)
+            self._channels(product, data["c"], weight, trained)
+        for label in weight.keys() - data.keys():
+            mark(weight[label], made=trained and label in product.out_axes)
+        out = [
+            self._made(product, label, size, {**weight, **data}.get(label), trained)
+            for label, size in zip(product.out_axes, shape, strict=True)
+        ]
         if product.bias is not None:
             self._broadcast(product.bias, out if product.window is None else [out[product.out_axes.index("o")]])
         return tuple(out)
+
+    def _channels(self, product: Product, channels: Axis, weight: Mapping[str, Axis], trained: bool) -> None:
+        """Record that a convolution sums over its channels, or filters each of them for itself."""
+        mark(channels, summed=trained)
+        if product.groups == 1:
+            unite(channels, weight["c"])
+        elif size_of(channels) == product.groups == size_of(weight["o"]):  # depthwise: channels keep their places
+            unite(channels, weight["o"])
+
+    def _made(self, product: Product, label: str, size: int, axis: Axis | None, trained: bool) -> Axis:
+        """Return one axis of a product: that of an operand, or a new one where none has its length."""
+        if product.window is not None and label == "o" and product.transposed and product.groups > 1:
+            return fresh(size, Dimension(made=trained))
+        return fresh(size) if axis is None or size_of(axis) != size else axis
 
     def _recurrent(self, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
         mark(self.axes[node.inputs[0]][-1], summed=True)
@@ -360,12 +368,6 @@ class _Reader:
         return tuple(fresh(size) if axis is None else axis for axis, size in zip(out, shape, strict=True))
 
 
-def _gated(node: Node, rows: int) -> int:
-    """Return the hidden units of a recurrent weight of ``rows`` rows, which stack the gates."""
-    name = node.op_name
-    return rows // (4 if name.startswith("lstm") else 3 if name.startswith("gru") else 1)
-
-
 def _reduced(node: Node, rank: int, after: int) -> tuple[int, ...]:
     """Return the axes that a reduction drops."""
     if after >= rank:
@@ -379,6 +381,5 @@ def _reduced(node: Node, rank: int, after: int) -> tuple[int, ...]:
     return tuple(d % rank for d in dims)
 
 
-_LOOK_UPS = (aten.embedding.default, aten.embedding_bag.padding_idx, aten.embedding_bag.default)
 _CHANNELS = {op: 1 for op, norm in NORMS.items() if norm.by_channel} | {aten.prelu.default: 1}
 """Operators whose vectors belong to axis 1."""

@@ -12,7 +12,8 @@ from wellposed.arrays import array_of
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Node, Parameter
 from wellposed.operators.contraction import Contraction, contractions
-from wellposed.operators.scale_parameters import CompositeScale, ScaleParameter, parameter_values, scale_parameters
+from wellposed.operators.scale_parameters import parameter_values, scale_parameters
+from wellposed.operators.scale_reading import CompositeScale, ScaleParameter
 from wellposed.signals.distributions.state import State, make_state
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array

@@ -22,7 +22,9 @@ from scipy.special import ndtr
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import traits
 from wellposed.graphs.run import call, dense
-from wellposed.operators.schema import plain_name
+from wellposed.operators.facts import ANY, facts_of
+from wellposed.operators.product import is_product
+from wellposed.operators.views import is_copy
 from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import is_mask, known_state, state_of
 from wellposed.signals.context.call import Drawn, Pass
@@ -37,11 +39,9 @@ from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.samples import sample_state, state_of_samples
 from wellposed.signals.sampling.totals import Totals, totals_of
 from wellposed.signals.signal import Tag
-from wellposed.structure.bounds import ANY, bounds
+from wellposed.structure.bounds import bounds
 from wellposed.structure.widths import channels
 
-LOGARITHMIC = frozenset({"masked_fill", "sub", "where"})
-"""Operators between running sums of the logarithms of decays and the decays of pairs of times."""
 LARGEST = 1 << 18
 """Most elements of a tensor that is drawn together with others."""
 WIDEST = 1 << 21
@@ -56,22 +56,6 @@ ELEMENTS = 1 << 18
 """Elements that the draws of one tensor have in all, where that is between `LEAST` and `MOST` draws."""
 NEAR, FARTHEST = 16, 96
 """Operators that are climbed past for the shape of a distribution, and for what signals have in common."""
-CHOICES = frozenset({
-    "amax", "amin", "argmax", "argmin", "argsort", "cummax", "cummin", "cumprod", "kthvalue", "log_softmax",
-    "logsumexp", "max", "median", "min", "mode", "prod", "sort", "topk",
-})  # fmt: skip
-"""Operators whose results are drawn together with what they are made of."""
-PICKS = frozenset({"gather", "index", "index_put", "index_select", "scatter", "scatter_add", "take_along_dim"})
-"""Operators that pick elements, or write to places, by index."""
-EXTREMES = frozenset({"maximum", "minimum"})
-"""Operators that keep a running maximum or minimum over times, one call for each."""
-PRODUCTS = frozenset({"bmm", "einsum", "matmul", "mm"})
-"""Operators that multiply two signals and sum."""
-OF_ONE_SCALE = frozenset({
-    "add", "amax", "amin", "cat", "gather", "index", "index_select", "max", "maximum", "min", "minimum", "relu",
-    "scatter_reduce", "sort", "sub", "take_along_dim", "topk",
-})  # fmt: skip
-"""Operators whose results have the scale of what they read."""
 ALIKE = 0.1
 """Product of two means, relative to the larger second moment, from which on they cancel in a difference."""
 FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
@@ -99,7 +83,7 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
     """Return what the draws of a node's results tell of them: nothing of indices, and of what is postponed not yet."""
     results: list[State | None] = []
     entering, heavy, spread = 0, False, _spread_of(run, node)
-    if plain_name(node.op) == "scatter_reduce":
+    if facts_of(node.op).segments:
         run.segmented = node.args[1]
     for value in node.inputs:
         entering |= run.dependent.get(value, 0)
@@ -148,7 +132,7 @@ def _shape_of(values: torch.Tensor) -> Transport:
 
 def _spread_of(run: Pass, node: Node) -> Spread:
     """Return the spread of what a node makes, where it has the scale of what it reads: draws have that of one state."""
-    if plain_name(node.op) not in OF_ONE_SCALE:
+    if facts_of(node.op).degree != 1.0:
         return STEADY
     if all((known := run.outline(value)) is None or known.spread is STEADY for value in node.inputs):
         return STEADY
@@ -176,12 +160,11 @@ def is_drawn(run: Pass, node: Node) -> bool:
 
 def _chooses(run: Pass, node: Node) -> bool:
     """Whether a node's result has no closed form, and is likely to meet again what it was made of."""
-    name = plain_name(node.op)
-    if name == "scatter_reduce":  # a maximum for each name: softmax over segments
+    if facts_of(node.op).segments:  # a maximum for each name: softmax over segments
         return node.args[4] in ("amax", "amin") and all(v in run.graph.known for v in node.inputs[:2])
     if _is_decay(run, node) or _is_running_extreme(run, node):
         run.scanned.update(node.outputs)
-    elif name not in CHOICES:
+    elif not facts_of(node.op).chooses:
         return False
     return bool(run.dependent.get(node.inputs[0], 0))
 
@@ -189,7 +172,7 @@ def _chooses(run: Pass, node: Node) -> bool:
 def _is_decay(run: Pass, node: Node) -> bool:
     """Whether a node begins a scan that can be drawn: a running sum of logarithms of decays, never positive."""
     graph = run.graph
-    if plain_name(node.op) != "cumsum" or bounds(graph).get(node.inputs[0], ANY).sign != -1:
+    if not _is_running_sum(node) or bounds(graph).get(node.inputs[0], ANY).sign != -1:
         return False
     open_ = list(node.outputs)
     while open_:  # up to the decays themselves, which may be one for each pair of times
@@ -197,7 +180,8 @@ def _is_decay(run: Pass, node: Node) -> bool:
         if math.prod(graph.values[value].shape) > WIDEST:
             return False
         for reader in (graph.nodes[at] for at in graph.users().get(value, ())):
-            if reader.op.is_view or plain_name(reader.op) in LOGARITHMIC:
+            facts = facts_of(reader.op)
+            if reader.op.is_view or facts.merges == "choice" or facts.subtracts:
                 open_ += reader.outputs
     return True
 
@@ -206,11 +190,23 @@ def _is_running_extreme(run: Pass, node: Node) -> bool:
     """Whether a node begins a scan that keeps its numbers in range by a running maximum (minimum), which all that is
     divided by exp of it depends on: of one position of a tensor and of what others of its positions made.
     """
-    if plain_name(node.op) not in EXTREMES or not share_sources(run, node.inputs):
+    if not _is_extreme(node) or not share_sources(run, node.inputs):
         return False
     makers = [run.graph.values[_uncast(run, value)].node for value in node.inputs]
     views = [run.graph.nodes[at] for at in makers if at is not None and run.graph.nodes[at].op.is_view]
     return len(views) < len(makers) and any(_is_position(run, view) for view in views)
+
+
+def _is_running_sum(node: Node) -> bool:
+    """Whether a node sums up to each place of an axis."""
+    facts = facts_of(node.op)
+    return facts.along == "sum" and facts.extent == "running"
+
+
+def _is_extreme(node: Node) -> bool:
+    """Whether a node takes the larger or the smaller of two tensors' elements in each place."""
+    facts = facts_of(node.op)
+    return facts.elementwise and facts.picks == "order"
 
 
 def _is_position(run: Pass, node: Node) -> bool:
@@ -227,14 +223,14 @@ def _selects(run: Pass, node: Node) -> bool:
         return False
     states = [run.state(v) for v in node.inputs]
     bases = {state.gaussian_source()[0].serial for state in states if state is not None and kernels.nonzero(state.var)}
-    return len(bases) != 1 or plain_name(node.op) in PICKS
+    return len(bases) != 1 or facts_of(node.op).indexed
 
 
 def _weighs_by_products(run: Pass, node: Node) -> bool:
     """Whether a node sums what products of the same source weigh (scores without a softmax), where how much positions
     have in common differs by pair: no rule for products follows that through two of them.
     """
-    if plain_name(node.op) not in PRODUCTS or not share_sources(run, node.inputs):
+    if not is_product(node.op) or not share_sources(run, node.inputs):
         return False
     if not any(_is_of_products(run, value) for value in node.inputs):
         return False
@@ -258,7 +254,7 @@ def _is_outer(run: Pass, node: Node) -> bool:
 
 def _has_outer_shape(graph: Graph, node: Node) -> bool:
     """Whether a node is a product of two tensors each of which is broadcast along an axis of the other."""
-    if plain_name(node.op) != "mul" or len(node.inputs) != 2:
+    if not facts_of(node.op).multiplies or len(node.inputs) != 2:
         return False
     first, second = (graph.values[value].shape for value in node.inputs)
     pairs = list(zip(reversed(first), reversed(second), strict=False))
@@ -273,9 +269,9 @@ def _is_of_products(run: Pass, value: int) -> bool:
             return False
         node = run.graph.nodes[at]
         signals = [v for v in node.inputs if not _constant(run, v)]
-        if plain_name(node.op) in PRODUCTS:
+        if is_product(node.op):
             return len(signals) > 1
-        if len(signals) != 1 or not (node.op.is_view or plain_name(node.op) in ("mul", "div", "_to_copy", "to")):
+        if len(signals) != 1 or not (node.op.is_view or is_copy(node.op) or facts_of(node.op).powers):
             return False
         value = signals[0]
     return False
@@ -285,7 +281,7 @@ def _cancels(run: Pass, node: Node) -> bool:
     """Whether a node takes the difference of two signals whose means cancel, and which depend on one source without any
     covariance that the links between them tell of, being even in it: (sum x)² and sum x² of elements of uneven sizes.
     """
-    if plain_name(node.op) != "sub" or not share_sources(run, node.inputs):
+    if not facts_of(node.op).subtracts or not share_sources(run, node.inputs):
         return False
     states = [run.state(value) for value in node.inputs]
     if len(states) != 2 or (x := states[0]) is None or (y := states[1]) is None or x.roots & y.roots <= REPEATED:
@@ -304,7 +300,7 @@ def _cancels(run: Pass, node: Node) -> bool:
 def _uncast(run: Pass, value: int) -> int:
     """Return the value that one is a copy of in another type."""
     at = run.graph.values[value].node
-    while at is not None and plain_name(run.graph.nodes[at].op) in ("_to_copy", "to"):
+    while at is not None and is_copy(run.graph.nodes[at].op):
         value = run.graph.nodes[at].inputs[0]
         at = run.graph.values[value].node
     return value
@@ -410,7 +406,7 @@ def _stands_in(run: Pass, at: int, state: State) -> bool:
     (linear attention divides by sums of positive keys).
     """
     product = state.gauss and state.tag != "exact" and at not in run.weights.weight_at
-    return product and plain_name(run.graph.nodes[at].op) in PRODUCTS and kernels.nonzero(state.mean)
+    return product and is_product(run.graph.nodes[at].op) and kernels.nonzero(state.mean)
 
 
 def _is_drawn_well(state: State) -> bool:
@@ -622,12 +618,13 @@ def _last_drawn(run: Pass) -> dict[int, int]:
 
 def _may_start(run: Pass, node: Node) -> bool:
     """Whether a node may be the first that is run on draws."""
-    rule, name = RULES.get(node.op), plain_name(node.op)
-    if rule is None or rule.tag == "sampled" or name in CHOICES | PICKS or name in ("cumsum", "scatter_reduce"):
+    rule, facts = RULES.get(node.op), facts_of(node.op)
+    if rule is None or rule.tag == "sampled" or facts.chooses or facts.indexed or _is_running_sum(node):
         return True
     values = run.graph.values
     if any(not values[v].is_signal and v not in run.graph.known and values[v].node is not None for v in node.inputs):
         return True
     if _has_outer_shape(run.graph, node):
         return True
-    return name in EXTREMES | PRODUCTS | {"div", "sub"} and len(node.inputs) > 1
+    differs = facts.subtracts or -1.0 in facts.powers
+    return (differs or _is_extreme(node) or is_product(node.op)) and len(node.inputs) > 1

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from wellposed.operators.arithmetic import terms_of
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import describe
-from wellposed.operators.schema import plain_name
 from wellposed.signals.algebra.arithmetic import multiply
 from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
@@ -224,12 +224,12 @@ def _unevenness(call: Adjoint, over: list[int]) -> dict[int, float]:
         inverse = _inverse(call, node.outputs[0]) if node.outputs else None
         if inverse is not None:
             found[node.outputs[0]] = 1.0 - 1.0 / inverse.alone
-        elif plain_name(node.op) in ("add", "sub") and not found.keys().isdisjoint(node.inputs):
+        elif len(terms := terms_of(node)) > 1 and not found.keys().isdisjoint(node.inputs):
             states = [call.run.states.get(value) for value in (*node.inputs, node.outputs[0])]
             if all(state is not None and len(state.axes) == len(over) + 1 for state in states):
                 *parts, whole = (kernels.average(_square(pooled(x), over, True)) for x in states if x is not None)
-                factors = (1.0, float(node.kwargs.get("alpha", 1.0)) ** 2)
-                shares = [c * part / whole if whole > 0.0 else 0.0 for c, part in zip(factors, parts, strict=False)]
+                squares = [factor**2 for _, factor in terms]
+                shares = [c * part / whole if whole > 0.0 else 0.0 for c, part in zip(squares, parts, strict=False)]
                 uneven = sum(found.get(v, 0.0) * share**2 for v, share in zip(node.inputs, shares, strict=True))
                 found[node.outputs[0]] = min(uneven, 1.0 - 2.0 / LEAST)
     return found

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.operators.facts import ANY
 from wellposed.signals.algebra.arithmetic import combine, linear, multiply
 from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.algebra.pointwise import apply_pointwise
@@ -18,7 +19,7 @@ from wellposed.signals.distributions.blocks import select
 from wellposed.signals.distributions.state import Pointwise, State, make_state
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.sampling.samples import sample_state, state_of_samples
-from wellposed.structure.bounds import ANY, bounds
+from wellposed.structure.bounds import bounds
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 LONGEST = 1024

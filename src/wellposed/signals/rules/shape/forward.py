@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from wellposed.arrays import array_of
-from wellposed.operators.views import Cut, Expand, Permute, Regroup, Steps, view_of, views
+from wellposed.operators.steps import Cut, Expand, Permute, Regroup, Steps
+from wellposed.operators.views import view_of, views
 from wellposed.signals.algebra.arithmetic import masked, operand, shut_out
 from wellposed.signals.algebra.expert_dispatch import remember_pick
 from wellposed.signals.algebra.linear_maps import from_sources, mapped, picked_links
