@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wellposed.graphs import Graph, Node
+from wellposed.graphs import Graph, Node, Ref
 from wellposed.operators.facts import facts_of
 from wellposed.operators.schema import named_arguments, number_of
 from wellposed.operators.views import is_view
@@ -50,9 +50,15 @@ def is_homogeneous(node: Node) -> bool:
     facts = facts_of(node.op)
     if facts.degree != 1.0 or facts.powers or facts.looks_up or facts.merges not in ("", "choice"):
         return False
-    first, *others = facts.scaled
+    first, *others = scaled_by(node)
+    return first is node.args[0] and isinstance(first, Ref) and not any(map(_is_there, others))
+
+
+def scaled_by(node: Node) -> list[Any]:
+    """Return the arguments with which a node's result scales together (`Facts.scaled`), those of lists one by one."""
     named = named_arguments(node)
-    return first == node.op._schema.arguments[0].name and not any(_is_there(named.get(other)) for other in others)
+    given = [named.get(name, node.args[0] if name == "self" else None) for name in facts_of(node.op).scaled]
+    return [each for one in given for each in (one if isinstance(one, (list, tuple)) else [one])]
 
 
 def _is_there(argument: Any) -> bool:

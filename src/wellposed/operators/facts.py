@@ -20,7 +20,7 @@ import torch
 from wellposed.operators.schema import plain_name
 
 Group = tuple[str, ...]
-"""Names of arguments."""
+"""Names of arguments; ``self`` stands for the first one too, where an overload gives that another name."""
 
 
 class Bounds(NamedTuple):
@@ -169,11 +169,14 @@ _are("abs acos acosh asin asinh atan atanh ceil celu cos cosh deg2rad elu erf er
      "gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu lgamma log log10 log1p log2 log_sigmoid logit mish neg "
      "nan_to_num reciprocal relu relu6 round rsqrt selu sigmoid sign silu sin sinc sinh softplus softshrink sqrt "
      "square tan tanh threshold trunc sgn clamp clamp_min clamp_max", function=True, elementwise=True)
-_are("add sub rsub lerp mul div where masked_fill addcmul addcdiv copy fill_diagonal real imag conj _conj "
-     "conj_physical _conj_physical dropout feature_dropout native_dropout alpha_dropout feature_alpha_dropout "
-     "prelu rrelu rrelu_with_noise pow gt lt ge le eq ne logical_not logical_and logical_or logical_xor bitwise_not "
-     "bitwise_and bitwise_or bitwise_xor isnan remainder fmod floor_divide maximum minimum fmax fmin atan2 hypot "
-     "logaddexp xlogy", elementwise=True)
+_are("add sub rsub lerp mul div where masked_fill addcmul addcdiv copy detach alias lift_fresh complex real "
+     "imag conj _conj conj_physical _conj_physical dropout feature_dropout native_dropout alpha_dropout "
+     "feature_alpha_dropout prelu rrelu pow gt lt ge le eq ne logical_not logical_and logical_or logical_xor "
+     "bitwise_not bitwise_and bitwise_or bitwise_xor isnan remainder fmod floor_divide maximum minimum fmax fmin "
+     "atan2 hypot logaddexp xlogy", elementwise=True)
+_linear("elu_backward gelu_backward hardsigmoid_backward hardswish_backward hardtanh_backward leaky_relu_backward "
+        "mish_backward sigmoid_backward silu_backward softplus_backward tanh_backward threshold_backward",
+        "grad_output", elementwise=True)
 _are("acosh asin asinh atan atanh ceil celu clamp clamp_max clamp_min deg2rad elu erf erfinv exp exp2 expm1 floor "
      "hardshrink hardsigmoid hardtanh leaky_relu log log10 log1p log2 log_sigmoid logit maximum minimum fmax fmin "
      "nan_to_num relu relu6 round selu sgn sigmoid sign sinh softplus softshrink sqrt tanh trunc", monotone=1)
@@ -184,7 +187,8 @@ _are("logit", domain=Bounds(0.0, 1.0))
 _are("log log10 log2 pow reciprocal rsqrt sqrt lgamma", domain=POSITIVE)
 _are("log1p", domain=Bounds(-1.0))
 _are("acosh", domain=Bounds(1.0))
-_are("abs square std var norm linalg_vector_norm", range=POSITIVE)
+_are("abs square std var norm linalg_norm linalg_vector_norm hypot rnn_relu rnn_relu_cell mse_loss l1_loss huber_loss "
+     "smooth_l1_loss cross_entropy_loss binary_cross_entropy", range=POSITIVE)
 _are("softmax _softmax _safe_softmax", range=Bounds(0.0, 1.0))
 _are("log_softmax _log_softmax", range=Bounds(-math.inf, 0.0))
 _are("cosh", range=Bounds(1.0))
@@ -192,7 +196,7 @@ _are("cos sin", range=Bounds(-1.0, 1.0))
 _are("zeros zeros_like new_zeros zero _efficientzerotensor", range=Bounds(0.0, 0.0))
 _are("gt ge", above=True)
 _are("abs", modulus=True)
-_homogeneous("abs relu leaky_relu prelu", 1.0)
+_homogeneous("abs relu leaky_relu prelu rrelu", 1.0)
 _homogeneous("clamp", 1.0, "self min max")
 _homogeneous("clamp_min", 1.0, "self min")
 _homogeneous("clamp_max", 1.0, "self max")
@@ -219,7 +223,7 @@ _linear("deg2rad nan_to_num real imag conj _conj conj_physical _conj_physical", 
 _linear("complex", "real imag")
 _linear("view_as_real view_as_complex detach alias lift_fresh", "self")
 _linear("copy", "src", replaces=True)
-_linear("dropout native_dropout feature_dropout", "input", drops=True, coefficients="positive")
+_linear("dropout native_dropout feature_dropout", "self", drops=True, coefficients="positive")
 _are("alpha_dropout feature_alpha_dropout", affine=True, drops=True)
 _are("fill_diagonal", affine=True)
 
@@ -265,8 +269,8 @@ _are("cumprod", along="product", extent="running")
 _are("logsumexp", along="logarithm", extent="axis")
 _are("log_softmax _log_softmax", along="logarithm")
 _are("softmax _softmax _safe_softmax", along="exponentials")
-_homogeneous("amax amin max min median mode kthvalue cummax cummin sort topk", 1.0, picks="order")
-_homogeneous("aminmax std std_mean norm linalg_vector_norm linalg_norm", 1.0)
+_homogeneous("amax amin aminmax max min median mode kthvalue cummax cummin sort topk", 1.0, picks="order")
+_homogeneous("std std_mean norm linalg_vector_norm linalg_norm", 1.0)
 _homogeneous("var", 2.0)
 
 # ---- elements and windows -------------------------------------------------------------------------------------------
@@ -274,15 +278,18 @@ _homogeneous("var", 2.0)
 _homogeneous("max_pool1d max_pool2d max_pool3d max_pool2d_with_indices adaptive_max_pool1d adaptive_max_pool2d "
              "adaptive_max_pool3d", 1.0, picks="order")
 _linear("index index_select gather take take_along_dim", "self", picks="index")
-_linear("diagonal channel_shuffle fft_fftshift fft_ifftshift", "self", picks="place")
+_linear("diagonal channel_shuffle fft_fftshift fft_ifftshift upsample_nearest1d upsample_nearest2d upsample_nearest3d "
+        "_upsample_nearest_exact2d", "self", picks="place")
+_linear("broadcast_tensors", "tensors", picks="place")
 _linear("tril triu diag im2col", "self", pads=True)
 _linear("pad constant_pad_nd", "self value", pads=True)
 _linear("col2im avg_pool1d avg_pool2d avg_pool3d", "self", coefficients="positive")
 _linear("adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d",
         "self", coefficients="mean")
-_linear("upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact2d upsample_linear1d "
-        "upsample_bilinear2d upsample_trilinear3d _upsample_bilinear2d_aa", "input", coefficients="mean")
-_linear("upsample_bicubic2d _upsample_bicubic2d_aa", "input")
+_linear("upsample_linear1d upsample_bilinear2d upsample_trilinear3d _upsample_bilinear2d_aa", "self",
+        coefficients="mean")
+_linear("upsample_bicubic2d _upsample_bicubic2d_aa grid_sampler", "self")
+_linear("diff", "self prepend append")
 _linear(" ".join(f"fft_{kind}{n}" for kind in ("fft", "ifft", "rfft", "irfft") for n in ("", "2", "n")), "self")
 _linear("_fft_r2c _fft_c2r _fft_c2c", "self")
 # fmt: on

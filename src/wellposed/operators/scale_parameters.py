@@ -65,20 +65,29 @@ def _note_size(found: Found, node: Node) -> None:
     """Follow what is proportional to a weight without being one: its largest element, and what that divides."""
     facts, out, first = facts_of(node.op), node.outputs[0], ref_of(node.args[0]) if node.args else None
     own = None if first is None else found.sizes.get(first) or found.name(first)
+    alone = facts.scaled == ("self",) and not facts.linear
     if traits(node.op).factory:  # of the shape of a weight, and nothing else of it
         found.sources[out] = frozenset()
     elif own is None:
         return
-    elif facts.scaled == ("self",) and not facts.linear and facts.degree == 0.0:
+    elif (alone and facts.degree == 0.0) or _is_divided(found, node, own):
         found.sources[out] -= found.leaves(own)
-    elif facts.scaled == ("self",) and not facts.linear and facts.degree == 1.0:
+    elif (alone and facts.degree == 1.0) or (first in found.sizes and _keeps_size(found, node)):
         found.sizes.update(dict.fromkeys(node.outputs, own))
-    elif (factors := factors_of(node)) and (other := ref_of(factors[-1][0])) is not None:
-        if factors[-1][1] < 0.0 and found.sizes.get(other) == own:
-            found.sources[out] -= found.leaves(own)
-    elif first in found.sizes and not facts.merges:
-        if facts.degree == 1.0 or factors or view_of(found.graph, node) is not None:
-            found.sizes[out] = found.sizes[first]
+
+
+def _is_divided(found: Found, node: Node, own: str) -> bool:
+    """Whether a node divides by the size of what scales its first operand."""
+    divisors = [ref_of(argument) for argument, power in factors_of(node) if power < 0.0]
+    return any(value is not None and found.sizes.get(value) == own for value in divisors)
+
+
+def _keeps_size(found: Found, node: Node) -> bool:
+    """Whether a node makes of a size another one: by a mean, a bound, a number, or under other axes."""
+    facts, second = facts_of(node.op), node.args[1] if len(node.args) > 1 else None
+    if facts.powers:
+        return isinstance(second, (int, float))
+    return (facts.degree == 1.0 and not facts.merges) or view_of(found.graph, node) is not None
 
 
 def _of_results(read: Reader) -> list[ScaleParameter | None]:

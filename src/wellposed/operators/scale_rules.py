@@ -49,15 +49,20 @@ def _summed(read: Reader) -> ScaleParameter | None:
     operands = [(argument, abs(factor)) for argument, factor in terms_of(read.node)]
     scaled = _to_scale(read, operands)
     rest = [(a, factor) for a, factor in operands if not any(a is other for other, _ in scaled)]
-    keys = [read.found.scale_parameters[a.value].parameter for a, _ in scaled]
     whole = math.prod(read.shape(read.out))
     if not scaled or any(math.prod(read.shape(a.value)) < whole for a, _ in scaled):
         return None
-    if not all(ref_of(a) in read.found.fixed and all(read.is_kept(a, key) for key in keys) for a, _ in rest):
-        return None
-    if len(set(keys)) < len(keys) or (len(keys) > 1 and not read.found.joining):
+    if not _are_apart(read, [a.value for a, _ in scaled], [a for a, _ in rest]):
         return None
     return read.joined("sum", scaled, tuple((a.value, factor) for a, factor in rest))
+
+
+def _are_apart(read: Reader, scaled: Sequence[int], rest: Sequence[Any]) -> bool:
+    """Whether the scales of some terms are different ones, which nothing else in the sum changes with."""
+    keys = [read.found.scale_parameters[value].parameter for value in scaled]
+    if len(set(keys)) < len(keys) or (len(keys) > 1 and not read.found.joining):
+        return False
+    return all(ref_of(other) in read.found.fixed and read.is_kept(other, key) for other in rest for key in keys)
 
 
 def _to_scale(read: Reader, operands: list[tuple[Any, float]]) -> list[tuple[Any, float]]:

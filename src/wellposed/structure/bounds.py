@@ -12,7 +12,7 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.graph import once
 from wellposed.graphs.operators import traits
 from wellposed.graphs.run import call
-from wellposed.operators.arithmetic import factors_of, terms_of
+from wellposed.operators.arithmetic import factors_of, scaled_by, terms_of
 from wellposed.operators.facts import ANY, POSITIVE, Bounds, facts_of
 from wellposed.operators.product import is_product
 from wellposed.operators.schema import named_arguments, ref_of
@@ -51,19 +51,20 @@ def _of_elements(graph: Graph, node: Node, found: dict[int, Bounds], read: Seque
     facts, first = facts_of(node.op), read[0]
     if facts.replaces:
         return read[1] if len(read) > 1 else ANY
-    if is_view(node.op) or traits(node.op).shape_only or facts.picks or facts.coefficients == "mean":
+    if is_view(node.op) or traits(node.op).shape_only or facts.coefficients == "mean":
         return first
     if facts.pads:
         return _either(first, Bounds(*[float(named_arguments(node).get("value") or 0.0)] * 2))
-    if facts.merges in ("", "sum") or facts.adds:
-        return None
-    named = named_arguments(node)
-    merged = [
-        _argument(graph, a, found) for name in facts.scaled for a in _flat(named.get(name)) if _is_number(graph, a)
-    ]
-    least = _least(graph, node) if facts.merges == "choice" else None
+    gathers = facts.picks or (facts.merges and facts.merges != "sum" and not facts.adds)
+    return _merged(graph, node, found) if gathers else None
+
+
+def _merged(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds | None:
+    """Return the bounds of elements that a node takes from several tensors."""
+    merged = [_argument(graph, argument, found) for argument in scaled_by(node) if _is_number(graph, argument)]
+    least = _least(graph, node) if facts_of(node.op).merges == "choice" else None
     if least is not None:
-        merged[0] = Bounds(max(first.low, least), first.high)
+        merged[0] = Bounds(max(merged[0].low, least), merged[0].high)
     return _either(*merged) if merged else None
 
 

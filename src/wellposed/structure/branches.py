@@ -162,6 +162,14 @@ def _refs(tree: Any) -> Iterator[int]:
             yield from _refs(item)
 
 
+def _carried(node: Node, read: list[int]) -> list[int]:
+    """Return those of the tensors that a node reads of which it takes more than shape, type or places."""
+    facts = facts_of(node.op)
+    if facts.replaces:
+        return read[-1:]
+    return read[:1] if is_view(node.op) or facts.picks == "index" else read
+
+
 @dataclass(slots=True)
 class _Reader:
     """One pass over the nodes."""
@@ -195,28 +203,19 @@ class _Reader:
         graph = self.graph
         if traits(node.op).fills or node.op._schema.name.endswith("_like"):
             return
-        read = list(_refs((node.args, tuple(node.kwargs.values()))))
-        if not any(value in self.reached for value in read):
+        given = list(_refs((node.args, tuple(node.kwargs.values()))))
+        if self.reached.isdisjoint(given):
             return
         self.reached.update(node.outputs)
         if all(out in graph.known for out in node.outputs) or not any(map(self._carries, node.outputs)):
             return
-        facts = facts_of(node.op)
-        if facts.replaces:
-            read = read[-1:]
-        elif (
-            is_view(node.op) or facts.picks == "index"
-        ):  # which take no more than shape, type or places from further tensors
-            read = read[:1]
+        read = _carried(node, given)
         operands = tuple(value for value in read if value in self.steps)
-        if not operands:
-            if any(value in self.zeros for value in read):
-                self.zeros.update(node.outputs)
-            else:
-                self._junction(node.outputs, "start", (), node)
-            return
-        if self._times_zero(node):
+        gone = self._times_zero(node) if operands else not self.zeros.isdisjoint(read)
+        if gone:
             self.zeros.update(node.outputs)
+        elif not operands:
+            self._junction(node.outputs, "start", (), node)
         elif contracted:
             self._junction(node.outputs, "contraction" if len(operands) == 1 else "gate", operands, node)
         elif len(operands) == 1:
@@ -260,13 +259,18 @@ class _Reader:
             self._function(node, x, statistic=True, whole=None)
         elif (is_cut(node.op) or facts.picks == "index") and not self._keeps_shape(node, x):
             self._parts(node, x)
-        elif facts.elementwise or is_view(node.op) or traits(node.op).shape_only:
-            kept: dict[str, Any] = {"key": step.key} if plain or facts.merges == "sum" else {}
-            if is_cut(node.op):  # all of x, as older versions of torch write x[:, ::2]: first x[:]
-                kept["whole"] = x if step.whole is None else step.whole
-            self._function(node, x, **kept)
+        elif facts.elementwise or facts.affine or is_view(node.op) or traits(node.op).shape_only:
+            self._kept(node, x, plain)
         else:  # pools, resizing, whatever else takes one signal
             self._junction(node.outputs, "gate" if facts.recurrent else "pool", (x,), node)
+
+    def _kept(self, node: Node, x: int, plain: bool) -> None:
+        """Record what is the same function of its junction, but for constant factors and shifts, or their places."""
+        step = self.steps[x]
+        kept: dict[str, Any] = {"key": step.key} if plain or facts_of(node.op).merges == "sum" else {}
+        if is_cut(node.op):  # all of x, as older versions of torch write x[:, ::2]: first x[:]
+            kept["whole"] = x if step.whole is None else step.whole
+        self._function(node, x, **kept)
 
     def _sums_stack(self, node: Node, x: int) -> bool:
         """Whether a node sums over the axis along which others were stacked."""
@@ -319,18 +323,19 @@ class _Reader:
         (first, step), *rest = elements
         if any((other.base, other.part) != (step.base, step.part) for _, other in rest):
             return False
-        if statistics:
-            if any(not self._is_of(step.base, other.base) for other in statistics) or rest:
-                return False
-            self._junction(node.outputs, "normalisation", (first,), node)
-            return True
-        same = all(other.key == step.key for _, other in rest)
-        if facts_of(node.op).merges == "sum":
-            if same:
-                return False  # the same thing twice: two paths
-            self._function(node, first, active=any(other.active for _, other in elements), whole=None)
-        else:
-            self._function(node, first, active=True, whole=None)
+        if not statistics:
+            return self._of_elements(node, first, [other for _, other in elements])
+        if rest or any(not self._is_of(step.base, other.base) for other in statistics):
+            return False
+        self._junction(node.outputs, "normalisation", (first,), node)
+        return True
+
+    def _of_elements(self, node: Node, first: int, known: list[Step]) -> bool:
+        """Record an operator of functions of the same elements of one junction; False where it adds one twice."""
+        summed = facts_of(node.op).merges == "sum"
+        if summed and len({step.key for step in known}) == 1:
+            return False  # the same thing twice: two paths
+        self._function(node, first, active=not summed or any(step.active for step in known), whole=None)
         return True
 
     def _is_of(self, junction: int, other: int) -> bool:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.graph import once
-from wellposed.operators.arithmetic import factors_of, is_homogeneous, terms_of
+from wellposed.operators.arithmetic import factors_of, is_homogeneous, scaled_by, terms_of
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS, WEIGHT_NORMS
 from wellposed.operators.product import describe
 from wellposed.operators.scale_parameters import parameter_values, scale_parameters
-from wellposed.operators.schema import named_arguments, number_of, ref_of
+from wellposed.operators.schema import number_of, ref_of
 from wellposed.structure.reach import stops
 
 
@@ -328,7 +328,7 @@ class _Walk:
     def _all(self, node: Node) -> Followed:
         """Follow all terms."""
         followed = []
-        for argument in _operands(node):
+        for argument in scaled_by(node):
             value = ref_of(argument)
             if value is None:
                 if isinstance(argument, int | float) and argument:
@@ -343,10 +343,3 @@ class _Walk:
             elif not self._take(value, node):
                 return f"what {node.name} adds is no parameter itself"
         return followed
-
-
-def _operands(node: Node) -> list[Any]:
-    """Return what an operator adds up, chooses from, or puts side by side."""
-    named = named_arguments(node)
-    listed = [named.get(name) for name in facts_of(node.op).scaled]
-    return [each for argument in listed for each in (argument if isinstance(argument, (list, tuple)) else [argument])]

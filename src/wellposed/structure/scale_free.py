@@ -7,13 +7,13 @@ that every step makes it longer, and the next one smaller in proportion (van Laa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.graph import once
-from wellposed.operators.arithmetic import factors_of, is_homogeneous
+from wellposed.operators.arithmetic import factors_of, is_homogeneous, scaled_by
 from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS, WEIGHT_NORMS, over_the_batch
 from wellposed.operators.scale_parameters import parameter_values
@@ -56,12 +56,16 @@ def scale_free(graph: Graph) -> tuple[frozenset[str], ...]:
                 break
             groups.append(names)
             weights |= mine
+    return tuple(dict.fromkeys((*groups, *_directions(graph))))
+
+
+def _directions(graph: Graph) -> Iterator[frozenset[str]]:
+    """Yield the parameters whose direction alone weight norms keep."""
     for node in graph.nodes:
         direction = ref_of(node.args[0]) if node.op in WEIGHT_NORMS else None
         names = frozenset(name for name, parameter in graph.parameters.items() if parameter.value == direction)
-        if names and names not in groups:
-            groups.append(names)
-    return tuple(groups)
+        if names:
+            yield names
 
 
 def _normalised(graph: Graph) -> Iterator[int]:
@@ -111,17 +115,21 @@ def _degree(graph: Graph, node: Node, degrees: Mapping[int, float]) -> float | N
     facts = facts_of(node.op)
     factors = [(ref_of(argument), power) for argument, power in factors_of(node)]
     if factors:
-        return sum(power * degrees[value] for value, power in factors if value in degrees)
+        return sum([power * degrees[value] for value, power in factors if value is not None and value in degrees], 0.0)
     if len(facts.terms) > 1:
-        # beside eps nothing that has a scale of its own
-        alone = all(value in degrees or value in graph.known for value in node.inputs)
-        return found[0] if len(set(found)) == 1 and (alone or len(found) > 1) else None
+        return found[0] if len(set(found)) == 1 and (len(found) > 1 or _is_beside_eps(graph, node, degrees)) else None
     if len(found) > 1:
         return None
     if is_homogeneous(node):
         return found[0]
-    first = facts.scaled[:1] == (node.op._schema.arguments[0].name,) and not facts.merges
-    return found[0] * facts.degree if first and facts.degree is not None else None
+    if facts.degree is None or facts.merges or scaled_by(node)[0] is not node.args[0]:
+        return None
+    return found[0] * facts.degree
+
+
+def _is_beside_eps(graph: Graph, node: Node, degrees: Collection[int]) -> bool:
+    """Whether a node reads nothing that has a scale of its own beside what follows another."""
+    return all(value in degrees or value in graph.known for value in node.inputs)
 
 
 def _absorbing(graph: Graph) -> frozenset[int]:
@@ -132,18 +140,21 @@ def _absorbing(graph: Graph) -> frozenset[int]:
             absorbing.add(node.index)
         elif (entering := _divided(graph, node)) is not None:
             absorbing |= _written_out(graph, node, entering)
-    users, outputs = graph.users(), set(graph.outputs)
-    dead = set(graph.dead_nodes)
-    steps = branches(graph).steps
     for node in reversed(graph.nodes):
-        centred = any(out in steps and steps[out].kind == "normalisation" for out in node.outputs)
-        passes = is_homogeneous(node) or (centred and len(facts_of(node.op).terms) > 1)
-        if node.index in absorbing or not passes or not outputs.isdisjoint(node.outputs):
-            continue
-        readers = [reader for out in node.outputs for reader in users.get(out, ()) if reader not in dead]
-        if readers and all(reader in absorbing for reader in readers):
+        if node.index not in absorbing and _leads_to(graph, node, absorbing):
             absorbing.add(node.index)
     return frozenset(absorbing)
+
+
+def _leads_to(graph: Graph, node: Node, absorbing: Collection[int]) -> bool:
+    """Whether a node passes a factor on, and nothing but some nodes reads what it makes."""
+    steps, users, dead = branches(graph).steps, graph.users(), set(graph.dead_nodes)
+    centred = any(out in steps and steps[out].kind == "normalisation" for out in node.outputs)
+    passes = is_homogeneous(node) or (centred and len(facts_of(node.op).terms) > 1)
+    if not passes or not set(graph.outputs).isdisjoint(node.outputs):
+        return False
+    readers = [reader for out in node.outputs for reader in users.get(out, ()) if reader not in dead]
+    return bool(readers) and all(reader in absorbing for reader in readers)
 
 
 def _written_out(graph: Graph, last: Node, entering: int) -> set[int]:

@@ -104,12 +104,13 @@ class _Finder:
         alike: dict[str, list[int]] = defaultdict(list)
         for name, mine in own.items():
             alike[numberless(name)].append(mine)
-        held = {name for stream in streams for name in stream.inside}
+        for stream in streams:
+            for name in stream.inside:
+                own.pop(name, None)
         return {
             name: frozenset(value for value, bit in bits.items() if bit & mine)
             for name, mine in own.items()
-            if name not in held and mine and not mine & 1
-            if any(other and not other & mine for other in alike[numberless(name)])
+            if mine and not mine & 1 and any(other and not other & mine for other in alike[numberless(name)])
         }
 
     def _entering(self, ends: Collection[int], streams: Sequence[Stream], bits: Mapping[int, int]) -> dict[int, int]:
@@ -159,10 +160,7 @@ class _Finder:
         trunk, passed = self._trunk(level)
         if not passed:
             return []
-        inside = {one.value: self._inside(one, trunk, level) for one in passed}
-        counts = Counter(value for values in inside.values() for value in values)
-        beside = frozenset(value for value, count in counts.items() if count > 1)
-        own = {value: frozenset(values - beside) for value, values in inside.items()}
+        own, beside = _apart({one.value: self._inside(one, trunk, level) for one in passed})
         holding = self._parameters(own)
         levels = []
         for number, sums in enumerate(self._joined(passed, trunk)):
@@ -273,3 +271,10 @@ class _Finder:
             if len(inside) == len(places) > 0:
                 holding[name] = inside
         return holding
+
+
+def _apart(inside: Mapping[int, set[int]]) -> tuple[dict[int, frozenset[int]], frozenset[int]]:
+    """Return the values that lie in the branches of one sum alone, by that sum, and those that lie in several's."""
+    counts = Counter(value for values in inside.values() for value in values)
+    beside = frozenset(value for value, count in counts.items() if count > 1)
+    return {value: frozenset(values - beside) for value, values in inside.items()}, beside

@@ -51,10 +51,13 @@ def tables(graph: Graph) -> Tables:
         for one in made:
             met[one].update(made)
         before = next(rows[value] for value in node.inputs if value in rows)
-        if len(made) == 1 and made != before and _alone(graph, node):
-            (table,) = made
-            if before[table] == factors[table]:
-                factors[table] = made[table]
+        if (
+            made.keys() == before.keys()
+            and len(made) == 1
+            and before.items() <= factors.items()
+            and _alone(graph, node)
+        ):
+            factors |= made
     order = list(graph.parameters)
     sums = {one: _together(met, one) for one in met if len(met[one]) > 1}
     return Tables(factors, {one: tuple(sorted(those, key=order.index)) for one, those in sums.items()})

@@ -157,19 +157,20 @@ class _Reader:
         data = dict(zip(data_labels, self.axes[use.data], strict=True))
         weight = dict(zip(weight_labels, self.axes[use.weight], strict=True))
         if product.window is not None:
-            fan_in = self.width_of_axes([data["c"]])
-            fan_out = self.width_of_axes([weight["o"]])
-            channels = size_of(data["c"]) // product.groups
-            if channels == 1:  # depthwise: each channel has a filter of its own, as it has a gain
-                return Widths(None, fan_out)
-            groups = 1 if product.transposed else product.groups  # a transposed weight holds one group's outputs
-            return Widths(fan_in and fan_in // product.groups, fan_out and fan_out // groups)
+            return self._of_window(product, data["c"], weight["o"])
         own = [weight[label] for label in weight_labels if label in product.out_axes and label not in data_labels]
-        total = math.prod(size_of(axis) for axis in own)
         fan_out = self.width_of_axes(own)
-        consumers = max(1, total // max(1, use.fan_out))
+        consumers = max(1, math.prod(map(size_of, own)) // max(1, use.fan_out))
         summed = [data[label] for label in data_labels if label in weight_labels and label not in product.out_axes]
         return Widths(self.width_of_axes(summed), fan_out and max(1, fan_out // consumers))
+
+    def _of_window(self, product: Product, channels: Axis, outputs: Axis) -> Widths:
+        """Return the widths of a convolution's kernel, for each group."""
+        fan_in, fan_out = self.width_of_axes([channels]), self.width_of_axes([outputs])
+        if size_of(channels) == product.groups:  # depthwise: each channel has a filter of its own, as it has a gain
+            return Widths(None, fan_out)
+        groups = 1 if product.transposed else product.groups  # a transposed weight holds one group's outputs
+        return Widths(fan_in and fan_in // product.groups, fan_out and fan_out // groups)
 
     def width_of_axes(self, axes: Iterable[Axis]) -> int | None:
         """Return the product of the sizes that are widths, None where none is."""
@@ -225,25 +226,17 @@ class _Reader:
             self.axes[out] = axes if tuple(map(size_of, axes)) == shape else fresh_axes(shape)
 
     def _outputs(self, node: Node) -> list[Axes]:
+        """Return the axes of what a node makes: by its description, by its facts, or else by position."""
         shapes = [self.graph.values[out].shape for out in node.outputs]
-        product = describe(self.graph, node)
+        product, steps, facts = describe(self.graph, node), view_of(self.graph, node), facts_of(node.op)
         if product is not None:
             return [self._product(product, shapes[0])]
-        facts = facts_of(node.op)
         if facts.looks_up:
-            row = self.axes[node.args[0].value][-1]
-            mark(row, made=True)
-            indices = self.axes[node.args[1].value]
-            lead = indices if len(indices) == len(shapes[0]) - 1 else fresh_axes(shapes[0][:-1])
-            return [(*lead, row), *map(fresh_axes, shapes[1:])]
+            return self._rows(node, shapes)
         if any(value in self.weights for value in node.inputs) and not all(v in self.fixed for v in node.inputs):
             return self._recurrent(node, shapes)
         if facts.attends:
-            query, key, value = (self.axes[argument.value] for argument in node.args[:3])
-            self.products.append((query[-1], key[-1]))
-            unite(query[-1], key[-1])
-            return [(*query[:-1], value[-1])]
-        steps = view_of(self.graph, node)
+            return self._attention(node)
         if steps is not None:
             source = node.inputs[0]
             before = self.graph.values[source].shape
@@ -257,6 +250,20 @@ class _Reader:
         if node.op is aten.stack.default:
             return [self._stack(node, shapes[0])]
         return [self._aligned(node, shape) for shape in shapes]
+
+    def _rows(self, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
+        """Return the axes of rows that are looked up in a table."""
+        row, indices = self.axes[node.args[0].value][-1], self.axes[node.args[1].value]
+        mark(row, made=True)
+        lead = indices if len(indices) == len(shapes[0]) - 1 else fresh_axes(shapes[0][:-1])
+        return [(*lead, row), *map(fresh_axes, shapes[1:])]
+
+    def _attention(self, node: Node) -> list[Axes]:
+        """Return the axes of attention, which sums over those of queries and keys."""
+        query, key, value = (self.axes[argument.value] for argument in node.args[:3])
+        self.products.append((query[-1], key[-1]))
+        unite(query[-1], key[-1])
+        return [(*query[:-1], value[-1])]
 
     def _product(self, product: Product, shape: tuple[int, ...]) -> Axes:
         """Return the axes of a product, and record which indices it sums over and which its weight makes."""
@@ -355,17 +362,19 @@ class _Reader:
         for value in sources:
             axes, reduced = self.axes[value], _reduced(node, len(self.axes[value]), len(shape))
             kept = [axis for i, axis in enumerate(axes) if i not in reduced]
-            if len(kept) > len(shape):
-                continue
-            for at, axis in enumerate(kept, start=len(shape) - len(kept)):
-                if not axis or size_of(axis) != shape[at]:
-                    continue
-                mine = out[at]
-                if mine is None or len(axis) > len(mine):
-                    out[at] = axis
-                if mine is not None:
-                    unite(mine, axis)
+            lead = len(shape) - len(kept)
+            for at, axis in enumerate(kept, start=lead) if lead >= 0 else ():
+                if axis and size_of(axis) == shape[at]:
+                    out[at] = _aligned_with(out[at], axis)
         return tuple(fresh(size) if axis is None else axis for axis, size in zip(out, shape, strict=True))
+
+
+def _aligned_with(mine: Axis | None, axis: Axis) -> Axis:
+    """Return what stands for two axes in one place, made one: that of more indices."""
+    if mine is None:
+        return axis
+    unite(mine, axis)
+    return axis if len(axis) > len(mine) else mine
 
 
 def _reduced(node: Node, rank: int, after: int) -> tuple[int, ...]:
