@@ -132,7 +132,9 @@ def _shape_of(values: torch.Tensor) -> Transport:
 
 def _spread_of(run: Pass, node: Node) -> Spread:
     """Return the spread of what a node makes, where it has the scale of what it reads: draws have that of one state."""
-    if facts_of(node.op).degree != 1.0:
+    facts = facts_of(node.op)
+    bounded = facts.function and len(facts.scaled) > 1  # by numbers, which follow nothing
+    if facts.degree != 1.0 or bounded:
         return STEADY
     if all((known := run.outline(value)) is None or known.spread is STEADY for value in node.inputs):
         return STEADY
