@@ -18,8 +18,10 @@ from collections.abc import Callable
 from wellposed.graphs import Graph, Node, Parameter, Ref, Value, trace
 from wellposed.methods import Draft, Request, method
 from wellposed.operators.contraction import Contraction, contractions
-from wellposed.operators.scale_parameters import ScaleParameter, scale_parameters
-from wellposed.operators.views import Cut, Describe, Expand, Permute, Regroup, Reorder, Steps, describe_view
+from wellposed.operators.scale_parameters import scale_parameters
+from wellposed.operators.scale_reading import ScaleParameter
+from wellposed.operators.steps import Cut, Expand, Permute, Regroup, Reorder, Steps
+from wellposed.operators.views import Describe, describe_view
 from wellposed.plans import Centering, Constant, Default, Drawn, Kept, Prescription, Rescaled, Tied, keep
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.elementwise_products import multiply
@@ -37,7 +39,8 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import expand, permute, reshape
 from wellposed.signals.registry import Overload, Rule, adjoint, operators, overloads, rule, unregister
 from wellposed.signals.rules.shape import backward, forward
-from wellposed.structure.streams import ResidualBranch, Stream, residual_streams
+from wellposed.structure.residual_branches import ResidualBranch
+from wellposed.structure.streams import Stream, residual_streams
 from wellposed.structure.widths import Widths, widths
 
 __all__ = [

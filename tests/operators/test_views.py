@@ -13,7 +13,8 @@ from wellposed.checks.comparison import TOLERANCE
 from wellposed.graphs.run import call
 from wellposed.operators.norms import NORMS
 from wellposed.operators.scale_parameters import scale_parameters
-from wellposed.operators.views import Cut, Expand, Permute, Regroup, Steps, view_of, views
+from wellposed.operators.steps import Cut, Expand, Permute, Regroup, Steps
+from wellposed.operators.views import view_of, views
 from wellposed.signals.distributions import views as views_of_states
 
 WIDTH = 64

@@ -13,8 +13,10 @@ from scipy import special
 from wellposed.checks.intervals import ERROR_RATE
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import traits
+from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS
-from wellposed.operators.schema import named_arguments, plain_name
+from wellposed.operators.schema import named_arguments
+from wellposed.operators.views import is_copy
 from wellposed.signals.signal import Signal
 
 ROUNDING = 1e-12
@@ -23,9 +25,6 @@ precision has 24 bits, and sums lose some."""
 
 _MANY = 10_000
 """Elements from which on a binomial count is normal."""
-
-_SCALES = frozenset({"mul", "div", "to", "_to_copy", "where", "clone"})
-"""Operators, beside views, behind which a mask's share is the share of the signal."""
 
 
 class Share(NamedTuple):
@@ -56,7 +55,9 @@ def shares(graph: Graph, predicted: Mapping[str, Signal], draws: int) -> dict[st
     named: dict[str, Share] = {}
     for node in graph.nodes:
         elements = _drawn(graph, node, random)
-        masking = node.op.is_view or plain_name(node.op) in _SCALES
+        facts = facts_of(node.op)
+        # behind which a mask's share is the share of the signal
+        masking = node.op.is_view or is_copy(node.op) or facts.powers or facts.merges == "choice"
         for out in node.outputs:
             name = graph.values[out].name
             signal = predicted.get(name)

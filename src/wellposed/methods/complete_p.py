@@ -25,7 +25,8 @@ from wellposed.methods.mup import by_width, check_scheme
 from wellposed.methods.options import Draft, Request, method
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Prescription
-from wellposed.structure.streams import ResidualBranch, Stream, residual_streams
+from wellposed.structure.residual_branches import ResidualBranch
+from wellposed.structure.streams import Stream, residual_streams
 
 _TABLE = "arXiv 2505.01618, table 1"
 

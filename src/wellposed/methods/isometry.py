@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from wellposed.graphs import Graph, Node
 from wellposed.methods.directions import Scale
 from wellposed.operators.contraction import Contraction
+from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS
+from wellposed.operators.product import describe
 from wellposed.signals.algebra.gradient_terms import derivative, source_of
 from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
@@ -216,17 +218,17 @@ def _others(graph: Graph) -> list[str]:
     """Return warnings of what the theory of layers in a row leaves out."""
     counts: dict[str, int] = {}
     for node in graph.nodes:
-        name = node.op_name.partition(".")[0]
+        facts, product = facts_of(node.op), describe(graph, node)
         if node.op in NORMS:
             counts["norms"] = counts.get("norms", 0) + 1
-        elif name == "scaled_dot_product_attention":
+        elif facts.attends:
             counts["attention"] = counts.get("attention", 0) + 1
         elif (
-            name in ("add", "add_")
+            facts.terms == (1.0, 1.0)
             and sum(graph.values[v].kind in ("intermediate", "input") for v in set(node.inputs)) > 1
         ):
             counts["sums of branches"] = counts.get("sums of branches", 0) + 1
-        elif name.startswith("conv") and math.prod(graph.values[node.inputs[1]].shape[2:]) > 1:
+        elif product is not None and product.window is not None and product.window.taps > 1:
             counts["convolutions of more than one tap, which no orthogonal kernel makes isometries"] = 1
     if not counts:
         return []

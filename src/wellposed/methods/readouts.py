@@ -19,7 +19,7 @@ from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.plans import Drawn, Prescription
 from wellposed.structure.carriers import Carriers, carriers_of
-from wellposed.structure.streams import other_use
+from wellposed.structure.residual_branches import other_use
 from wellposed.structure.tables import factor_between, tables
 from wellposed.structure.widths import Widths, widths
 

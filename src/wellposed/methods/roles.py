@@ -10,7 +10,8 @@ import torch
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.methods.unscaled import Unscaled
-from wellposed.operators.contraction import RECURRENT, Contraction
+from wellposed.operators.contraction import Contraction
+from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS, WEIGHT_NORMS
 from wellposed.operators.views import view_of
 from wellposed.plans import Constant, Drawn, Prescription, Role, keep
@@ -124,7 +125,7 @@ def left_alone(graph: Graph, name: str, method: str, why: Mapping[str, Unscaled]
     if not parameter.uses:
         return keep(name, parameter.shape, "no operation of this pass uses it")
     node = graph.nodes[parameter.uses[0]]
-    if node.op in RECURRENT:
+    if facts_of(node.op).recurrent:
         return keep(name, parameter.shape, "recurrent layers keep their default, and what else they take does")
     return keep(name, parameter.shape, f"{method} has no rule for its use in {op_of(node)}")
 

@@ -14,9 +14,12 @@ from typing import Literal, NamedTuple
 import torch
 
 from wellposed.graphs import Graph, Node
+from wellposed.operators.facts import facts_of
 from wellposed.operators.product import GROUPED, Product, Window, describe
-from wellposed.operators.scale_parameters import ScaleParameter, parameter_values, scale_parameters
-from wellposed.operators.views import Cut, Shape, Steps, carried, is_cut, view_of
+from wellposed.operators.scale_parameters import parameter_values, scale_parameters
+from wellposed.operators.scale_reading import ScaleParameter
+from wellposed.operators.steps import Cut, Shape, Steps, carried
+from wellposed.operators.views import is_cut, view_of
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
@@ -68,14 +71,6 @@ class Contraction:
         return 1
 
 
-_EMBEDDINGS = {aten.embedding.default, aten.embedding_bag.padding_idx, aten.embedding_bag.default}
-RECURRENT = {getattr(aten, name).input for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")} | {
-    getattr(aten, name).data for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
-}
-RECURRENT |= {aten.lstm_cell.default, aten.gru_cell.default, aten.rnn_tanh_cell.default, aten.rnn_relu_cell.default}
-"""Whole recurrent layers, and their cells."""
-
-
 def contractions(graph: Graph, found: Mapping[int, ScaleParameter] | None = None) -> tuple[Contraction, ...]:
     """Return every use of a parameter as a weight, in execution order.
 
@@ -110,9 +105,10 @@ class _Uses:
 
     def of_node(self, node: Node) -> Iterator[Contraction]:
         """Yield the uses at one node."""
-        if node.op in _EMBEDDINGS:
+        facts = facts_of(node.op)
+        if facts.looks_up:
             yield self._look_up(node)
-        elif node.op in RECURRENT:
+        elif facts.recurrent:
             yield from self._recurrent(node)
         else:
             product = describe(self.graph, node)

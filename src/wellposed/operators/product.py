@@ -78,6 +78,11 @@ def _describes(*ops: Any) -> Callable[[Describe], Describe]:
     return register
 
 
+def is_product(op: torch._ops.OpOverload) -> bool:
+    """Whether an operator multiplies two tensors, and mostly sums over axes of them."""
+    return op in _DESCRIBERS
+
+
 def describe(graph: Graph, node: Node) -> Product | None:
     """Describe which axes ``node`` sums, or return None when it is no product of two tensors.
 

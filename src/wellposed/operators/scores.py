@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from wellposed.graphs import Graph, Node
 from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import describe
 from wellposed.operators.scale_parameters import parameter_values
 
-aten: torch._ops._OpNamespace = torch.ops.aten
-
-_SOFTMAXES = (aten.softmax.int, aten._softmax.default, aten._safe_softmax.default)
 _NORMS = {op: norm for op, norm in NORMS.items() if not norm.by_channel}
 """Norms along the head."""
 
@@ -43,7 +39,7 @@ def attention_scores(graph: Graph) -> tuple[Scores, ...]:
     uses: dict[int, Contraction] = {use.node: use for use in contractions(graph)}
     products = []
     for node in graph.nodes:
-        if node.op is aten.scaled_dot_product_attention.default:
+        if facts_of(node.op).attends:
             query, key = node.args[0].value, node.args[1].value
         else:
             product = describe(graph, node)
@@ -67,7 +63,7 @@ def _enters_softmax(graph: Graph, value: int, users: Mapping[int, Sequence[int]]
         at = todo.pop()
         for index in users.get(at, ()):
             node = graph.nodes[index]
-            if node.op in _SOFTMAXES:
+            if facts_of(node.op).along == "exponentials":
                 return True
             if index not in seen and describe(graph, node) is None:
                 seen.add(index)

@@ -6,22 +6,16 @@ The signal of a complex tensor is |z|: its second moment is E|z|², and real and
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.operators import traits
+from wellposed.operators.facts import facts_of
+from wellposed.operators.product import is_product
 from wellposed.operators.schema import named_arguments, plain_name, ref_of
 from wellposed.operators.views import view_of
-
-LINEAR = frozenset((
-    "add", "sub", "rsub", "mul", "div", "neg", "sum", "mean", "cat", "stack", "index", "index_select", "gather",
-    "where", "masked_fill", "pad", "constant_pad_nd", "dropout", "slice_scatter", "select_scatter",
-    "view_write", "copy", "index_put", "zeros", "zeros_like", "new_zeros", "full", "empty", "linear", "matmul",
-    "mm", "bmm", "mv", "dot", "einsum", "baddbmm", "addmm", "conv1d", "conv2d", "conv3d", "roll", "flip",
-    "tril", "triu", "detach", "clone", "view_as_real", "view_as_complex", "real", "imag", "complex", "conj",
-    "_conj", "conj_physical", "_conj_physical", "tensordot", "abs",
-))  # fmt: skip
-"""Operators whose rules hold for complex numbers as well: linear ones, by plain name, and those made for them."""
 
 
 def is_complex(graph: Graph, node: Node) -> bool:
@@ -30,9 +24,13 @@ def is_complex(graph: Graph, node: Node) -> bool:
 
 
 def holds_for_complex(graph: Graph, node: Node) -> bool:
-    """Whether the operator's rule holds for the numbers that it takes here."""
-    name = plain_name(node.op)
-    return name in LINEAR or name.startswith("fft_") or view_of(graph, node) is not None
+    """Whether the operator's rule holds for complex numbers as well: linear ones, and those made for them."""
+    facts, effects = facts_of(node.op), traits(node.op)
+    made = effects.fills or effects.factory
+    return bool(facts.linear or facts.modulus or made) or is_product(node.op) or view_of(graph, node) is not None
+
+
+_TRANSFORM = re.compile(r"fft_(i?)(r?)fft[2n]?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +57,35 @@ class Transform:
 
 def transform_of(graph: Graph, node: Node) -> Transform | None:
     """Describe a node that transforms axes; None of others."""
-    name = plain_name(node.op).removeprefix("fft_")
-    kind = name.rstrip("2n") if name not in ("fftn", "ifftn") else name[:-1]
-    if kind not in ("fft", "ifft", "rfft", "irfft"):
+    kind = _TRANSFORM.fullmatch(plain_name(node.op))
+    if kind is None:
         return None
-    named = named_arguments(node)
+    inverse, real = (bool(letter) for letter in kind.groups())
     source = ref_of(node.args[0])
     assert source is not None
     before, after = graph.values[source].shape, graph.values[node.outputs[0]].shape
-    given = named.get("s", named.get("n"))
-    sizes = None if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
-    dim = named.get("dim")
-    if dim is None:
-        count = len(before) if sizes is None else len(sizes)
-        dims = list(range(len(before) - count, len(before)))
-    else:
-        dims = list(dim) if isinstance(dim, (list, tuple)) else [dim]
-    axes = tuple(d % len(before) for d in dims)
-    inverse, real = kind.startswith("i"), kind.endswith("rfft")
+    axes, asked = _transformed_axes(node, len(before))
     half = axes[-1] if real else -1
-    asked = [-1] * len(axes) if sizes is None else [int(size) for size in sizes]
     whole = [after[a] if inverse and a == half else before[a] for a in axes]
     lengths = tuple(size if size > 0 else length for size, length in zip(asked, whole, strict=True))
     taken = tuple(n // 2 + 1 if inverse and a == half else n for a, n in zip(axes, lengths, strict=True))
-    total = math.prod(lengths)
     power = {"backward": 1.0 if inverse else 0.0, "ortho": 0.5, "forward": 0.0 if inverse else 1.0}
-    return Transform(axes, lengths, taken, inverse, real, total ** -power[str(named.get("norm") or "backward")])
+    scale = math.prod(lengths) ** -power[str(named_arguments(node).get("norm") or "backward")]
+    return Transform(axes, lengths, taken, inverse, real, scale)
+
+
+def _transformed_axes(node: Node, rank: int) -> tuple[tuple[int, ...], list[int]]:
+    """Return the axes that a transform's arguments name, and the lengths asked for along each: -1 for its own."""
+    named = named_arguments(node)
+    sizes, dims = (_listed(argument) for argument in (named.get("s", named.get("n")), named.get("dim")))
+    if dims is None:
+        dims = list(range(-(rank if sizes is None else len(sizes)), 0))
+    return tuple(d % rank for d in dims), [-1] * len(dims) if sizes is None else sizes
+
+
+def _listed(argument: int | Sequence[int] | None) -> list[int] | None:
+    """Return a number or a list as a list; None for none."""
+    return None if argument is None else [argument] if isinstance(argument, int) else [int(size) for size in argument]
 
 
 def belongs_to_real(graph: Graph, value: int) -> bool:
@@ -94,13 +95,11 @@ def belongs_to_real(graph: Graph, value: int) -> bool:
         if index is None:
             return False
         node = graph.nodes[index]
-        name = plain_name(node.op)
-        if name.startswith("fft_r"):
+        transform = transform_of(graph, node)
+        if transform is not None and transform.real:
             return True
         complexes = [v for v in node.inputs if graph.values[v].dtype.is_complex]
-        if name not in LINEAR and view_of(graph, node) is None and not name.startswith("fft_"):
-            return False
-        if len(complexes) != 1 or name in ("complex", "view_as_complex"):
+        if len(complexes) != 1 or not holds_for_complex(graph, node):
             return False
         value = complexes[0]
     return True
@@ -113,13 +112,11 @@ def inverse_after(graph: Graph, value: int, users: Mapping[int, Sequence[int]], 
     while todo:
         for index in users.get(todo.pop(), ()):
             node = graph.nodes[index]
-            name = plain_name(node.op)
-            if name.startswith("fft_i") and "shift" not in name:
+            transform = transform_of(graph, node)
+            if transform is not None and transform.inverse:
                 found.add(index)
                 continue
-            passes = name in ("add", "cat", "stack", "view_write", "slice_scatter", "select_scatter", "copy", "pad",
-                              "constant_pad_nd", "index_put", "roll", "fft_fftshift", "fft_ifftshift")  # fmt: skip
-            if not passes and view_of(graph, node) is None:
+            if not _passes(graph, node):
                 return None
             new = [v for v in node.outputs if v not in seen]
             seen.update(new)
@@ -127,3 +124,10 @@ def inverse_after(graph: Graph, value: int, users: Mapping[int, Sequence[int]], 
             if len(seen) > most:
                 return None
     return graph.nodes[found.pop()] if len(found) == 1 else None
+
+
+def _passes(graph: Graph, node: Node) -> bool:
+    """Whether a node moves elements, adds them to others or writes them among others."""
+    facts = facts_of(node.op)
+    moved = facts.replaces or facts.pads or facts.picks == "place" or view_of(graph, node) is not None
+    return moved or facts.terms == (1.0, 1.0) or facts.merges in ("cat", "stack", "write", "scatter")

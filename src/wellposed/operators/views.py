@@ -1,7 +1,7 @@
 """The table of views: how the elements of an operator's results are those of its first argument.
 
-A view is a chain of five steps: axes are regrouped, permuted, expanded, cut or reordered. Every reader of views derives
-what it needs from the steps: the forward rule and the backward rule (`rules.shape`), the parameter that scales a value
+A view is a chain of `steps`: axes are regrouped, permuted, expanded, cut or reordered. Every reader of views derives
+what it needs from these: the forward rule and the backward rule (`rules.shape`), the parameter that scales a value
 (`scale_parameters`), the indices of tensors (`indices`), the consumers of a fused weight (`contraction`) and the
 branches of a graph (`wellposed.structure.branches`). An operator is added here, once.
 """
@@ -10,63 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from wellposed.graphs import Graph, Node
 from wellposed.operators.schema import named_arguments, ref_of
+from wellposed.operators.steps import Cut, Expand, Permute, Regroup, Reorder, Shape, Steps
 
 aten: torch._ops._OpNamespace = torch.ops.aten
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Regroup:
-    """Elements keep their order; the axes get the lengths ``shape``."""
-
-    shape: Shape
-
-
-@dataclass(frozen=True, slots=True)
-class Permute:
-    """Axis i of the result is axis ``order[i]`` of the argument."""
-
-    order: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Expand:
-    """Repeated along new axes on the left and along axes of length 1."""
-
-    shape: Shape
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Indices ``start, start + step, ...`` below ``stop`` of one axis; ``drop`` takes an axis of length 1 away."""
-
-    axis: int
-    start: int
-    stop: int
-    step: int = 1
-    drop: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reorder:
-    """Index i of an axis is index ``source[i]`` of the argument's."""
-
-    axis: int
-    source: NDArray[np.intp]
-
-
-Step = Regroup | Permute | Expand | Cut | Reorder
-Steps = tuple[Step, ...]
 Describe = Callable[..., "Sequence[Steps] | None"]
 _VIEWS: dict[torch._ops.OpOverload, Describe] = {}
 
@@ -97,71 +51,6 @@ def is_view(op: torch._ops.OpOverload) -> bool:
 def views() -> tuple[torch._ops.OpOverload, ...]:
     """Return every overload in the table."""
     return tuple(_VIEWS)
-
-
-def shape_after(step: Step, before: Shape) -> Shape:
-    """Return the shape that a step makes of a tensor of shape ``before``."""
-    if isinstance(step, (Regroup, Expand)):
-        return step.shape
-    if isinstance(step, Permute):
-        return tuple(before[i] for i in step.order)
-    if isinstance(step, Cut):
-        length = len(range(step.start, step.stop, step.step))
-        return (*before[: step.axis], *(() if step.drop else (length,)), *before[step.axis + 1 :])
-    return before
-
-
-def shapes_along(steps: Steps, before: Shape) -> list[Shape]:
-    """Return the shape before each step."""
-    shapes = []
-    for step in steps:
-        shapes.append(before)
-        before = shape_after(step, before)
-    return shapes
-
-
-# ---- what a reader knows of each axis, carried through a view -------------------------------------------------------
-
-Known = TypeVar("Known")
-
-
-class Carrier(Protocol, Generic[Known]):
-    """What a reader of views knows of one axis, and how that follows from what it knew before."""
-
-    def fresh(self, size: int) -> Known:
-        """Return what is known of a new axis."""
-
-    def regrouped(self, known: Sequence[Known], before: Shape, after: Shape) -> list[Known]:
-        """Return what is known of the axes of a reshape."""
-
-    def cut(self, known: Known, before: int, after: int) -> Known:
-        """Return what is known of a part of an axis."""
-
-
-def carried(steps: Steps, known: Sequence[Known], before: Shape, carrier: Carrier[Known]) -> list[Known]:
-    """Return what is known of the axes after some steps."""
-    axes = list(known)
-    for step in steps:
-        after = shape_after(step, before)
-        if isinstance(step, Regroup):
-            axes = carrier.regrouped(axes, before, after)
-        elif isinstance(step, Permute):
-            axes = [axes[i] for i in step.order]
-        elif isinstance(step, Expand):
-            lead = len(after) - len(before)
-            axes = [
-                axes[i - lead] if i >= lead and before[i - lead] == size else carrier.fresh(size)
-                for i, size in enumerate(after)
-            ]
-        elif isinstance(step, Cut) and step.drop:
-            del axes[step.axis]
-        elif isinstance(step, Cut) and before[step.axis] != after[step.axis]:
-            axes[step.axis] = carrier.cut(axes[step.axis], before[step.axis], after[step.axis])
-        before = after
-    return axes
-
-
-# ---- the table ------------------------------------------------------------------------------------------------------
 
 
 def _view(*names: str) -> Callable[[Describe], Describe]:
@@ -399,6 +288,11 @@ def _from_pixels(before: Shape, after: Sequence[Shape], *, downscale_factor: int
     f, n = downscale_factor, len(before) - 3
     order = (*range(n), *(n + i for i in (0, 2, 4, 1, 3)))
     return [(Regroup((*lead, c, h // f, f, w // f, f)), Permute(order), Regroup(after[0]))]
+
+
+def is_copy(op: torch._ops.OpOverload) -> bool:
+    """Whether an operator's result holds the elements of its first argument in their places, maybe of another type."""
+    return _VIEWS.get(op) is _same
 
 
 @cache

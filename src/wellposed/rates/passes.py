@@ -16,10 +16,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed.errors import RateError, TraceError
 from wellposed.graphs import Graph, Node, graph_of, run, trace
+from wellposed.graphs.operators import traits
 from wellposed.graphs.run import Interpreter
 from wellposed.graphs.tree import input_tensors, with_twins
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.norms import over_the_batch
+from wellposed.operators.schema import position_of
 from wellposed.random_states import seeded
 from wellposed.signals import Input
 
@@ -76,30 +78,15 @@ def without_noise(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(_quiet(node) for node in graph.nodes))
 
 
-_TRAINING_FLAG = {
-    getattr(aten, name).default: position
-    for name, position in (
-        ("dropout", 2), ("dropout_", 2), ("feature_dropout", 2), ("feature_dropout_", 2), ("alpha_dropout", 2),
-        ("alpha_dropout_", 2), ("feature_alpha_dropout", 2), ("feature_alpha_dropout_", 2), ("rrelu", 3), ("rrelu_", 3),
-    )
-}  # fmt: skip
-_PROBABILITY = {
-    aten.scaled_dot_product_attention.default: (4, "dropout_p"),
-    aten.lstm.input: (5, "dropout"),
-    aten.gru.input: (5, "dropout"),
-    aten.rnn_tanh.input: (5, "dropout"),
-    aten.rnn_relu.input: (5, "dropout"),
-}
+_QUIET = (("dropout_p", 0.0), ("dropout", 0.0), ("train", False), ("training", False))
+"""Arguments of operators that draw random numbers, and the values with which they draw none."""
 
 
 def _quiet(node: Node) -> Node:
-    """Return the node without its randomness: dropout off, Bernoulli masks at their mean."""
-    if node.op in _TRAINING_FLAG:
-        return _with_argument(
-            node, _TRAINING_FLAG[node.op], "train" if "dropout" in str(node.op) else "training", False
-        )
-    if node.op in _PROBABILITY:
-        return _with_argument(node, *_PROBABILITY[node.op], 0.0)
+    for name, value in _QUIET if traits(node.op).random else ():
+        position = position_of(node.op, name)
+        if position is not None:
+            return _with_argument(node, position, name, value)
     if node.op in (aten.bernoulli_.float, aten.bernoulli.p):
         probability = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
         return replace(node, op=aten.full_like.default, args=(node.args[0], probability), kwargs={})

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
 from wellposed.operators.contraction import contractions
+from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS
 from wellposed.showing import Shown, Summary
 
 GROUP = 40
 """Children of one module that are shown at once; more are folded into runs of this many."""
-
-_MERGES = frozenset({"add", "add_", "sub", "sub_", "cat", "stack", "lerp"})
-"""Operators at which branches meet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +28,7 @@ class Operation:
         weighted: whether it contracts a signal with a parameter.
         signal: whether it makes real numbers that are more than a function of parameters and constants.
         normed: whether nothing but norms reads it, which rescale it.
+        merges: whether branches meet in it: in a sum, or side by side.
     """
 
     name: str
@@ -44,6 +43,7 @@ class Operation:
     weighted: bool
     signal: bool
     normed: bool = False
+    merges: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,7 @@ def _operation(
         weighted=weighted,
         signal=node.index in home,
         normed=normed,
+        merges=facts_of(node.op).joins or facts_of(node.op).merges == "sum",
     )
 
 
@@ -175,8 +176,11 @@ def signal_inputs(operations: Sequence[Operation], operation: Operation) -> list
 
 
 def _merges(operations: Sequence[Operation], operation: Operation) -> bool:
-    joins = operation.op.partition(".")[0] in _MERGES and operation.signal
-    return joins and len([i for i in operation.inputs if i < 0 or operations[i].signal]) > 1
+    return (
+        operation.merges
+        and operation.signal
+        and len([i for i in operation.inputs if i < 0 or operations[i].signal]) > 1
+    )
 
 
 def branches_of(operations: Sequence[Operation]) -> tuple[Branch, ...]:

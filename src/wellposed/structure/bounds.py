@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.graph import once
-from wellposed.operators.schema import plain_name
+from wellposed.graphs.operators import traits
+from wellposed.graphs.run import call
+from wellposed.operators.arithmetic import factors_of, scaled_by, terms_of
+from wellposed.operators.facts import ANY, POSITIVE, Bounds, facts_of
+from wellposed.operators.product import is_product
+from wellposed.operators.schema import named_arguments, ref_of
 from wellposed.operators.views import is_view
-
-
-class Bounds(NamedTuple):
-    """The smallest and the largest number that an element may be."""
-
-    low: float = -math.inf
-    high: float = math.inf
-
-    @property
-    def sign(self) -> int:
-        """1 of what is never negative, -1 of what is never positive, else 0."""
-        return int(self.low >= 0.0) - int(self.high <= 0.0)
-
-
-ANY = Bounds()
-_POSITIVE = Bounds(0.0)
-_RANGES = {
-    "abs": _POSITIVE, "cosh": Bounds(1.0), "elu": Bounds(-1.0), "exp": _POSITIVE, "exp2": _POSITIVE,
-    "hardsigmoid": Bounds(0.0, 1.0), "linalg_vector_norm": _POSITIVE, "relu": _POSITIVE, "relu6": Bounds(0.0, 6.0),
-    "rsqrt": _POSITIVE, "sigmoid": Bounds(0.0, 1.0), "softmax": Bounds(0.0, 1.0), "softplus": _POSITIVE,
-    "zeros": Bounds(0.0, 0.0), "zeros_like": Bounds(0.0, 0.0), "new_zeros": Bounds(0.0, 0.0),
-    "sqrt": _POSITIVE, "square": _POSITIVE, "std": _POSITIVE, "tanh": Bounds(-1.0, 1.0), "var": _POSITIVE,
-}  # fmt: skip
-_SAME = frozenset({"clone", "_to_copy", "mean", "amax", "amin", "contiguous", "dropout", "alias", "detach"})
-_TOTALS = frozenset({"sum", "cumsum"})
-_PRODUCTS = frozenset({"matmul", "mm", "bmm", "mv", "dot", "einsum", "cumprod", "prod"})
-_EITHER = frozenset({"cat", "stack", "where", "view_write", "masked_fill", "broadcast_tensors"})
-_CUT = {"constant_pad_nd": 2, "pad": 3, "tril": None, "triu": None}
-"""Operators whose results hold elements of their argument and another number: that at this place, or 0."""
 
 
 @once
@@ -54,67 +31,105 @@ def bounds(graph: Graph) -> dict[int, Bounds]:
 
 
 def _of(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds:
-    name = plain_name(node.op)
-    if name in _RANGES:
-        return _RANGES[name]
+    """Return the bounds of a node's results by the first fact that tells any."""
+    facts = facts_of(node.op)
+    if facts.range != ANY:
+        return facts.range
     read = [_argument(graph, a, found) for a in _flat(node.args) if _is_number(graph, a)]
     if not read:
         return ANY
-    first, second = read[0], read[1] if len(read) > 1 else ANY
-    if is_view(node.op) or name in _SAME:
+    arithmetic = _arithmetic(graph, node, found)
+    if arithmetic is not None:
+        return arithmetic
+    if facts.monotone:
+        return _monotone(graph, node, found)
+    return _of_elements(graph, node, found, read) or _of_sums(graph, node, found, read)
+
+
+def _of_elements(graph: Graph, node: Node, found: dict[int, Bounds], read: Sequence[Bounds]) -> Bounds | None:
+    """Return the bounds of results that are elements of what a node reads, or means of them; None of others."""
+    facts, first = facts_of(node.op), read[0]
+    if facts.replaces:
+        return read[1] if len(read) > 1 else ANY
+    if is_view(node.op) or traits(node.op).shape_only or facts.coefficients == "mean":
         return first
-    if name == "neg":
-        return Bounds(-first.high, -first.low)
-    if name == "copy":
-        return second
-    if name == "pow" and len(node.args) > 1 and isinstance(node.args[1], (int, float)):
-        return _POSITIVE if first.low >= 0.0 or node.args[1] % 2 == 0 else ANY
-    if name in ("add", "sub", "rsub", "mul", "div", "maximum", "minimum"):
-        return _arithmetic(name, float(node.kwargs.get("alpha", 1)), first, second)
-    if name in _CUT:
-        at = _CUT[name]
-        other = float(node.args[at] or 0.0) if at is not None and len(node.args) > at else 0.0
-        return Bounds(min(first.low, other), max(first.high, other))
-    if name in ("log", "log1p"):
-        return _POSITIVE if first.low >= (name == "log") else ANY
-    if name == "where" and (least := _least(graph, node)) is not None:
-        return Bounds(min(max(first.low, least), second.low), max(first.high, second.high))
-    if name in _EITHER:
-        return Bounds(min(b.low for b in read), max(b.high for b in read))
-    if name in _TOTALS:
+    if facts.pads:
+        return _either(first, Bounds(*[float(named_arguments(node).get("value") or 0.0)] * 2))
+    gathers = facts.picks or (facts.merges and facts.merges != "sum" and not facts.adds)
+    return _merged(graph, node, found) if gathers else None
+
+
+def _merged(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds | None:
+    """Return the bounds of elements that a node takes from several tensors."""
+    merged = [_argument(graph, argument, found) for argument in scaled_by(node) if _is_number(graph, argument)]
+    least = _least(graph, node) if facts_of(node.op).merges == "choice" else None
+    if least is not None:
+        merged[0] = Bounds(max(merged[0].low, least), merged[0].high)
+    return _either(*merged) if merged else None
+
+
+def _either(*those: Bounds) -> Bounds:
+    """Return the bounds of what lies between some or others."""
+    return Bounds(min(b.low for b in those), max(b.high for b in those))
+
+
+def _of_sums(graph: Graph, node: Node, found: dict[int, Bounds], read: Sequence[Bounds]) -> Bounds:
+    """Return the bounds of sums that no factor below 0 enters, and of products of what is never negative."""
+    facts, first = facts_of(node.op), read[0]
+    if facts.coefficients == "positive":
         return Bounds(0.0 if first.low >= 0.0 else -math.inf, 0.0 if first.high <= 0.0 else math.inf)
-    if name in ("clamp", "clamp_min"):
-        return Bounds(max(first.low, second.low if math.isfinite(second.low) else -math.inf), first.high)
-    signals = [_argument(graph, Ref(v), found) for v in node.inputs]
-    return _POSITIVE if name in _PRODUCTS and all(b.low >= 0.0 for b in signals) else ANY
+    signals = [_argument(graph, Ref(value), found) for value in node.inputs]
+    products = is_product(node.op) or facts.along == "product"
+    return POSITIVE if products and all(b.low >= 0.0 for b in signals) else ANY
+
+
+def _monotone(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds:
+    """Return the bounds of a function that never falls, or never rises, by its values at those of what it reads."""
+    facts = facts_of(node.op)
+
+    def at(end: int) -> float:
+        ends = [
+            torch.tensor(
+                min(max(_argument(graph, a, found)[end], facts.domain.low), facts.domain.high), dtype=torch.float64
+            )
+            if isinstance(a, Ref)
+            else a
+            for a in node.args
+        ]
+        return float(call(node.op, ends, node.kwargs)[0])
+
+    ends = sorted((at(0), at(1)))
+    return ANY if any(map(math.isnan, ends)) else Bounds(*ends)
 
 
 def _least(graph: Graph, node: Node) -> float | None:
     """Return the number c of a ``where`` that keeps what is larger than c (a softplus that a model writes itself)."""
-    condition, chosen = (a.value if isinstance(a, Ref) else None for a in node.args[:2])
+    condition, chosen = (ref_of(argument) for argument in node.args[:2])
     at = None if condition is None else graph.values[condition].node
     if at is None or chosen is None:
         return None
     test = graph.nodes[at]
-    same = plain_name(test.op) in ("gt", "ge") and test.inputs == (chosen,) and len(test.args) == 2
+    same = facts_of(test.op).above and test.inputs == (chosen,) and len(test.args) == 2
     return float(test.args[1]) if same and isinstance(test.args[1], (int, float)) else None
 
 
-def _arithmetic(name: str, alpha: float, x: Bounds, y: Bounds) -> Bounds:
-    if name in ("add", "sub", "rsub"):
-        if name == "rsub":
-            x, y = y, x
-        y = _times(y, Bounds(*[alpha if name == "add" else -alpha] * 2))
-        return Bounds(x.low + y.low, x.high + y.high)
-    if name == "mul":
-        return _times(x, y)
-    if name == "div":
-        return _POSITIVE if x.low >= 0.0 and y.low >= 0.0 else ANY
-    better = max if name == "maximum" else min
-    return Bounds(better(x.low, y.low), better(x.high, y.high))
+def _arithmetic(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds | None:
+    """Return the bounds of a sum, a product, a quotient or a power of numbers; None of others."""
+    factors = [(_argument(graph, argument, found), power) for argument, power in factors_of(node)]
+    if len(factors) == 1:
+        ((x, power),) = factors
+        return POSITIVE if x.low >= 0.0 or power % 2 == 0 else ANY
+    if factors:
+        (x, _), (y, power) = factors
+        if power > 0.0:
+            return _times(x, y)
+        return POSITIVE if x.low >= 0.0 and y.low >= 0.0 else ANY
+    terms = [_times(_argument(graph, argument, found), Bounds(factor, factor)) for argument, factor in terms_of(node)]
+    return Bounds(sum(b.low for b in terms), sum(b.high for b in terms)) if terms else None
 
 
 def _times(x: Bounds, y: Bounds) -> Bounds:
+    """Return the bounds of products."""
     ends = [a * b if a and b else 0.0 for a in x for b in y]
     return Bounds(min(ends), max(ends))
 

@@ -26,44 +26,18 @@ import torch
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.graph import once
-from wellposed.graphs.operators import VIEW_WRITE, traits
+from wellposed.graphs.operators import traits
+from wellposed.operators.arithmetic import factors_of
 from wellposed.operators.contraction import contractions
-from wellposed.operators.elementwise import FUNCTIONS
+from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import describe
-from wellposed.operators.schema import plain_name
 from wellposed.operators.views import is_cut, is_view
 
 Kind = Literal["start", "contraction", "sum", "concatenation", "gate", "normalisation", "pool", "function"]
 
 END = -1
 """Target of the edges that leave the graph."""
-
-_LINEAR = {
-    "dropout", "feature_dropout", "native_dropout", "alpha_dropout", "feature_alpha_dropout", "neg", "deg2rad",
-    "nan_to_num", "mul", "div", "add", "sub", "rsub", "lerp", "masked_fill", "where", "addcmul", "addcdiv", "real",
-    "imag", "conj", "fill_diagonal", "rrelu_with_noise", "copy",
-}  # fmt: skip
-_ACTIVATIONS = ({*FUNCTIONS} - _LINEAR) | {
-    "prelu", "rrelu", "softmax", "_softmax", "log_softmax", "_log_softmax", "pow", "gt", "lt", "ge", "le", "eq", "ne",
-    "logical_not", "bitwise_not", "isnan", "remainder", "fmod", "maximum", "minimum", "fmax", "fmin", "atan2", "hypot",
-    "logaddexp", "xlogy",
-}  # fmt: skip
-_STATISTICS = {
-    "mean", "sum", "var", "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "amax", "amin", "max", "min",
-    "aminmax", "prod", "logsumexp", "median", "cumsum",
-}  # fmt: skip
-_PICKS = {"index", "index_select", "gather", "take", "take_along_dim"}
-_SUMS = {"add", "sub", "rsub", "lerp"}
-_SIDE_BY_SIDE = {
-    "cat", "stack", "hstack", "vstack", "index_put", "scatter", "scatter_add", "index_add", "index_copy",
-    "slice_scatter", "select_scatter", "masked_scatter", "where",
-}  # fmt: skip
-_ELEMENTWISE = _SUMS | {
-    "mul", "div", "where", "pow", "maximum", "minimum", "fmax", "fmin", "atan2", "addcmul", "addcdiv",
-    "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "gt", "lt", "ge", "le", "eq", "ne",
-    "hypot", "logaddexp", "remainder", "fmod", "masked_fill", "xlogy", "clamp", "clamp_min", "clamp_max",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +162,14 @@ def _refs(tree: Any) -> Iterator[int]:
             yield from _refs(item)
 
 
+def _carried(node: Node, read: list[int]) -> list[int]:
+    """Return those of the tensors that a node reads of which it takes more than shape, type or places."""
+    facts = facts_of(node.op)
+    if facts.replaces:
+        return read[-1:]
+    return read[:1] if is_view(node.op) or facts.picks == "index" else read
+
+
 @dataclass(slots=True)
 class _Reader:
     """One pass over the nodes."""
@@ -221,32 +203,25 @@ class _Reader:
         graph = self.graph
         if traits(node.op).fills or node.op._schema.name.endswith("_like"):
             return
-        read = list(_refs((node.args, tuple(node.kwargs.values()))))
-        if not any(value in self.reached for value in read):
+        given = list(_refs((node.args, tuple(node.kwargs.values()))))
+        if self.reached.isdisjoint(given):
             return
         self.reached.update(node.outputs)
         if all(out in graph.known for out in node.outputs) or not any(map(self._carries, node.outputs)):
             return
-        name = plain_name(node.op)
-        if name == "copy":
-            read = read[-1:]
-        elif is_view(node.op) or name in _PICKS:  # which take no more than shape, type or places from further tensors
-            read = read[:1]
+        read = _carried(node, given)
         operands = tuple(value for value in read if value in self.steps)
-        if not operands:
-            if any(value in self.zeros for value in read):
-                self.zeros.update(node.outputs)
-            else:
-                self._junction(node.outputs, "start", (), node)
-            return
-        if self._times_zero(node, name):
+        gone = self._times_zero(node) if operands else not self.zeros.isdisjoint(read)
+        if gone:
             self.zeros.update(node.outputs)
+        elif not operands:
+            self._junction(node.outputs, "start", (), node)
         elif contracted:
             self._junction(node.outputs, "contraction" if len(operands) == 1 else "gate", operands, node)
         elif len(operands) == 1:
-            self._one(node, name, operands[0], plain=len(read) == 1)
+            self._one(node, operands[0], plain=len(read) == 1)
         else:
-            self._several(node, name, operands)
+            self._several(node, operands)
 
     def _carries(self, value: int) -> bool:
         dtype = self.graph.values[value].dtype
@@ -263,60 +238,80 @@ class _Reader:
             return known is not None and known.numel() > 0 and not bool(known.any())
         return isinstance(argument, int | float) and argument == 0
 
-    def _times_zero(self, node: Node, name: str) -> bool:
-        if name == "mul":
-            return any(map(self._is_zero, node.args[:2]))
-        return name in ("dropout", "feature_dropout", "alpha_dropout") and node.args[1] == 1.0 and bool(node.args[2])
+    def _times_zero(self, node: Node) -> bool:
+        """Whether a node multiplies what it reads by 0 everywhere."""
+        if facts_of(node.op).drops:
+            return bool(node.args[1] == 1.0 and node.args[2])
+        return any(power > 0.0 and self._is_zero(argument) for argument, power in factors_of(node))
 
-    def _one(self, node: Node, name: str, x: int, *, plain: bool) -> None:
-        step = self.steps[x]
+    def _one(self, node: Node, x: int, *, plain: bool) -> None:
+        """Record what a node makes of one signal; ``plain`` where it reads nothing else."""
+        facts, step = facts_of(node.op), self.steps[x]
         if node.op in NORMS:
             self._junction(node.outputs, "normalisation", (x,), node)
-        elif name == "glu":
+        elif facts.gated:
             self._junction(node.outputs, "gate", (x, x), node)
-        elif name in _ACTIVATIONS or (name == "div" and node.args[1] == Ref(x)):
+        elif facts.active or (Ref(x), -1.0) in factors_of(node):
             self._function(node, x, active=True, whole=None)
-        elif name in _STATISTICS:
-            if x in self.stacked and name in ("sum", "mean") and list(node.args[1]) == [self.stacked[x]]:
-                self._junction(node.outputs, "sum", step.operands, node)
-            else:
-                self._function(node, x, statistic=True, whole=None)
-        elif (is_cut(node.op) or name in _PICKS) and not self._keeps_shape(node, x):
-            whole = x if step.whole is None else step.whole
-            for out in node.outputs:
-                self.steps[out] = replace(
-                    step, kind="function", operands=(x,), key=out, part=out, whole=whole, node=node.index
-                )
-        elif name in _LINEAR or is_view(node.op) or traits(node.op).shape_only:
-            kept: dict[str, Any] = {"key": step.key} if plain or name in _SUMS else {}
-            if is_cut(node.op):  # all of x, as older versions of torch write x[:, ::2]: first x[:]
-                kept["whole"] = x if step.whole is None else step.whole
-            self._function(node, x, **kept)
+        elif self._sums_stack(node, x):
+            self._junction(node.outputs, "sum", step.operands, node)
+        elif facts.extent:
+            self._function(node, x, statistic=True, whole=None)
+        elif (is_cut(node.op) or facts.picks == "index") and not self._keeps_shape(node, x):
+            self._parts(node, x)
+        elif facts.elementwise or facts.affine or is_view(node.op) or traits(node.op).shape_only:
+            self._kept(node, x, plain)
         else:  # pools, resizing, whatever else takes one signal
-            kind: Kind = "gate" if name in ("lstm", "gru", "rnn_tanh", "rnn_relu") else "pool"
-            self._junction(node.outputs, kind, (x,), node)
+            self._junction(node.outputs, "gate" if facts.recurrent else "pool", (x,), node)
 
-    def _several(self, node: Node, name: str, operands: tuple[int, ...]) -> None:
-        known = [self.steps[value] for value in operands]
-        if name in ("cat", "stack"):
+    def _kept(self, node: Node, x: int, plain: bool) -> None:
+        """Record what is the same function of its junction, but for constant factors and shifts, or their places."""
+        step = self.steps[x]
+        kept: dict[str, Any] = {"key": step.key} if plain or facts_of(node.op).merges == "sum" else {}
+        if is_cut(node.op):  # all of x, as older versions of torch write x[:, ::2]: first x[:]
+            kept["whole"] = x if step.whole is None else step.whole
+        self._function(node, x, **kept)
+
+    def _sums_stack(self, node: Node, x: int) -> bool:
+        """Whether a node sums over the axis along which others were stacked."""
+        facts = facts_of(node.op)
+        total = facts.along == "sum" and facts.extent == "axis"
+        return total and x in self.stacked and len(node.args) > 1 and list(node.args[1]) == [self.stacked[x]]
+
+    def _parts(self, node: Node, x: int) -> None:
+        """Record slices of a value."""
+        step = self.steps[x]
+        whole = x if step.whole is None else step.whole
+        for out in node.outputs:
+            self.steps[out] = replace(
+                step, kind="function", operands=(x,), key=out, part=out, whole=whole, node=node.index
+            )
+
+    def _several(self, node: Node, operands: tuple[int, ...]) -> None:
+        """Record what a node makes of several signals."""
+        facts, known = facts_of(node.op), [self.steps[value] for value in operands]
+        if facts.joins:
             whole = known[0].whole
             if whole is not None and all(step.whole == whole for step in known):
                 self._function(node, whole, whole=None)  # slices of one tensor, put together again
                 return
-        if name == "stack":
-            dim = int(node.args[1]) if len(node.args) > 1 else 0
-            self.stacked[node.outputs[0]] = dim
-        if name in _ELEMENTWISE and self._fused(node, name, operands, known):
+        if facts.merges == "stack":
+            self.stacked[node.outputs[0]] = int(node.args[1]) if len(node.args) > 1 else 0
+        if facts.elementwise and self._fused(node, operands, known):
             return
-        chosen = name == "where" and isinstance(node.args[0], Ref) and node.args[0].value in self.steps
-        if name in _SUMS:
+        by_signals = facts.merges == "choice" and any(self._is_condition(value) for value in operands)
+        if facts.merges == "sum":
             self._junction(node.outputs, "sum", operands, node)
-        elif (name in _SIDE_BY_SIDE and not chosen) or node.op is VIEW_WRITE:
+        elif facts.merges and not by_signals:
             self._junction(node.outputs, "concatenation", operands, node)
         else:
             self._junction(node.outputs, "gate", operands, node)
 
-    def _fused(self, node: Node, name: str, operands: tuple[int, ...], known: list[Step]) -> bool:
+    def _is_condition(self, value: int) -> bool:
+        """Whether a value is true or false."""
+        return self.graph.values[value].dtype == torch.bool
+
+    def _fused(self, node: Node, operands: tuple[int, ...], known: list[Step]) -> bool:
         """Record an operator whose operands are functions of one junction; False where they are not."""
         elements = [(value, step) for value, step in zip(operands, known, strict=True) if not step.statistic]
         statistics = [step for step in known if step.statistic]
@@ -328,18 +323,19 @@ class _Reader:
         (first, step), *rest = elements
         if any((other.base, other.part) != (step.base, step.part) for _, other in rest):
             return False
-        if statistics:
-            if any(not self._is_of(step.base, other.base) for other in statistics) or rest:
-                return False
-            self._junction(node.outputs, "normalisation", (first,), node)
-            return True
-        same = all(other.key == step.key for _, other in rest)
-        if name in _SUMS:
-            if same:
-                return False  # the same thing twice: two paths
-            self._function(node, first, active=any(other.active for _, other in elements), whole=None)
-        else:
-            self._function(node, first, active=True, whole=None)
+        if not statistics:
+            return self._of_elements(node, first, [other for _, other in elements])
+        if rest or any(not self._is_of(step.base, other.base) for other in statistics):
+            return False
+        self._junction(node.outputs, "normalisation", (first,), node)
+        return True
+
+    def _of_elements(self, node: Node, first: int, known: list[Step]) -> bool:
+        """Record an operator of functions of the same elements of one junction; False where it adds one twice."""
+        summed = facts_of(node.op).merges == "sum"
+        if summed and len({step.key for step in known}) == 1:
+            return False  # the same thing twice: two paths
+        self._function(node, first, active=not summed or any(step.active for step in known), whole=None)
         return True
 
     def _is_of(self, junction: int, other: int) -> bool:

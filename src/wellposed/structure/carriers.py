@@ -11,33 +11,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs import Graph, Node
 from wellposed.graphs.graph import once
+from wellposed.operators.arithmetic import factors_of, is_homogeneous, scaled_by, terms_of
 from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS, WEIGHT_NORMS
 from wellposed.operators.product import describe
 from wellposed.operators.scale_parameters import parameter_values, scale_parameters
-from wellposed.operators.schema import named_arguments, number_of, plain_name, ref_of
-from wellposed.operators.views import is_view
+from wellposed.operators.schema import number_of, ref_of
 from wellposed.structure.reach import stops
-
-_HOMOGENEOUS = {
-    "dropout", "feature_dropout", "native_dropout", "neg", "relu", "leaky_relu", "prelu", "abs", "sum", "mean",
-    "cumsum", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
-    "_adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d",
-    "max_pool2d_with_indices", "adaptive_max_pool2d", "upsample_nearest1d", "upsample_nearest2d", "upsample_bilinear2d",
-    "_upsample_bilinear2d_aa", "upsample_bicubic2d", "_to_copy", "to", "clone", "contiguous", "view_as_real",
-    "view_as_complex", "real", "imag", "fft_fft", "fft_ifft", "fft_rfft", "fft_irfft", "fft_fft2", "fft_ifft2",
-    "fft_rfft2", "fft_irfft2", "fft_fftn", "fft_ifftn", "fft_rfftn", "fft_irfftn", "_fft_r2c", "_fft_c2r", "_fft_c2c",
-    "index", "index_select", "gather", "take_along_dim", "constant_pad_nd", "flip", "roll", "pixel_shuffle",
-    "pixel_unshuffle", "triu", "tril", "im2col", "col2im", "detach", "alias", "lift_fresh",
-}  # fmt: skip
-"""Operators f with f(c x) = c f(x) for c > 0 that take one signal and are no views."""
-_SIDE_BY_SIDE = {
-    "cat", "stack", "hstack", "vstack", "index_put", "scatter", "scatter_add", "index_add", "index_copy",
-    "slice_scatter", "select_scatter", "masked_scatter", "scatter_reduce",
-}  # fmt: skip
-_SUMS = {"add", "sub", "rsub"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +60,6 @@ def scaling_of(graph: Graph, value: int, absorbing: frozenset[int], through: int
     return _Walk(graph, _facts(graph), absorbing=absorbing, whole=True, through=through).carriers(value, frozenset())
 
 
-def is_homogeneous(node: Node) -> bool:
-    """Whether a node makes of c x, for c > 0, c times what it makes of x."""
-    return is_view(node.op) or plain_name(node.op) in _HOMOGENEOUS
-
-
 def offset_of(graph: Graph, name: str) -> float:
     """Return the number that a parameter is added to wherever it is used, as 1 to a gain that is kept without it; or 0.
 
@@ -106,12 +84,12 @@ def offset_of(graph: Graph, name: str) -> float:
 
 def _plus_number(graph: Graph, node: Node) -> tuple[int | None, float]:
     """Return the value that a node adds a number to, and the number; None and 0 for any other node."""
-    if plain_name(node.op) != "add" or float(named_arguments(node).get("alpha") or 1.0) != 1.0:
-        return None, 0.0
-    for one, other in (node.args[:2], node.args[1::-1]):
-        value, number = ref_of(one), number_of(graph, other)
-        if value is not None and number is not None:
-            return value, number
+    terms = terms_of(node)
+    if [factor for _, factor in terms] == [1.0, 1.0]:
+        for (one, _), (other, _) in (terms, terms[::-1]):
+            value, number = ref_of(one), number_of(graph, other)
+            if value is not None and number is not None:
+                return value, number
     return None, 0.0
 
 
@@ -203,31 +181,36 @@ class _Walk:
         return self._node(node)
 
     def _node(self, node: Node) -> Followed:
+        """Return what to follow before a node: by the first of the ways in which a factor goes through operators."""
+        facts = facts_of(node.op)
         if node.op in NORMS:
             return self._norm(node)
         if node.index in self.facts.weights:
             passed = min((self.passed.get(out, 0) for out in node.outputs if out in self.values), default=0)
             return self._contraction(node, self.facts.weights[node.index], self.through - passed)
-        name = plain_name(node.op)
-        if self.whole and name == "embedding":
+        if self.whole and facts.looks_up:
             return [] if self._take(node.inputs[0], node) else self._none(node)
-        signals = [
-            value
-            for value in dict.fromkeys(node.inputs)
-            if not self._is_fixed(value) and self.graph.values[value].is_followed
-        ]
         if is_homogeneous(node):
-            if signals or not node.inputs:
-                return signals[:1] or self._none(node)
-            # what a signal picks out of a parameter: biases of experts
-            return [] if self._take(node.inputs[0], node) else self._none(node)
-        if name in ("mul", "div"):
-            return self._product(node, name)
-        if name in _SUMS or name in _SIDE_BY_SIDE or name in ("where", "masked_fill", "lerp"):
+            return self._first(node)
+        if facts.powers:
+            return self._product(node)
+        if facts.merges:
             return self._all(node)
-        if describe(self.graph, node) is not None or name == "scaled_dot_product_attention":
-            return self._either(node, list(reversed(signals)))  # of attention the values, which come last
+        if describe(self.graph, node) is not None or facts.attends:
+            return self._either(node, self._signals(node)[::-1])  # of attention the values, which come last
         return f"{node.op_name} at {node.name} is its last operation, and no factor goes through it"
+
+    def _signals(self, node: Node) -> list[int]:
+        """Return the signals that a node reads, each once."""
+        read = dict.fromkeys(node.inputs)
+        return [value for value in read if not self._is_fixed(value) and self.graph.values[value].is_followed]
+
+    def _first(self, node: Node) -> Followed:
+        """Follow the one signal of a homogeneous operator, or take what a signal picks out of a parameter: biases."""
+        signals = self._signals(node)
+        if signals or not node.inputs:
+            return signals[:1] or self._none(node)
+        return [] if self._take(node.inputs[0], node) else self._none(node)
 
     def _is_fixed(self, value: int) -> bool:
         return value in self.facts.fixed or value in self.graph.known
@@ -251,32 +234,34 @@ class _Walk:
             if index is None:
                 return None
             node = self.graph.nodes[index]
-            norm = NORMS.get(node.op)
-            source: int | None = None
-            if node.op in WEIGHT_NORMS:  # w = g v / |v|: the gain carries it
-                source = ref_of(node.args[1])
-            elif norm is not None:  # weights that are standardised
-                source = norm.gain_of(node) if norm.shift_of(node) is None else None
-            elif plain_name(node.op) in ("mul", "div"):
-                source = self._times_constant(node)
-            elif plain_name(node.op) == "add":  # a gain that is kept as its difference from 1
-                source = _plus_number(self.graph, node)[0]
-                if source is not None and (found := self._plain(source)) and offset_of(self.graph, found):
-                    return found
-                source = None
-            elif is_homogeneous(node) or (self.whole and plain_name(node.op) == "embedding"):
-                source = node.inputs[0]
+            offset, _ = _plus_number(self.graph, node)
+            if offset is not None:  # a gain that is kept as its difference from 1
+                found = self._plain(offset)
+                return found if found and offset_of(self.graph, found) else None
+            source = self._carried(node)
             if source is None:
                 return None
             value = source
         return self.facts.names[value]
+
+    def _carried(self, node: Node) -> int | None:
+        """Return the value whose scale is that of what a node makes of parameters and constants; None for none."""
+        norm = NORMS.get(node.op)
+        if node.op in WEIGHT_NORMS:  # w = g v / |v|: the gain carries it
+            return ref_of(node.args[1])
+        if norm is not None:  # weights that are standardised
+            return norm.gain_of(node) if norm.shift_of(node) is None else None
+        if facts_of(node.op).powers:
+            return self._times_constant(node)
+        return node.inputs[0] if is_homogeneous(node) or (self.whole and facts_of(node.op).looks_up) else None
 
     def _times_constant(self, node: Node) -> int | None:
         """Return what a node multiplies by a constant; None where it does not."""
         first, second = (ref_of(argument) for argument in node.args[:2])
         if second is None or second in self.graph.known:
             return first
-        return second if plain_name(node.op) == "mul" and (first is None or first in self.graph.known) else None
+        multiplies = facts_of(node.op).multiplies
+        return second if multiplies and (first is None or first in self.graph.known) else None
 
     def _norm(self, node: Node) -> Followed:
         norm = NORMS[node.op]
@@ -304,9 +289,10 @@ class _Walk:
                 return f"what {node.name} adds is no parameter itself"
         return [use.data] if further > 0 else []
 
-    def _product(self, node: Node, name: str) -> Followed:
+    def _product(self, node: Node) -> Followed:
+        """Take the parameter that a signal is multiplied by, or follow one of the factors."""
         operands = [
-            value for argument in node.args[: 1 if name == "div" else 2] if (value := ref_of(argument)) is not None
+            value for argument, power in factors_of(node) if power > 0.0 and (value := ref_of(argument)) is not None
         ]
         fixed = [value for value in operands if self._is_fixed(value)]
         made = [value for value in fixed if value not in self.graph.known]
@@ -342,7 +328,7 @@ class _Walk:
     def _all(self, node: Node) -> Followed:
         """Follow all terms."""
         followed = []
-        for argument in _operands(node):
+        for argument in scaled_by(node):
             value = ref_of(argument)
             if value is None:
                 if isinstance(argument, int | float) and argument:
@@ -357,16 +343,3 @@ class _Walk:
             elif not self._take(value, node):
                 return f"what {node.name} adds is no parameter itself"
         return followed
-
-
-def _operands(node: Node) -> list[object]:
-    """Return what an operator adds up or puts side by side."""
-    name = plain_name(node.op)
-    if name in ("cat", "stack", "hstack", "vstack"):
-        return list(node.args[0])
-    if name == "where":
-        return list(node.args[1:3])
-    if name in _SUMS | {"lerp"}:
-        return list(node.args[:2])
-    tensors = [argument for argument in node.args if isinstance(argument, Ref)]
-    return list(tensors) if name != "masked_fill" else [tensors[0], node.args[2]]

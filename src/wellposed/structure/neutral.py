@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from wellposed.graphs import Graph, Node, Parameter
-from wellposed.operators.schema import named_arguments, number_of, plain_name, ref_of
+from wellposed.operators.arithmetic import terms_of, times_number
+from wellposed.operators.facts import facts_of
+from wellposed.operators.schema import number_of, ref_of
 from wellposed.operators.views import view_of
 
 
@@ -44,34 +46,32 @@ def neutral_value(graph: Graph, parameter: Parameter, fixed: Collection[int]) ->
 
 def _followed(graph: Graph, node: Node, value: int, slope: float, offset: float) -> tuple[float, float] | None:
     """Return slope and offset of what a node makes of a value, where it is an affine function with one number each."""
-    name = plain_name(node.op)
-    if name == "neg":
-        return -slope, -offset
-    if name not in ("add", "sub", "rsub", "mul", "div"):
-        return (slope, offset) if view_of(graph, node) is not None else None
-    first, other = node.args[:2]
-    reverse = ref_of(other) == value
-    number = number_of(graph, first if reverse else other)
-    if number is None or (name == "div" and (reverse or number == 0.0)):
-        return None
-    if name in ("mul", "div"):
-        factor = number if name == "mul" else 1.0 / number
+    if view_of(graph, node) is not None:
+        return slope, offset
+    scaled, factor = times_number(graph, node) or (None, 1.0)
+    if ref_of(scaled) == value:
         return slope * factor, offset * factor
-    alpha = float(named_arguments(node).get("alpha") or 1.0)
-    minus = name != "add"
-    if (name == "rsub") != reverse:  # the number is what the value, times alpha, is added to or taken from
-        sign = -alpha if minus else alpha
-        return sign * slope, number + sign * offset
-    return slope, offset + (-alpha if minus else alpha) * number
+    terms = terms_of(node)
+    own = [factor for argument, factor in terms if ref_of(argument) == value]
+    if len(own) != 1:
+        return None
+    slope, offset = own[0] * slope, own[0] * offset
+    for argument, factor in terms:
+        if ref_of(argument) != value:
+            number = number_of(graph, argument)
+            if number is None:
+                return None
+            offset += factor * number
+    return slope, offset
 
 
 def _level(node: Node, value: int) -> float | None:
     """Return with what a value has no effect at a node that takes a signal as well: 1 as a factor, 0 as a summand."""
-    name = plain_name(node.op)
-    if name == "mul" or (name == "div" and ref_of(node.args[1]) == value):
+    facts = facts_of(node.op)
+    if facts.multiplies or (facts.powers and ref_of(node.args[-1]) == value):
         return 1.0
-    if name in ("add", "sub"):
+    if len(facts.terms) > 1:
         return 0.0
-    if name == "addcmul":
+    if facts.elementwise and facts.adds:
         return 0.0 if ref_of(node.args[0]) == value else 1.0
     return None

@@ -10,7 +10,8 @@ import torch
 from wellposed.graphs import Graph
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.norms import NORMS, WEIGHT_NORMS
-from wellposed.operators.scale_parameters import ScaleParameter, scale_parameters
+from wellposed.operators.scale_parameters import scale_parameters
+from wellposed.operators.scale_reading import ScaleParameter
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 

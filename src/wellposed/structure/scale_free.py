@@ -7,18 +7,20 @@ that every step makes it longer, and the next one smaller in proportion (van Laa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.graph import once
+from wellposed.operators.arithmetic import factors_of, is_homogeneous, scaled_by
+from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS, WEIGHT_NORMS, over_the_batch
 from wellposed.operators.scale_parameters import parameter_values
-from wellposed.operators.schema import plain_name, ref_of
+from wellposed.operators.schema import ref_of
 from wellposed.structure.branches import branches
-from wellposed.structure.carriers import is_homogeneous, scaling_of
-from wellposed.structure.streams import other_use
+from wellposed.structure.carriers import scaling_of
+from wellposed.structure.residual_branches import other_use
 
 _FARTHEST = 64
 """Weights that a factor is followed through at most."""
@@ -54,12 +56,16 @@ def scale_free(graph: Graph) -> tuple[frozenset[str], ...]:
                 break
             groups.append(names)
             weights |= mine
+    return tuple(dict.fromkeys((*groups, *_directions(graph))))
+
+
+def _directions(graph: Graph) -> Iterator[frozenset[str]]:
+    """Yield the parameters whose direction alone weight norms keep."""
     for node in graph.nodes:
         direction = ref_of(node.args[0]) if node.op in WEIGHT_NORMS else None
         names = frozenset(name for name, parameter in graph.parameters.items() if parameter.value == direction)
-        if names and names not in groups:
-            groups.append(names)
-    return tuple(groups)
+        if names:
+            yield names
 
 
 def _normalised(graph: Graph) -> Iterator[int]:
@@ -77,25 +83,19 @@ def _divided(graph: Graph, node: Node) -> int | None:
 
     That may lie before a gain, or before the mean is taken off, as what the size is taken of.
     """
-    name = plain_name(node.op)
     steps = branches(graph).steps
+    powers = facts_of(node.op).powers
     step = next((steps[out] for out in node.outputs if out in steps), None)
-    if name not in ("mul", "div") or step is None or step.kind != "normalisation" or step.node != node.index:
+    if not powers or step is None or step.kind != "normalisation" or step.node != node.index:
         return None
     (above,) = step.operands
     by = [value for value in node.inputs if value != above]
     base = steps[above].base
     for value in dict.fromkeys((above, base, *steps[base].operands[:1])):
         degrees = _degrees(graph, value, node)
-        if degrees.get(above) == 1.0 and [degrees.get(each) for each in by] == [1.0 if name == "div" else -1.0]:
+        if degrees.get(above) == 1.0 and [degrees.get(each) for each in by] == [-powers[-1]]:
             return value
     return None
-
-
-_POWERS = {"square": 2.0, "var": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
-"""Operators that raise the scale of what they are given to a power."""
-_SIZES = {"mul", "abs", "amax", "max", "std", "norm", "linalg_vector_norm", "clamp", "clamp_min", "maximum"}
-"""Operators that keep it, lower bounds aside."""
 
 
 def _degrees(graph: Graph, entering: int, last: Node) -> dict[int, float]:
@@ -103,30 +103,33 @@ def _degrees(graph: Graph, entering: int, last: Node) -> dict[int, float]:
     first = graph.values[entering].node
     degrees = {entering: 1.0}
     for node in graph.nodes[0 if first is None else first + 1 : last.index]:
-        found = [degrees[value] for value in node.inputs if value in degrees]
-        if not found:
-            continue
-        name = plain_name(node.op)
-        degree: float | None = None
-        if len(found) > 1:
-            if name == "mul":
-                degree = sum(found)
-            elif name in ("add", "sub") and len(set(found)) == 1:
-                degree = found[0]
-        elif name == "pow":
-            exponent = node.args[1]
-            degree = found[0] * exponent if isinstance(exponent, int | float) else None
-        elif name in _POWERS:
-            degree = found[0] * _POWERS[name]
-        elif name == "div":
-            degree = found[0] if ref_of(node.args[0]) in degrees else -found[0]
-        elif name in ("add", "sub"):  # eps, and nothing that has a scale of its own
-            degree = found[0] if all(value in degrees or value in graph.known for value in node.inputs) else None
-        elif name in _SIZES or is_homogeneous(node):
-            degree = found[0]
+        degree = None if degrees.keys().isdisjoint(node.inputs) else _degree(graph, node, degrees)
         if degree is not None:
             degrees.update(dict.fromkeys(node.outputs, degree))
     return degrees
+
+
+def _degree(graph: Graph, node: Node, degrees: Mapping[int, float]) -> float | None:
+    """Return by which power a node's results follow, given those of what it reads, lower bounds aside."""
+    found = [degrees[value] for value in node.inputs if value in degrees]
+    facts = facts_of(node.op)
+    factors = [(ref_of(argument), power) for argument, power in factors_of(node)]
+    if factors:
+        return sum([power * degrees[value] for value, power in factors if value is not None and value in degrees], 0.0)
+    if len(facts.terms) > 1:
+        return found[0] if len(set(found)) == 1 and (len(found) > 1 or _is_beside_eps(graph, node, degrees)) else None
+    if len(found) > 1:
+        return None
+    if is_homogeneous(node):
+        return found[0]
+    if facts.degree is None or facts.merges or scaled_by(node)[0] is not node.args[0]:
+        return None
+    return found[0] * facts.degree
+
+
+def _is_beside_eps(graph: Graph, node: Node, degrees: Collection[int]) -> bool:
+    """Whether a node reads nothing that has a scale of its own beside what follows another."""
+    return all(value in degrees or value in graph.known for value in node.inputs)
 
 
 def _absorbing(graph: Graph) -> frozenset[int]:
@@ -137,18 +140,21 @@ def _absorbing(graph: Graph) -> frozenset[int]:
             absorbing.add(node.index)
         elif (entering := _divided(graph, node)) is not None:
             absorbing |= _written_out(graph, node, entering)
-    users, outputs = graph.users(), set(graph.outputs)
-    dead = set(graph.dead_nodes)
-    steps = branches(graph).steps
     for node in reversed(graph.nodes):
-        centred = any(out in steps and steps[out].kind == "normalisation" for out in node.outputs)
-        passes = is_homogeneous(node) or (centred and plain_name(node.op) in ("sub", "add"))
-        if node.index in absorbing or not passes or not outputs.isdisjoint(node.outputs):
-            continue
-        readers = [reader for out in node.outputs for reader in users.get(out, ()) if reader not in dead]
-        if readers and all(reader in absorbing for reader in readers):
+        if node.index not in absorbing and _leads_to(graph, node, absorbing):
             absorbing.add(node.index)
     return frozenset(absorbing)
+
+
+def _leads_to(graph: Graph, node: Node, absorbing: Collection[int]) -> bool:
+    """Whether a node passes a factor on, and nothing but some nodes reads what it makes."""
+    steps, users, dead = branches(graph).steps, graph.users(), set(graph.dead_nodes)
+    centred = any(out in steps and steps[out].kind == "normalisation" for out in node.outputs)
+    passes = is_homogeneous(node) or (centred and len(facts_of(node.op).terms) > 1)
+    if not passes or not set(graph.outputs).isdisjoint(node.outputs):
+        return False
+    readers = [reader for out in node.outputs for reader in users.get(out, ()) if reader not in dead]
+    return bool(readers) and all(reader in absorbing for reader in readers)
 
 
 def _written_out(graph: Graph, last: Node, entering: int) -> set[int]:

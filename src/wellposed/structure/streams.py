@@ -11,7 +11,7 @@ branches of one sum, and side by side with the first where several sums read the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wellposed.graphs import Graph
@@ -20,35 +20,8 @@ from wellposed.graphs.naming import numberless
 from wellposed.operators.contraction import contractions
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.structure.branches import Branches, branches
-from wellposed.structure.carriers import Carriers, carriers_of
+from wellposed.structure.residual_branches import BranchReader, ResidualBranch, unshared
 from wellposed.structure.sums import ResidualSum, ResidualSums
-
-_SHARED = "is used elsewhere too"
-
-
-@dataclass(frozen=True, slots=True)
-class ResidualBranch:
-    """What one branch adds to a stream.
-
-    Attributes:
-        value: id of what it adds.
-        readers: the nodes that add it.
-        sum: id of the sum.
-        weights: nodes of its contractions, without those of streams inside it, in execution order.
-        last: those after which no other comes before the sum.
-        depth: contractions on its longest chain.
-        carriers: names of the parameters that multiply all that it adds by what they are multiplied by.
-        reason: why there are none; empty where there are some.
-    """
-
-    value: int
-    readers: tuple[int, ...]
-    sum: int
-    weights: tuple[int, ...]
-    last: frozenset[int]
-    depth: int
-    carriers: tuple[str, ...]
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +77,7 @@ class _Finder:
         self.residual: Mapping[int, ResidualSum] = self.sums.found()
         self.fixed = parameter_values(graph)
         self.weighted = {use.node: use.parameter or use.node for use in contractions(graph)}
+        self.reader = BranchReader(graph, self.sums, self.residual, self.weighted)
         self.live: set[int] = set()  # what leads to the ends
         self.found: list[Stream] = []
 
@@ -124,15 +98,30 @@ class _Finder:
 
     def _across(self, ends: Collection[int], streams: Sequence[Stream]) -> dict[str, frozenset[int]]:
         """Return the parameters that each block has for itself, and that act through branches of several sums."""
-        sums = [value for stream in streams for value in stream.sums]
-        bits = {value: 2 << place for place, value in enumerate(sums)}
+        bits = {value: 2 << place for place, value in enumerate(value for stream in streams for value in stream.sums)}
+        reached = self._entering(ends, streams, bits)
+        own = {name: reached.get(parameter.value, 0) for name, parameter in self.graph.parameters.items()}
+        alike: dict[str, list[int]] = defaultdict(list)
+        for name, mine in own.items():
+            alike[numberless(name)].append(mine)
+        for stream in streams:
+            for name in stream.inside:
+                own.pop(name, None)
+        return {
+            name: frozenset(value for value, bit in bits.items() if bit & mine)
+            for name, mine in own.items()
+            if mine and not mine & 1 and any(other and not other & mine for other in alike[numberless(name)])
+        }
+
+    def _entering(self, ends: Collection[int], streams: Sequence[Stream], bits: Mapping[int, int]) -> dict[int, int]:
+        """Return by value the bits of the sums whose branches it enters first; 1 for the outputs."""
         entered = {
             (branch.value, reader): bits[branch.sum]
             for stream in streams
             for branch in stream.branches
             for reader in branch.readers
         }
-        reached = dict.fromkeys(ends, 1)  # by value, the sums whose branches it enters first; 1 for the outputs
+        reached = dict.fromkeys(ends, 1)
         for node in reversed(self.graph.nodes):
             beyond = 0
             for out in node.outputs:
@@ -140,17 +129,7 @@ class _Finder:
             for value in node.inputs:
                 if self.graph.values[value].is_followed:
                     reached[value] = reached.get(value, 0) | entered.get((value, node.index), beyond)
-        alike: dict[str, list[int]] = defaultdict(list)
-        for name, parameter in self.graph.parameters.items():
-            alike[numberless(name)].append(reached.get(parameter.value, 0))
-        held = {name for stream in streams for name in stream.inside}
-        found = {}
-        for name, parameter in self.graph.parameters.items():
-            own = reached.get(parameter.value, 0)
-            others = alike[numberless(name)]
-            if name not in held and own and not own & 1 and any(other and not other & own for other in others):
-                found[name] = frozenset(value for value, bit in bits.items() if bit & own)
-        return found
+        return reached
 
     def _ends(self) -> tuple[int, ...]:
         """Return the outputs, without those on the way to others: caches of keys, hidden states.
@@ -181,36 +160,24 @@ class _Finder:
         trunk, passed = self._trunk(level)
         if not passed:
             return []
-        streams = self._joined(passed, trunk)
-        readers = {one.value: self._inside(one, trunk, level) for one in passed}
-        counts = Counter(value for inside in readers.values() for value in inside)
-        beside = frozenset(value for value, count in counts.items() if count > 1)
-        own = {value: frozenset(inside - beside) for value, inside in readers.items()}
+        own, beside = _apart({one.value: self._inside(one, trunk, level) for one in passed})
         holding = self._parameters(own)
         levels = []
-        for number, sums in enumerate(streams):
-            index = len(self.found)
-            carried = [branch for one in sums for branch in self._branches(one, own[one.value])]
-            places = {one.value for one in sums}
-            mine = {name: at for name, at in holding.items() if at <= places}
-            self.found.append(
-                Stream(
-                    tuple(one.value for one in sums),
-                    tuple(_unshared(self.graph, carried)),
-                    mine,
-                    parent=level.parent,
-                    place=(level.sum, number) if level.parent is not None else (0, 0),
-                )
-            )
+        for number, sums in enumerate(self._joined(passed, trunk)):
+            index, places = len(self.found), tuple(one.value for one in sums)
+            carried = [branch for one in sums for branch in self.reader.branches(one, own[one.value])]
+            mine = {name: at for name, at in holding.items() if at <= set(places)}
+            place = (level.sum, number) if level.parent is not None else (0, 0)
+            branches = tuple(unshared(self.graph, carried))
+            self.found.append(Stream(places, branches, mine, parent=level.parent, place=place))
             levels += [_Level(one.added, own[one.value], one.fork, index, i) for i, one in enumerate(sums)]
-        if beside:
-            roots = tuple(
-                value
-                for value in sorted(beside)
-                if any(out not in beside for node in self.graph.users().get(value, ()) for out in self.sums.made(node))
-            )
-            levels.append(_Level(roots, beside))
-        return levels
+        return [*levels, _Level(self._leaving(beside), beside)] if beside else levels
+
+    def _leaving(self, beside: frozenset[int]) -> tuple[int, ...]:
+        """Return those of some values that others read."""
+        users = self.graph.users()
+        read = {value: [out for node in users.get(value, ()) for out in self.sums.made(node)] for value in beside}
+        return tuple(value for value in sorted(beside) if not beside.issuperset(read[value]))
 
     def _trunk(self, level: _Level) -> tuple[set[int], list[ResidualSum]]:
         """Return the values that are reached without entering a branch, and the residual sums among them."""
@@ -305,116 +272,9 @@ class _Finder:
                 holding[name] = inside
         return holding
 
-    # ---- one branch -------------------------------------------------------------------------------------------------
 
-    def _branches(self, one: ResidualSum, inside: frozenset[int]) -> list[tuple[ResidualBranch, Carriers]]:
-        """Return the branches of a sum: its terms, or where these carry nothing each for itself, their partial sums."""
-        found = {value: self._branch(one, value, inside) for value in one.added}
-        if one.fused:
-            node = self.graph.nodes[self.sums.made_at(one.value)]
-            branch = found[one.added[0]][0]
-            whole = replace(
-                branch,
-                weights=tuple(sorted({weight for other, _ in found.values() for weight in other.weights})),
-                depth=max(b.depth for b, _ in found.values()),
-                carriers=(),
-                reason=f"{node.op_name} at {node.name} makes it and adds it at once; write the sum by itself, x + ...",
-            )
-            return [(whole, Carriers(reason=whole.reason))]
-        for partial in one.inner:
-            node = self.graph.nodes[self.sums.made_at(partial)]
-            terms = [value for value in found if value in node.inputs]
-            if len(terms) < 2 or any(found[value][0].carriers for value in terms):
-                continue
-            together = self._branch(one, partial, inside)
-            if together[0].carriers:
-                found = {partial if v == terms[0] else v: b for v, b in found.items() if v not in terms[1:]}
-                found[partial] = together
-        return list(found.values())
-
-    def _branch(self, one: ResidualSum, value: int, inside: frozenset[int]) -> tuple[ResidualBranch, Carriers]:
-        readers = self._readers(one, value)
-        carriers = carriers_of(self.graph, value, readers)
-        own, last, seen = [], set(), set()
-        pending = [(value, True)]
-        while pending:
-            at, ends = pending.pop()
-            if at not in inside or (at, ends) in seen or (at, True) in seen:
-                continue
-            seen.add((at, ends))
-            index = self.graph.values[at].node
-            if index is None:
-                continue
-            if index in self.weighted:
-                own.append(index)
-                if ends:
-                    last.add(index)
-            inner = self.residual.get(at)
-            nested = inner is not None and inner.fork in inside
-            through = inner.skips if inner is not None and nested else self.graph.nodes[index].inputs
-            pending += [(read, ends and index not in self.weighted) for read in through]
-        depth = len(set(own)) if one.fork is None else self.sums.depth(one.fork, None, value)
-        branch = ResidualBranch(
-            value,
-            readers,
-            one.value,
-            tuple(sorted(set(own))),
-            frozenset(last),
-            depth,
-            carriers.parameters,
-            carriers.reason,
-        )
-        return branch, carriers
-
-    def _readers(self, one: ResidualSum, value: int) -> tuple[int, ...]:
-        """Return the nodes through which a sum reads one of its terms."""
-        nodes: list[int] = []
-        pending = [one.value, *one.inner]
-        seen: set[int] = set()
-        while pending:
-            at = pending.pop()
-            index = self.graph.values[at].node
-            if at in seen or index is None:
-                continue
-            seen.add(at)
-            if value in self.graph.nodes[index].inputs:
-                nodes.append(index)
-            elif at == one.value or at in one.inner:  # terms that were stacked before they are summed
-                pending += [read for read in self.graph.nodes[index].inputs if read not in one.skips]
-        return tuple(sorted(set(nodes)))
-
-
-def _unshared(graph: Graph, carried: list[tuple[ResidualBranch, Carriers]]) -> Iterator[ResidualBranch]:
-    """Yield the branches, without carriers where something that is no end of a branch uses these too."""
-    ends = {node for _, carriers in carried for node in carriers.uses}
-    dead = set(graph.dead_nodes)
-    fixed = parameter_values(graph)
-    for branch, carriers in carried:
-        reason = ""
-        for name in carriers.parameters:
-            other = other_use(graph, name, ends, fixed, dead)
-            if other is not None:
-                reason = f"{name} {_SHARED}, by {graph.nodes[other].name}"
-                break
-        yield replace(branch, carriers=(), reason=reason) if reason else branch
-
-
-def other_use(
-    graph: Graph,
-    name: str,
-    ends: Collection[int],
-    fixed: Collection[int],
-    dead: Collection[int],
-) -> int | None:
-    """Return a node that uses a parameter for something else than the ends of branches."""
-    pending, seen = [graph.parameters[name].value], set[int]()
-    while pending:
-        for node in graph.users().get(pending.pop(), ()):
-            if node in ends or node in dead or node in seen:
-                continue
-            seen.add(node)
-            outputs = graph.nodes[node].outputs
-            if not all(out in fixed for out in outputs):
-                return node
-            pending += outputs
-    return None
+def _apart(inside: Mapping[int, set[int]]) -> tuple[dict[int, frozenset[int]], frozenset[int]]:
+    """Return the values that lie in the branches of one sum alone, by that sum, and those that lie in several's."""
+    counts = Counter(value for values in inside.values() for value in values)
+    beside = frozenset(value for value, count in counts.items() if count > 1)
+    return {value: frozenset(values - beside) for value, values in inside.items()}, beside

@@ -7,14 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph
+from wellposed.operators.facts import facts_of
 from wellposed.operators.scale_parameters import parameter_values
-from wellposed.operators.schema import plain_name
-from wellposed.operators.views import is_view
+from wellposed.operators.views import is_cut, is_view
 from wellposed.structure.branches import Branches, Edge
 from wellposed.structure.vertices import Branch, Vertex, vertices
-
-_ADDING = {"addcmul", "addcdiv", "addmm", "baddbmm", "addbmm", "scatter_add", "index_add"}
-"""Operators that make a term and add it to their first operand at once: no factor can be put between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +79,7 @@ class ResidualSums:
         sums = {}
         for node in self.graph.nodes:
             read = [value for value in dict.fromkeys(node.inputs) if value in self.steps]
-            if plain_name(node.op) not in _ADDING or len(read) < 2 or read[0] != node.inputs[0]:
+            if not facts_of(node.op).adds or len(read) < 2 or read[0] != node.inputs[0]:
                 continue
             carried, *made = read
             fork, part, out = self.steps[carried].base, self.steps[carried].part, node.outputs[0]
@@ -96,7 +93,7 @@ class ResidualSums:
         """Return the sums of a parameter and what is made of it: class tokens and latents that read a signal."""
         sums = {}
         for node in self.graph.nodes:
-            if plain_name(node.op) != "add" or node.outputs[0] not in self.steps:
+            if facts_of(node.op).terms != (1.0, 1.0) or node.outputs[0] not in self.steps:
                 continue
             fixed = [value for value in node.inputs if value in self._fixed and value not in self.graph.known]
             signals = [value for value in node.inputs if value in self.steps]
@@ -196,11 +193,11 @@ class ResidualSums:
         if step.part != value or made is None or self.steps[step.base].kind != "concatenation":
             return value
         joined, cut = self.graph.values[step.base].node, self.graph.nodes[made]
-        if joined is None or cut.inputs[0] != step.base or plain_name(self.graph.nodes[joined].op) != "cat":
+        if joined is None or cut.inputs[0] != step.base or not facts_of(self.graph.nodes[joined].op).joins:
             return value
-        terms, name = self.graph.nodes[joined].inputs, plain_name(cut.op)
+        terms = self.graph.nodes[joined].inputs
         alike = len({self.graph.values[term].shape for term in terms}) == 1
-        whole = name in ("chunk", "split", "split_with_sizes") and len(cut.outputs) == len(terms) and alike
+        whole = is_cut(cut.op) and len(cut.outputs) == len(terms) and alike
         own = terms[self.graph.values[value].index] if whole else value
         return own if own in self.steps and self.graph.values[own].shape == self.graph.values[value].shape else value
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.graph import once
+from wellposed.operators.arithmetic import is_homogeneous, terms_of, times_number
 from wellposed.operators.contraction import contractions
-from wellposed.operators.schema import named_arguments, number_of, plain_name, ref_of
-from wellposed.structure.carriers import is_homogeneous
+from wellposed.operators.facts import facts_of
+from wellposed.operators.schema import ref_of
+from wellposed.operators.views import is_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,13 @@ def tables(graph: Graph) -> Tables:
         for one in made:
             met[one].update(made)
         before = next(rows[value] for value in node.inputs if value in rows)
-        if len(made) == 1 and made != before and _alone(graph, node):
-            (table,) = made
-            if before[table] == factors[table]:
-                factors[table] = made[table]
+        if (
+            made.keys() == before.keys()
+            and len(made) == 1
+            and before.items() <= factors.items()
+            and _alone(graph, node)
+        ):
+            factors |= made
     order = list(graph.parameters)
     sums = {one: _together(met, one) for one in met if len(met[one]) > 1}
     return Tables(factors, {one: tuple(sorted(those, key=order.index)) for one, those in sums.items()})
@@ -79,27 +84,21 @@ def _alone(graph: Graph, node: Node) -> bool:
 
 def _made(graph: Graph, node: Node, rows: dict[int, dict[str, float]]) -> dict[str, float]:
     """Return the tables whose rows a node's result holds as terms, with the numbers that they are multiplied by."""
-    name = plain_name(node.op)
 
     def of(argument: object) -> dict[str, float]:
         value = ref_of(argument)
         return {} if value is None else rows.get(value, {})
 
-    if name in ("add", "sub"):
-        alpha = float(named_arguments(node).get("alpha") or 1.0)
-        first, second = node.args[:2]
-        return {table: own * alpha for table, own in of(second).items()} | of(first)
-    if name in ("mul", "div"):
-        held, number = of(node.args[0]), number_of(graph, node.args[1])
-        if not held and name == "mul":
-            held, number = of(node.args[1]), number_of(graph, node.args[0])
-        if not number:
-            return {}
-        factor = abs(number) if name == "mul" else 1.0 / abs(number)
-        return {table: own * factor for table, own in held.items()}
-    if is_homogeneous(node) and node.inputs and name not in ("sum", "mean", "cumsum", "relu", "abs"):
-        return rows.get(node.inputs[0], {})
-    return {}
+    facts = facts_of(node.op)
+    if facts.subtracts or facts.terms == (1.0, 1.0):
+        return {
+            table: own * abs(by) for argument, by in reversed(terms_of(node)) for table, own in of(argument).items()
+        }
+    if facts.powers:
+        scaled, factor = times_number(graph, node) or (None, 1.0)
+        return {table: own * abs(factor) for table, own in of(scaled).items()}
+    keeps = is_view(node.op) or (facts.linear and not facts.along)
+    return rows.get(node.inputs[0], {}) if is_homogeneous(node) and keeps and node.inputs else {}
 
 
 def factor_between(graph: Graph, starts: Collection[int], value: int) -> float:

@@ -10,7 +10,7 @@ graph, where its authors compare the shapes of three models.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.graph import once
 from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.facts import facts_of
 from wellposed.operators.indices import (
     Atom,
     Axes,
@@ -36,7 +37,8 @@ from wellposed.operators.indices import (
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import Product, describe
 from wellposed.operators.scale_parameters import parameter_values
-from wellposed.operators.views import carried, view_of
+from wellposed.operators.steps import carried
+from wellposed.operators.views import view_of
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
@@ -155,19 +157,20 @@ class _Reader:
         data = dict(zip(data_labels, self.axes[use.data], strict=True))
         weight = dict(zip(weight_labels, self.axes[use.weight], strict=True))
         if product.window is not None:
-            fan_in = self.width_of_axes([data["c"]])
-            fan_out = self.width_of_axes([weight["o"]])
-            channels = size_of(data["c"]) // product.groups
-            if channels == 1:  # depthwise: each channel has a filter of its own, as it has a gain
-                return Widths(None, fan_out)
-            groups = 1 if product.transposed else product.groups  # a transposed weight holds one group's outputs
-            return Widths(fan_in and fan_in // product.groups, fan_out and fan_out // groups)
+            return self._of_window(product, data["c"], weight["o"])
         own = [weight[label] for label in weight_labels if label in product.out_axes and label not in data_labels]
-        total = math.prod(size_of(axis) for axis in own)
         fan_out = self.width_of_axes(own)
-        consumers = max(1, total // max(1, use.fan_out))
+        consumers = max(1, math.prod(map(size_of, own)) // max(1, use.fan_out))
         summed = [data[label] for label in data_labels if label in weight_labels and label not in product.out_axes]
         return Widths(self.width_of_axes(summed), fan_out and max(1, fan_out // consumers))
+
+    def _of_window(self, product: Product, channels: Axis, outputs: Axis) -> Widths:
+        """Return the widths of a convolution's kernel, for each group."""
+        fan_in, fan_out = self.width_of_axes([channels]), self.width_of_axes([outputs])
+        if size_of(channels) == product.groups:  # depthwise: each channel has a filter of its own, as it has a gain
+            return Widths(None, fan_out)
+        groups = 1 if product.transposed else product.groups  # a transposed weight holds one group's outputs
+        return Widths(fan_in and fan_in // product.groups, fan_out and fan_out // groups)
 
     def width_of_axes(self, axes: Iterable[Axis]) -> int | None:
         """Return the product of the sizes that are widths, None where none is."""
@@ -178,7 +181,7 @@ class _Reader:
         node = self.graph.nodes[use.node]
         matrices = [v for v in node.inputs if v in self.weights]
         hidden = self.axes[node.outputs[0]][-1]
-        fan_out = self.width_of_axes([hidden]) and _gated(node, use.fan_out)
+        fan_out = self.width_of_axes([hidden]) and use.fan_out // facts_of(node.op).recurrent
         # the first matrix of the first layer (of both directions) meets what enters, all others a hidden state
         shape = self.graph.values[use.weight].shape
         first = matrices.index(use.weight) % 2 == 0 and shape[1] == size_of(self.axes[use.data][-1])
@@ -223,24 +226,17 @@ class _Reader:
             self.axes[out] = axes if tuple(map(size_of, axes)) == shape else fresh_axes(shape)
 
     def _outputs(self, node: Node) -> list[Axes]:
+        """Return the axes of what a node makes: by its description, by its facts, or else by position."""
         shapes = [self.graph.values[out].shape for out in node.outputs]
-        product = describe(self.graph, node)
+        product, steps, facts = describe(self.graph, node), view_of(self.graph, node), facts_of(node.op)
         if product is not None:
             return [self._product(product, shapes[0])]
-        if node.op in _LOOK_UPS:
-            row = self.axes[node.args[0].value][-1]
-            mark(row, made=True)
-            indices = self.axes[node.args[1].value]
-            lead = indices if len(indices) == len(shapes[0]) - 1 else fresh_axes(shapes[0][:-1])
-            return [(*lead, row), *map(fresh_axes, shapes[1:])]
+        if facts.looks_up:
+            return self._rows(node, shapes)
         if any(value in self.weights for value in node.inputs) and not all(v in self.fixed for v in node.inputs):
             return self._recurrent(node, shapes)
-        if node.op is aten.scaled_dot_product_attention.default:
-            query, key, value = (self.axes[argument.value] for argument in node.args[:3])
-            self.products.append((query[-1], key[-1]))
-            unite(query[-1], key[-1])
-            return [(*query[:-1], value[-1])]
-        steps = view_of(self.graph, node)
+        if facts.attends:
+            return self._attention(node)
         if steps is not None:
             source = node.inputs[0]
             before = self.graph.values[source].shape
@@ -255,41 +251,60 @@ class _Reader:
             return [self._stack(node, shapes[0])]
         return [self._aligned(node, shape) for shape in shapes]
 
+    def _rows(self, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
+        """Return the axes of rows that are looked up in a table."""
+        row, indices = self.axes[node.args[0].value][-1], self.axes[node.args[1].value]
+        mark(row, made=True)
+        lead = indices if len(indices) == len(shapes[0]) - 1 else fresh_axes(shapes[0][:-1])
+        return [(*lead, row), *map(fresh_axes, shapes[1:])]
+
+    def _attention(self, node: Node) -> list[Axes]:
+        """Return the axes of attention, which sums over those of queries and keys."""
+        query, key, value = (self.axes[argument.value] for argument in node.args[:3])
+        self.products.append((query[-1], key[-1]))
+        unite(query[-1], key[-1])
+        return [(*query[:-1], value[-1])]
+
     def _product(self, product: Product, shape: tuple[int, ...]) -> Axes:
+        """Return the axes of a product, and record which indices it sums over and which its weight makes."""
         left = dict(zip(product.left_axes, self.axes[product.left], strict=True))
         right = dict(zip(product.right_axes, self.axes[product.right], strict=True))
         weighted = product.right in self.fixed or product.left in self.fixed
+        operand = product.left if product.left in self.fixed else product.right
         weight, data = (left, right) if product.left in self.fixed else (right, left)
-        trained = weighted and any(True for _ in self.parameters_of(product.left if weight is left else product.right))
+        trained = weighted and any(True for _ in self.parameters_of(operand))
         for label in set(left) & set(right):
             unite(data[label], weight[label])
-            if label not in product.out_axes:
-                if trained:
-                    mark(data[label], summed=True)
-                elif not weighted:
-                    self.products.append((left[label], right[label]))
+            if label in product.out_axes:
+                continue
+            mark(data[label], summed=trained)
+            if not weighted:
+                self.products.append((left[label], right[label]))
         if product.window is not None:
-            if trained:
-                mark(data["c"], summed=True)
-            if product.groups == 1:
-                unite(data["c"], weight["c"])
-            elif size_of(data["c"]) == product.groups == size_of(weight["o"]):  # depthwise: channels keep their places
-                unite(data["c"], weight["o"])
-        if trained:
-            for label in weight:
-                if label in product.out_axes and label not in data:
-                    mark(weight[label], made=True)
-        out = []
-        for label, size in zip(product.out_axes, shape, strict=True):
-            axis = weight.get(label) if label not in data else data[label]
-            if product.window is not None and label == "o" and product.transposed and product.groups > 1:
-                axis = fresh(size, Dimension(made=trained))
-            elif axis is None or size_of(axis) != size:
-                axis = fresh(size)
-            out.append(axis)
+            self._channels(product, data["c"], weight, trained)
+        for label in weight.keys() - data.keys():
+            mark(weight[label], made=trained and label in product.out_axes)
+        out = [
+            self._made(product, label, size, {**weight, **data}.get(label), trained)
+            for label, size in zip(product.out_axes, shape, strict=True)
+        ]
         if product.bias is not None:
             self._broadcast(product.bias, out if product.window is None else [out[product.out_axes.index("o")]])
         return tuple(out)
+
+    def _channels(self, product: Product, channels: Axis, weight: Mapping[str, Axis], trained: bool) -> None:
+        """Record that a convolution sums over its channels, or filters each of them for itself."""
+        mark(channels, summed=trained)
+        if product.groups == 1:
+            unite(channels, weight["c"])
+        elif size_of(channels) == product.groups == size_of(weight["o"]):  # depthwise: channels keep their places
+            unite(channels, weight["o"])
+
+    def _made(self, product: Product, label: str, size: int, axis: Axis | None, trained: bool) -> Axis:
+        """Return one axis of a product: that of an operand, or a new one where none has its length."""
+        if product.window is not None and label == "o" and product.transposed and product.groups > 1:
+            return fresh(size, Dimension(made=trained))
+        return fresh(size) if axis is None or size_of(axis) != size else axis
 
     def _recurrent(self, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
         mark(self.axes[node.inputs[0]][-1], summed=True)
@@ -347,23 +362,19 @@ class _Reader:
         for value in sources:
             axes, reduced = self.axes[value], _reduced(node, len(self.axes[value]), len(shape))
             kept = [axis for i, axis in enumerate(axes) if i not in reduced]
-            if len(kept) > len(shape):
-                continue
-            for at, axis in enumerate(kept, start=len(shape) - len(kept)):
-                if not axis or size_of(axis) != shape[at]:
-                    continue
-                mine = out[at]
-                if mine is None or len(axis) > len(mine):
-                    out[at] = axis
-                if mine is not None:
-                    unite(mine, axis)
+            lead = len(shape) - len(kept)
+            for at, axis in enumerate(kept, start=lead) if lead >= 0 else ():
+                if axis and size_of(axis) == shape[at]:
+                    out[at] = _aligned_with(out[at], axis)
         return tuple(fresh(size) if axis is None else axis for axis, size in zip(out, shape, strict=True))
 
 
-def _gated(node: Node, rows: int) -> int:
-    """Return the hidden units of a recurrent weight of ``rows`` rows, which stack the gates."""
-    name = node.op_name
-    return rows // (4 if name.startswith("lstm") else 3 if name.startswith("gru") else 1)
+def _aligned_with(mine: Axis | None, axis: Axis) -> Axis:
+    """Return what stands for two axes in one place, made one: that of more indices."""
+    if mine is None:
+        return axis
+    unite(mine, axis)
+    return axis if len(axis) > len(mine) else mine
 
 
 def _reduced(node: Node, rank: int, after: int) -> tuple[int, ...]:
@@ -379,6 +390,5 @@ def _reduced(node: Node, rank: int, after: int) -> tuple[int, ...]:
     return tuple(d % rank for d in dims)
 
 
-_LOOK_UPS = (aten.embedding.default, aten.embedding_bag.padding_idx, aten.embedding_bag.default)
 _CHANNELS = {op: 1 for op, norm in NORMS.items() if norm.by_channel} | {aten.prelu.default: 1}
 """Operators whose vectors belong to axis 1."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wellposed.operators.views import Cut, Permute, Regroup, Shape, Steps, shapes_along
+from wellposed.operators.steps import Cut, Permute, Regroup, Shape, Steps, shapes_along
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.state import State, weakest

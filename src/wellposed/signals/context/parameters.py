@@ -11,7 +11,8 @@ import torch
 from wellposed.arrays import array_of
 from wellposed.graphs import Graph, Node, Parameter
 from wellposed.operators.contraction import Contraction, contractions
-from wellposed.operators.scale_parameters import ScaleParameter, parameter_values, scale_parameters
+from wellposed.operators.scale_parameters import parameter_values, scale_parameters
+from wellposed.operators.scale_reading import ScaleParameter
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels

@@ -11,8 +11,8 @@ import math
 import torch
 
 from wellposed.graphs import Node
+from wellposed.graphs.operators import traits
 from wellposed.operators.product import describe
-from wellposed.operators.scale_parameters import is_random
 from wellposed.signals.context.arguments import is_masked, known_state
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.parameters import state_of_tensor, state_of_values
@@ -90,7 +90,7 @@ def _meets_itself(run: Pass, node: Node) -> bool:
 def _is_sampled(node: Node) -> bool:
     """Whether a function of one tensor has no better rule than samples: one draw keeps its dependence on others."""
     rule = RULES.get(node.op)
-    return (rule is None or rule.tag == "sampled") and len(node.inputs) == 1 and not is_random(node)
+    return (rule is None or rule.tag == "sampled") and len(node.inputs) == 1 and not traits(node.op).random
 
 
 def _values(run: Pass, node: Node, drawn: bool) -> list[torch.Tensor] | None:
@@ -118,7 +118,7 @@ def _value(run: Pass, value: int, drawn: bool) -> torch.Tensor | None:
         elif info.kind == "buffer":
             buffer = graph.buffer_tensors[info.name]
             result = buffer.detach().cpu() if not buffer.is_meta else _normal(buffer, value) if drawn else None
-        elif info.node is not None and value in run.weights.fixed and not is_random(graph.nodes[info.node]):
+        elif info.node is not None and value in run.weights.fixed and not traits(graph.nodes[info.node].op).random:
             result = _computed(run, graph.nodes[info.node], value, drawn)
         if result is not None and info.node is not None and result.numel() > LARGEST_REMEMBERED:
             return result

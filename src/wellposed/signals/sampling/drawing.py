@@ -8,10 +8,10 @@ import torch
 
 from wellposed.errors import InputError
 from wellposed.graphs import Graph
+from wellposed.operators.facts import facts_of
 from wellposed.signals.inputs import Input
 
 _INDICES = (torch.int32, torch.int64)
-_ROUNDING = tuple(getattr(torch.ops.aten, name).default for name in ("round", "floor", "ceil", "trunc"))
 
 
 def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch.Generator) -> dict[int, torch.Tensor]:
@@ -50,7 +50,7 @@ def is_rounded(graph: Graph, value: int) -> bool:
             node = graph.nodes[index]
             if node.op is torch.ops.aten.to.dtype and graph.values[node.outputs[0]].dtype in _INDICES:
                 return True
-            if node.op.is_view or node.op in _ROUNDING:
+            if node.op.is_view or facts_of(node.op).rounds:
                 todo.extend(node.outputs)
     return False
 

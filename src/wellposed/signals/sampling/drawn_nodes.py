@@ -7,7 +7,9 @@ import math
 import numpy as np
 
 from wellposed.graphs import Graph, Node
-from wellposed.operators.schema import plain_name
+from wellposed.operators.facts import ANY, facts_of
+from wellposed.operators.product import is_product
+from wellposed.operators.views import is_copy
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.repeats import REPEATED
@@ -16,26 +18,14 @@ from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.joint_sources import (
     CLIMBED_FOR_SHAPE,
     LARGEST_IN_SCAN,
-    PRODUCTS,
     can_run,
     is_constant,
     share_sources,
 )
-from wellposed.structure.bounds import ANY, bounds
+from wellposed.structure.bounds import bounds
 
-LOGARITHMIC = frozenset({"masked_fill", "sub", "where"})
-"""Operators, beside views, that lead from running sums of logarithms of decays to the decays of pairs of times."""
 LARGEST_BESIDE_CHOICE = 1 << 14
 """Most elements of a signal without draws that a node beside one with draws may read. Chosen for cost."""
-CHOICES = frozenset({
-    "amax", "amin", "argmax", "argmin", "argsort", "cummax", "cummin", "cumprod", "kthvalue", "log_softmax",
-    "logsumexp", "max", "median", "min", "mode", "prod", "sort", "topk",
-})  # fmt: skip
-"""Operators that choose among elements, or multiply many of them: their results have no closed form."""
-PICKS = frozenset({"gather", "index", "index_put", "index_select", "scatter", "scatter_add", "take_along_dim"})
-"""Operators that pick elements, or write to places, by index."""
-EXTREMES = frozenset({"maximum", "minimum"})
-"""Operators that keep a running maximum or minimum over times, where a model calls one for each time."""
 CANCELLING_MEANS = 0.1
 """Product of two means, relative to the larger second moment, above which they cancel in a difference. Chosen."""
 
@@ -54,12 +44,11 @@ def is_drawn(run: Pass, node: Node) -> bool:
 
 def _chooses(run: Pass, node: Node) -> bool:
     """Whether a node's result has no closed form, and is likely to meet its own operands again; notes scans."""
-    name = plain_name(node.op)
-    if name == "scatter_reduce":  # a maximum for each name: softmax over segments
+    if facts_of(node.op).segments:  # a maximum for each name: softmax over segments
         return node.args[4] in ("amax", "amin") and all(v in run.graph.known for v in node.inputs[:2])
     if _is_decay(run, node) or _is_running_extreme(run, node):
         run.scanned.update(node.outputs)
-    elif name not in CHOICES:
+    elif not facts_of(node.op).chooses:
         return False
     return bool(run.dependent.get(node.inputs[0], 0))
 
@@ -67,7 +56,7 @@ def _chooses(run: Pass, node: Node) -> bool:
 def _is_decay(run: Pass, node: Node) -> bool:
     """Whether a node begins a scan that can be drawn: a running sum of logarithms of decays, never positive."""
     graph = run.graph
-    if plain_name(node.op) != "cumsum" or bounds(graph).get(node.inputs[0], ANY).sign != -1:
+    if not _is_running_sum(node) or bounds(graph).get(node.inputs[0], ANY).sign != -1:
         return False
     open_ = list(node.outputs)
     while open_:  # down to the decays themselves, which may be one for each pair of times
@@ -75,7 +64,8 @@ def _is_decay(run: Pass, node: Node) -> bool:
         if math.prod(graph.values[value].shape) > LARGEST_IN_SCAN:
             return False
         for reader in (graph.nodes[at] for at in graph.users().get(value, ())):
-            if reader.op.is_view or plain_name(reader.op) in LOGARITHMIC:
+            facts = facts_of(reader.op)
+            if reader.op.is_view or facts.merges == "choice" or facts.subtracts:
                 open_ += reader.outputs
     return True
 
@@ -86,11 +76,23 @@ def _is_running_extreme(run: Pass, node: Node) -> bool:
 
     Everything that is divided by exp of this maximum depends on it.
     """
-    if plain_name(node.op) not in EXTREMES or not share_sources(run, node.inputs):
+    if not _is_extreme(node) or not share_sources(run, node.inputs):
         return False
     makers = [run.graph.values[_uncast(run, value)].node for value in node.inputs]
     views = [run.graph.nodes[at] for at in makers if at is not None and run.graph.nodes[at].op.is_view]
     return len(views) < len(makers) and any(_is_position(run, view) for view in views)
+
+
+def _is_running_sum(node: Node) -> bool:
+    """Whether a node sums up to each place of an axis."""
+    facts = facts_of(node.op)
+    return facts.along == "sum" and facts.extent == "running"
+
+
+def _is_extreme(node: Node) -> bool:
+    """Whether a node takes the larger or the smaller of two tensors' elements in each place."""
+    facts = facts_of(node.op)
+    return facts.elementwise and facts.picks == "order"
 
 
 def _is_position(run: Pass, node: Node) -> bool:
@@ -107,7 +109,7 @@ def _selects(run: Pass, node: Node) -> bool:
         return False
     states = [run.state(v) for v in node.inputs]
     bases = {state.gaussian_source()[0].serial for state in states if state is not None and kernels.nonzero(state.var)}
-    return len(bases) != 1 or plain_name(node.op) in PICKS
+    return len(bases) != 1 or facts_of(node.op).indexed
 
 
 def _weighs_by_products(run: Pass, node: Node) -> bool:
@@ -115,7 +117,7 @@ def _weighs_by_products(run: Pass, node: Node) -> bool:
     where correlations of positions differ by pair: rules follow these through one product, not through two. Notes a
     scan.
     """
-    if plain_name(node.op) not in PRODUCTS or not share_sources(run, node.inputs):
+    if not is_product(node.op) or not share_sources(run, node.inputs):
         return False
     if not any(_is_of_products(run, value) for value in node.inputs):
         return False
@@ -134,9 +136,9 @@ def _is_of_products(run: Pass, value: int) -> bool:
             return False
         node = run.graph.nodes[at]
         signals = [v for v in node.inputs if not is_constant(run, v)]
-        if plain_name(node.op) in PRODUCTS:
+        if is_product(node.op):
             return len(signals) > 1
-        if len(signals) != 1 or not (node.op.is_view or plain_name(node.op) in ("mul", "div", "_to_copy", "to")):
+        if len(signals) != 1 or not (node.op.is_view or is_copy(node.op) or facts_of(node.op).powers):
             return False
         value = signals[0]
     return False
@@ -155,7 +157,7 @@ def _is_outer(run: Pass, node: Node) -> bool:
 
 def _has_outer_shape(graph: Graph, node: Node) -> bool:
     """Whether a node is a product of two tensors each of which is broadcast along an axis of the other."""
-    if plain_name(node.op) != "mul" or len(node.inputs) != 2:
+    if not facts_of(node.op).multiplies or len(node.inputs) != 2:
         return False
     first, second = (graph.values[value].shape for value in node.inputs)
     pairs = list(zip(reversed(first), reversed(second), strict=False))
@@ -166,7 +168,7 @@ def _cancels(run: Pass, node: Node) -> bool:
     """Whether a node takes the difference of two signals whose means cancel, and which depend on one source, where no
     link between them tells a covariance: both are even in the source, as (sum x)² and sum x² are.
     """
-    if plain_name(node.op) != "sub" or not share_sources(run, node.inputs):
+    if not facts_of(node.op).subtracts or not share_sources(run, node.inputs):
         return False
     states = [run.state(value) for value in node.inputs]
     if len(states) != 2 or (x := states[0]) is None or (y := states[1]) is None or x.roots & y.roots <= REPEATED:
@@ -185,7 +187,7 @@ def _cancels(run: Pass, node: Node) -> bool:
 def _uncast(run: Pass, value: int) -> int:
     """Return the value of which another is a copy in another type."""
     at = run.graph.values[value].node
-    while at is not None and plain_name(run.graph.nodes[at].op) in ("_to_copy", "to"):
+    while at is not None and is_copy(run.graph.nodes[at].op):
         value = run.graph.nodes[at].inputs[0]
         at = run.graph.values[value].node
     return value
@@ -250,12 +252,13 @@ def _last_drawn(run: Pass) -> dict[int, int]:
 
 def _may_start(run: Pass, node: Node) -> bool:
     """Whether a node may be run on draws although nothing that it reads has any; `is_drawn` decides it with states."""
-    rule, name = RULES.get(node.op), plain_name(node.op)
-    if rule is None or rule.tag == "sampled" or name in CHOICES | PICKS or name in ("cumsum", "scatter_reduce"):
+    rule, facts = RULES.get(node.op), facts_of(node.op)
+    if rule is None or rule.tag == "sampled" or facts.chooses or facts.indexed or _is_running_sum(node):
         return True
     values = run.graph.values
     if any(not values[v].is_signal and v not in run.graph.known and values[v].node is not None for v in node.inputs):
         return True
     if _has_outer_shape(run.graph, node):
         return True
-    return name in EXTREMES | PRODUCTS | {"div", "sub"} and len(node.inputs) > 1
+    differs = facts.subtracts or -1.0 in facts.powers
+    return (differs or _is_extreme(node) or is_product(node.op)) and len(node.inputs) > 1

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from wellposed.graphs import Node
 from wellposed.graphs.operators import traits
-from wellposed.operators.schema import plain_name
+from wellposed.operators.product import is_product
 from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.state import State
@@ -27,8 +27,6 @@ CLIMBED_FOR_SHAPE = 16
 """Most nodes that are climbed past to a signal whose state tells its distribution better. Chosen for cost."""
 MOST_CLIMBED = 96
 """Most nodes that are climbed past to signals that are independent of one another. Chosen for cost."""
-PRODUCTS = frozenset({"bmm", "einsum", "matmul", "mm"})
-"""Operators that multiply two signals and sum."""
 
 
 def can_run(run: Pass, node: Node) -> bool:
@@ -142,7 +140,7 @@ def _stands_in(run: Pass, at: int, state: State) -> bool:
     may never be negative (linear attention divides by sums of positive keys).
     """
     product = state.gauss and state.tag != "exact" and at not in run.weights.weight_at
-    return product and plain_name(run.graph.nodes[at].op) in PRODUCTS and kernels.nonzero(state.mean)
+    return product and is_product(run.graph.nodes[at].op) and kernels.nonzero(state.mean)
 
 
 def share_sources(run: Pass, values: Iterable[int]) -> bool:

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 
 from wellposed.graphs import Node
 from wellposed.graphs.run import dense
-from wellposed.operators.schema import plain_name
+from wellposed.operators.facts import facts_of
 from wellposed.signals.context.arguments import is_mask, known_state
 from wellposed.signals.context.call import Pass, PostponedState
 from wellposed.signals.distributions.making import make_state
@@ -30,11 +30,6 @@ ELEMENTS_FOR_SHAPE = 4096
 """Elements of draws that tell the shape of their distribution. Chosen for cost."""
 LONGEST_BY_POSITION = 4096
 """Longest axis along which the moments of samples may differ by position. Chosen for cost."""
-OF_ONE_SCALE = frozenset({
-    "add", "amax", "amin", "cat", "gather", "index", "index_select", "max", "maximum", "min", "minimum", "relu",
-    "scatter_reduce", "sort", "sub", "take_along_dim", "topk",
-})  # fmt: skip
-"""Operators whose results have the scale of their operands."""
 
 
 def states_of_draws(run: Pass, node: Node) -> list[State | None]:
@@ -44,7 +39,7 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
     """
     results: list[State | None] = []
     entering, heavy, spread = 0, False, _spread_of(run, node)
-    if plain_name(node.op) == "scatter_reduce":
+    if facts_of(node.op).segments:
         run.segmented = node.args[1]
     for value in node.inputs:
         entering |= run.dependent.get(value, 0)
@@ -218,7 +213,9 @@ def _shape_of(values: torch.Tensor) -> Transport:
 
 def _spread_of(run: Pass, node: Node) -> Spread:
     """Return the spread of a node's results where they have the scale of its operands: draws of states show none."""
-    if plain_name(node.op) not in OF_ONE_SCALE:
+    facts = facts_of(node.op)
+    bounded = facts.function and len(facts.scaled) > 1  # by numbers, which follow nothing
+    if facts.degree != 1.0 or bounded:
         return STEADY
     if all((known := run.outline(value)) is None or known.spread is STEADY for value in node.inputs):
         return STEADY

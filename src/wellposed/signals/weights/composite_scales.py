@@ -20,7 +20,8 @@ import torch
 
 from wellposed.graphs import Graph
 from wellposed.operators.contraction import Contraction
-from wellposed.operators.scale_parameters import CompositeScale, ScaleParameter, composite_scales
+from wellposed.operators.scale_parameters import composite_scales
+from wellposed.operators.scale_reading import CompositeScale, ScaleParameter
 from wellposed.signals.distributions.making import rescaled
 from wellposed.signals.distributions.state import State
 from wellposed.structure.roles import Role

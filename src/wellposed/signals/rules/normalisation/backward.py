@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from wellposed.graphs import Node
+from wellposed.operators.arithmetic import terms_of
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import describe
-from wellposed.operators.schema import plain_name
 from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
@@ -227,7 +227,7 @@ def _unevenness(call: Adjoint, over: list[int]) -> dict[int, float]:
         inverse = _inverse(call, node.outputs[0]) if node.outputs else None
         if inverse is not None:
             found[node.outputs[0]] = 1.0 - 1.0 / inverse.alone
-        elif plain_name(node.op) in ("add", "sub") and not found.keys().isdisjoint(node.inputs):
+        elif len(terms_of(node)) > 1 and not found.keys().isdisjoint(node.inputs):
             shares = _shares_of_sum(call, node, over)
             if shares is not None:
                 uneven = sum(found.get(v, 0.0) * share**2 for v, share in zip(node.inputs, shares, strict=True))
@@ -241,8 +241,8 @@ def _shares_of_sum(call: Adjoint, node: Node, over: list[int]) -> list[float] | 
     if not all(state is not None and len(state.axes) == len(over) + 1 for state in states):
         return None
     *parts, whole = (kernels.average(_square(pooled(x), over, True)) for x in states if x is not None)
-    factors = (1.0, float(node.kwargs.get("alpha", 1.0)) ** 2)
-    return [c * part / whole if whole > 0.0 else 0.0 for c, part in zip(factors, parts, strict=False)]
+    squares = [factor**2 for _, factor in terms_of(node)]
+    return [c * part / whole if whole > 0.0 else 0.0 for c, part in zip(squares, parts, strict=False)]
 
 
 LEAST_FREEDOM = 3.0

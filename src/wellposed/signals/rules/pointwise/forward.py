@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.operators.elementwise import FUNCTIONS, OTHERS
-from wellposed.operators.schema import plain_name
+from wellposed.operators.facts import FACTS, facts_of
 from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.mixtures import function_within
 from wellposed.signals.algebra.pointwise import apply_pointwise, elementary, modulus
@@ -22,10 +21,8 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.sampling.joint_sources import can_run
 
-ROOTED = frozenset({"log", "log10", "log1p", "log2", "pow", "reciprocal", "rsqrt", "sqrt"})
-"""Functions for which it matters that what is positive stays so."""
-INVERSES = frozenset({"acos", "arccos", "arcsin", "arctanh", "asin", "atanh", "erfinv", "logit"})
-"""Functions of numbers within bounds, that rise without end, or steeply, towards these."""
+OTHERS = ("pow.Tensor_Scalar", "pow_.Scalar", "floor_divide.Scalar")
+"""Overloads for numbers of operators that have others for tensors."""
 
 
 def _elementwise(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
@@ -36,9 +33,12 @@ def _elementwise(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | Non
         return modulus(call, pooled(x))
     kwargs.pop("out", None)
     function = elementary(call.node.op, *rest, **kwargs)
-    if plain_name(call.node.op) in ROOTED:
+    domain = facts_of(call.node.op).domain
+    starts, ends = math.isfinite(domain.low), math.isfinite(domain.high)
+    if starts and not ends:  # it matters that what is positive stays so
         x = kept_positive(call, x, 0)
-    if plain_name(call.node.op) in INVERSES and _leaves_bounds(x, function) and can_run(call.run, call.node):
+    # between two bounds it rises without end, or steeply, towards these
+    if starts and ends and _leaves_bounds(x, function) and can_run(call.run, call.node):
         return None
     return function_within(call, x, function) or apply_pointwise(call, x, function)
 
@@ -58,9 +58,10 @@ def _plain(value: Any) -> bool:
     return value is None or isinstance(value, (int, float, bool, str))
 
 
+_FUNCTIONS = [name for name, facts in FACTS.items() if facts.function]
 rule(
-    overloads(*(f"{name}.default" for name in FUNCTIONS), *OTHERS),
-    overloads(*(f"{name}_.default" for name in FUNCTIONS), optional=True),  # some have no in-place form
+    overloads(*(f"{name}.default" for name in _FUNCTIONS), *OTHERS),
+    overloads(*(f"{name}_.default" for name in _FUNCTIONS), optional=True),  # some have no in-place form
     family="pointwise",
     source="signals: 5.3 (quadrature)",
     blockwise=True,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from wellposed.operators.facts import ANY
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.linear_maps import mapped
@@ -23,7 +24,7 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.sampling.samples import sample_state
 from wellposed.signals.sampling.states_of_draws import state_of_samples
-from wellposed.structure.bounds import ANY, bounds
+from wellposed.structure.bounds import bounds
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 LONGEST_MAP = 1024

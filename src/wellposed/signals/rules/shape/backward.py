@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.operators.views import Cut, Expand, Permute, Regroup, Shape, Step, Steps, shapes_along, view_of, views
+from wellposed.operators.steps import Cut, Expand, Permute, Regroup, Shape, Step, Steps, shapes_along
+from wellposed.operators.views import view_of, views
 from wellposed.operators.writes import box_of
 from wellposed.signals.algebra.gradient_terms import (
     Adjoint,

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.operators.views import Cut, Expand, Permute, Regroup, Steps, view_of, views
+from wellposed.operators.steps import Cut, Expand, Permute, Regroup, Steps
+from wellposed.operators.views import view_of, views
 from wellposed.signals.algebra.linear_maps import from_sources, mapped, picked_links
 from wellposed.signals.algebra.masked_scores import masked
 from wellposed.signals.algebra.operands import as_state

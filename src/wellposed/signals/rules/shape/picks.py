@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from wellposed.arrays import array_of
-from wellposed.operators.views import Cut, view_of
+from wellposed.operators.steps import Cut
+from wellposed.operators.views import view_of
 from wellposed.signals.algebra.expert_dispatch import remember_pick
 from wellposed.signals.algebra.linear_maps import mapped, picked_links
 from wellposed.signals.algebra.local_scales import sizes_of_picks
