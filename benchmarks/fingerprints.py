@@ -20,11 +20,10 @@ import math
 import multiprocessing
 import multiprocessing.connection
 import os
-import resource
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,72 +37,42 @@ from nets.draws import batch_of
 from nets.small import SMALL
 from wellposed.errors import WellposedError
 
-EVERY_LANGUAGE = 8
+EVERY_LANGUAGE = 4
 """Of the language models of transformers, each how many-th is taken."""
-EVERY_OUTSIDER = 10
+EVERY_OUTSIDER = 5
 EVOLVED = (60, 300)
 """Calls of evolved networks."""
-SMALL_GRAPH = 250
-"""Nodes up to which a net is planned by every method, and its gradients are predicted."""
 METHODS = ("autoinit", "topology", "mup", "fixup", "orthogonal")
-"""Methods that nets up to that size are planned by; the others by the first."""
-PATIENCE = 120
+"""Methods that every small net is planned by; the others by the first."""
+PATIENCE = 300.0
 """Seconds of processor time after which a net is left out."""
 os.environ.setdefault("KERAS_BACKEND", "torch")
 Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 Make = Callable[[], Made]
 
 
-def small_nets() -> Iterator[tuple[str, Make]]:
+def nets() -> Iterator[tuple[str, Make]]:
+    """Yield name and maker of every net: those of accuracy, small ones, language models, evolved ones, outsiders."""
     for name, small in SMALL.items():
-        yield name, lambda small=small: (small.build(), (small.example(),), {})
-
-
-def accuracy_nets() -> Iterator[tuple[str, Make]]:
+        yield f"small/{name}", lambda small=small: (small.build(), (small.example(),), {})
     for name, net in NETS.items():
-        yield name, lambda net=net: (net.build(), (_example(net),), {})
+        yield f"accuracy/{name}", lambda net=net: (net.build(), (_example(net),), {})
+    with suppress(ImportError):
+        from nets import languages
 
+        for name in languages.names()[::EVERY_LANGUAGE]:
+            yield f"language/{name}", lambda name=name: (languages.build(name), (), languages.tokens(0))
+    with suppress(ImportError):
+        from nets import evolved
 
-def language_models() -> Iterator[tuple[str, Make]]:
-    from nets import languages
+        for family in evolved.FAMILIES:
+            for calls in EVOLVED:
+                yield f"evolved/{family} {calls}", lambda family=family, calls=calls: _evolved(family, calls)
+    with suppress(ImportError):
+        from nets import outsiders
 
-    for name in languages.names()[::EVERY_LANGUAGE]:
-        yield name, lambda name=name: (languages.build(name), (), languages.tokens(0))
-
-
-def evolved_nets() -> Iterator[tuple[str, Make]]:
-    from nets import evolved
-
-    for family in evolved.FAMILIES:
-        for calls in EVOLVED:
-            yield f"{family} {calls}", lambda family=family, calls=calls: _evolved(family, calls)
-
-
-def outside_nets() -> Iterator[tuple[str, Make]]:
-    from nets import outsiders
-
-    for name, (_, (_, make, batch)) in list(outsiders.entries().items())[::EVERY_OUTSIDER]:
-        yield name, lambda make=make, batch=batch: _outsider(make, batch)
-
-
-KINDS: dict[str, Callable[[], Iterator[tuple[str, Make]]]] = {
-    "small": small_nets,
-    "accuracy": accuracy_nets,
-    "evolved": evolved_nets,
-    "language": language_models,
-    "outsiders": outside_nets,
-}
-
-
-def nets(patterns: Sequence[str] = ("*",)) -> Iterator[tuple[str, Make]]:
-    """Yield name (``kind/net``) and maker of every net whose name matches a pattern; other kinds are not imported."""
-    for kind, makers in KINDS.items():
-        if not any(fnmatch.fnmatch(f"{kind}/", pattern.partition("/")[0] + "/") for pattern in patterns):
-            continue
-        with suppress(ImportError):
-            for name, make in makers():
-                if any(fnmatch.fnmatch(f"{kind}/{name}", pattern) for pattern in patterns):
-                    yield f"{kind}/{name}", make
+        for name, (_, (_, make, batch)) in list(outsiders.entries().items())[::EVERY_OUTSIDER]:
+            yield f"outsiders/{name}", lambda make=make, batch=batch: _outsider(make, batch)
 
 
 def _example(net: Any) -> torch.Tensor:
@@ -131,7 +100,7 @@ def signals_of(signals: wp.Signals | None) -> list[list[Any]]:
 
 def facts_of(graph: wp.Graph) -> dict[str, Any]:
     """Return everything that is said of a net, as JSON."""
-    methods = METHODS if len(graph) <= SMALL_GRAPH else METHODS[:1]
+    methods = METHODS if len(graph) < 400 else METHODS[:1]
     facts: dict[str, Any] = {}
     for method in methods:
         facts[f"plan, {method}"] = _told(lambda method=method: _entries(wp.plan(graph, method=method)))
@@ -143,7 +112,7 @@ def facts_of(graph: wp.Graph) -> dict[str, Any]:
             continue
 
         def both(weights: Any = weights) -> list[Any]:
-            found = wp.propagate(graph, weights=weights, backward=len(graph) <= SMALL_GRAPH)
+            found = wp.propagate(graph, weights=weights, backward=True)
             return [*map(signals_of, (found, found.gradients, found.parameter_gradients, found.input_gradients))]
 
         facts[f"signals, {source}"] = _told(both)
@@ -236,19 +205,17 @@ def main() -> None:
     parser.add_argument("--numbers", action="store_true", help="keep the numbers too")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    chosen = [(name, make, options.numbers) for name, make in nets(options.only)]
+    chosen = [(n, m, options.numbers) for n, m in nets() if any(fnmatch.fnmatch(n, p) for p in options.only)]
     before = json.loads(options.against.read_text()) if options.against else {}
     if options.against:
         chosen = [one for one in chosen if one[0] in before and "left out" not in before[one[0]]]
-    found: dict[str, dict[str, Any]] = {}
-    for name, one in _all(chosen, options.workers):
-        found[name] = one
-        if options.write:  # as they come, so that a run that is stopped leaves what it found
-            options.write.write_text(json.dumps(found, indent=1) + "\n")
+    found = dict(_all(chosen, options.workers))
     left = {name: one["left out"] for name, one in found.items() if "left out" in one}
     print(f"{len(found) - len(left)} nets; left out: {len(left)}")
     for name, why in left.items():
         print(f"  {name}: {why}")
+    if options.write:
+        options.write.write_text(json.dumps(found, indent=1) + "\n")
     if options.against:
         lines = compared(before, found)
         print("\n".join(lines) or "nothing differs")
@@ -268,7 +235,7 @@ def _all(items: list[tuple[str, Make, bool]], workers: int) -> Iterator[tuple[st
             process.start()
             sender.close()
             running[receiver] = (process, item[0])
-        for receiver in multiprocessing.connection.wait(list(running)):
+        for receiver in multiprocessing.connection.wait(list(running), timeout=PATIENCE):
             process, name = running.pop(receiver)
             try:
                 yield receiver.recv()
@@ -278,7 +245,6 @@ def _all(items: list[tuple[str, Make, bool]], workers: int) -> Iterator[tuple[st
 
 
 def _send(sender: Any, item: tuple[str, Make, bool]) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE, PATIENCE))
     sender.send(fingerprint(item))
     sender.close()
 
