@@ -6,7 +6,6 @@ from collections.abc import Callable
 from itertools import chain
 
 from wellposed.signals.distributions.layout import Dims
-from wellposed.signals.distributions.lazy import Lazy
 from wellposed.signals.distributions.state import Link, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -23,31 +22,31 @@ def _atoms_lie_in_one_axis(x: State) -> bool:
 
 def _moments_fit(x: State) -> bool:
     """Whether mean and variance are by position."""
-    return all(
-        array.ndim == len(x.lengths)
-        and all(have in (1, size) for have, size in zip(array.shape, x.lengths, strict=True))
-        for array in (x.mean, x.var)
-    )
+    lengths = x.lengths
+    for shape in (x.mean.shape, x.var.shape):
+        if len(shape) != len(lengths):
+            return False
+        for have, size in zip(shape, lengths, strict=True):
+            if have != 1 and have != size:
+                return False
+    return True
 
 
-def _fits(kernel: Array | None, lengths: tuple[int, ...]) -> bool:
-    """Whether a kernel, if it is known, has a dimension per atom, and no more displacements or pairs than there are."""
-    return kernel is None or (
-        kernel.ndim == len(lengths)
-        and all(
-            1 <= have <= size or kernels.positions(have) == size
-            for have, size in zip(kernel.shape, lengths, strict=True)
-        )
-    )
-
-
-def _known(lazy: Lazy | None) -> Array | None:
-    return None if lazy is None else lazy.known
+def _fits(kernel: Array, lengths: tuple[int, ...]) -> bool:
+    """Whether a kernel has a dimension per atom, and no more displacements or pairs than there are."""
+    if kernel.ndim != len(lengths):
+        return False
+    for have, size in zip(kernel.shape, lengths, strict=True):
+        if not 1 <= have <= size and kernels.positions(have) != size:
+            return False
+    return True
 
 
 def _kernels_fit(x: State) -> bool:
-    filters = (x.channel_norm_correction, x.inverse_dims)
-    return all(_fits(kernel, x.lengths) for kernel in (x.corr, *map(_known, (x.local_scales, *filters))))
+    """Whether the kernels that have been computed fit the atoms."""
+    lazy = (x.local_scales, x.channel_norm_correction, x.inverse_dims)
+    known = [kernel for one in lazy if one is not None and (kernel := one.known) is not None]
+    return all(_fits(kernel, x.lengths) for kernel in (x.corr, *known))
 
 
 def _is_correlated_with_itself(x: State) -> bool:
@@ -67,21 +66,24 @@ def _sources_have_scales(x: State) -> bool:
 
 
 def _places_exist(dims: Dims, count: int, of: int) -> bool:
+    """Whether places are given for so many atoms, each of them one of ``of``."""
     return len(dims) == count and all(dim is None or 0 <= dim < of for dim in dims)
 
 
 def _link_fits(x: State, link: Link) -> bool:
     """Whether a link leads to an earlier state, and each atom is as long as the parent's atom, or the picks from it."""
-    parent, dims = link.parent.lengths, link.places(len(x.lengths))
-    if link.parent.serial >= x.serial or not _places_exist(dims, len(x.lengths), len(parent)):
+    parent, lengths = link.parent.lengths, x.lengths
+    if link.parent.serial >= x.serial:
         return False
-    taps = dict(link.taps)
-    if any(taken.size != parent[atom] for atom, taken in taps.items()):
+    if not link.taps and link.dims is None:
+        return parent == lengths
+    dims, taps = link.places(len(lengths)), dict(link.taps)
+    if not _places_exist(dims, len(lengths), len(parent)) or any(t.size != parent[atom] for atom, t in link.taps):
         return False
-    return all(
-        dim is None or size == (len(taps[dim].index) if dim in taps else parent[dim])
-        for size, dim in zip(x.lengths, dims, strict=True)
-    )
+    for size, dim in zip(lengths, dims, strict=True):
+        if dim is not None and size != (len(taps[dim].index) if dim in taps else parent[dim]):
+            return False
+    return True
 
 
 def _links_fit(x: State) -> bool:
@@ -155,4 +157,7 @@ CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
 
 def disagreement(x: State) -> str | None:
     """Return the first of `CHECKS` that a state does not hold, None where its parts agree."""
-    return next((said for said, holds in CHECKS if not holds(x)), None)
+    for said, holds in CHECKS:
+        if not holds(x):
+            return said
+    return None
