@@ -21,6 +21,9 @@ from wellposed.gradients.metainit import gradient_quotient
 from wellposed.gradients.problem import Problem
 from wellposed.gradients.scales import Scales
 
+# All read what the two ranks of one fixture say, which takes seconds.
+pytestmark = pytest.mark.slow
+
 STEP = 0.05
 ETA = 0.01
 GRADINIT = [("sgd", 1e-3), ("sgd", 1e3), ("adam", 1e3)]
@@ -122,7 +125,6 @@ def parts() -> list[Any]:
     return [part for rank in (0, 1) for part in sub_batches(Batch.of(pictures(8, seed=rank)), 2, 0.2)]
 
 
-@pytest.mark.slow
 def test_score_is_that_of_all_sub_batches(found: list[dict[str, Any]]) -> None:
     problem = Problem(model(0), cross_entropy)
     sums = Sums("layer")

@@ -53,7 +53,8 @@ def _work(rank):
     return found
 
 
-pytestmark = needs_newer_torch("FSDP2 does not run on CPU")
+# All read what the two ranks of one fixture say, which takes seconds.
+pytestmark = [pytest.mark.slow, needs_newer_torch("FSDP2 does not run on CPU")]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,6 @@ def found(tmp_path_factory):
     return on_two_ranks(_work, tmp_path_factory.mktemp("ranks"))
 
 
-@pytest.mark.slow
 def test_data_parallel_ranks_are_initialised_alike_and_one_logs(found):
     (one, plan, figures), (other, same_plan, none) = found[0]["ddp"], found[1]["ddp"]
     assert plan == same_plan
