@@ -201,7 +201,7 @@ class _Reader:
 
     def _read(self, node: Node, contracted: bool) -> None:
         graph = self.graph
-        if traits(node.op).fills or node.op._schema.name.endswith("_like"):
+        if traits(node.op).factory:
             return
         given = list(_refs((node.args, tuple(node.kwargs.values()))))
         if self.reached.isdisjoint(given):
