@@ -3,8 +3,8 @@
     python scripts/docs_constants.py          # writes the table again; a test compares it with the sources
 
 A constant is a name in capitals that a module gives a number, or several, written out. The docstring directly below
-says what it bounds, and from a sentence on that begins with "Chosen" or "Fitted" where its value comes from: for what
-it was chosen, or on what range it was fitted and with what error.
+says what it bounds, and from a sentence on that begins with "Chosen", "Fitted" or "Source" where its value comes from:
+for what it was chosen, on what range it was fitted and with what error, or where it is published.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SIGNALS = ROOT / "src" / "wellposed" / "signals"
 PAGE = ROOT / "docs" / "constants.md"
 BEGIN, END = "<!-- constants -->\n", "<!-- end of constants -->"
-LEFT_OUT = ("algebra", "distributions", "integration", "rules")
-"""Rooms whose constants have no such docstrings yet."""
-ORIGIN = re.compile(r"(?<=[.:;]) +(?=(?:Chosen|Fitted)\b)")
+ORIGIN = re.compile(r"(?<=[.:;]) +(?=(?:Chosen|Fitted|Source)\b)")
 NUMERIC = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Tuple, ast.Dict, ast.expr_context)
 
 
@@ -33,11 +31,6 @@ class Constant(NamedTuple):
     value: str
     bounds: str
     origin: str
-
-    @property
-    def room(self) -> str:
-        """The room of the house below the signals."""
-        return self.module.split(".")[0]
 
 
 def is_numeric(value: ast.expr | None) -> bool:
@@ -68,6 +61,8 @@ def constants(source: str, module: str) -> Iterator[Constant]:
         if not isinstance(statement, ast.Assign | ast.AnnAssign) or not is_numeric(statement.value):
             continue
         target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        if isinstance(target, ast.Subscript):
+            continue
         names = [part.id for part in ast.walk(target) if isinstance(part, ast.Name)]
         if not names or not all(name.isupper() for name in names):
             continue
@@ -79,12 +74,12 @@ def constants(source: str, module: str) -> Iterator[Constant]:
 
 
 def of_signals() -> list[Constant]:
-    """Return the constants of all rooms of the signals that are not left out, in the order of their modules."""
+    """Return the constants of all rooms of the signals, in the order of their modules."""
     found = []
     for path in sorted(SIGNALS.rglob("*.py")):
         module = ".".join(path.relative_to(SIGNALS).with_suffix("").parts)
         found += constants(path.read_text(encoding="utf-8"), module)
-    return [constant for constant in found if constant.room not in LEFT_OUT]
+    return found
 
 
 def table() -> str:

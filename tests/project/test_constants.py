@@ -19,7 +19,7 @@ def test_the_table_on_the_page_is_that_of_the_sources():
 @pytest.mark.parametrize("constant", docs_constants.of_signals(), ids=lambda one: f"{one.module}.{one.names}")
 def test_every_constant_says_what_it_bounds_and_where_it_comes_from(constant):
     assert constant.bounds, "a docstring directly below says what it bounds"
-    assert constant.origin, "a sentence that begins with Chosen or Fitted says where its value comes from"
+    assert constant.origin, "a sentence that begins with Chosen, Fitted or Source says where its value comes from"
 
 
 def test_constants_are_read_with_the_docstring_directly_below_them():
@@ -33,4 +33,3 @@ def test_constants_are_read_with_the_docstring_directly_below_them():
         ("BARE", "room.module", "-3", "", ""),
         ("_OTHER", "room.module", "2 * MOST", "Twice.", "Chosen."),
     ]
-    assert {one.room for one in found} == {"room"}

@@ -17,7 +17,8 @@ def load():
 
 
 SCRIPT = load()
-PAGES = [path for path in SCRIPT.pages() if path.name != "architecture.md"]
+PAGES = SCRIPT.pages()
+ARCHITECTURE = 2500  # words: what a reader of the code reads first
 
 
 @pytest.mark.parametrize("path", PAGES, ids=[path.name for path in PAGES])
@@ -25,6 +26,11 @@ def test_sentences_are_short(path):
     words, semicolons, mean = SCRIPT.count(path.read_text(encoding="utf-8"))
     assert semicolons <= max(SEMICOLONS * words / 1000, 1), f"{path.name}: {semicolons} semicolons in {words} words"
     assert mean <= WORDS, f"{path.name}: {mean:.1f} words in a sentence; python scripts/words.py {path} --long 45"
+
+
+def test_the_architecture_is_read_in_ten_minutes():
+    words, _, _ = SCRIPT.count((ROOT / "docs/architecture.md").read_text(encoding="utf-8"))
+    assert words <= ARCHITECTURE
 
 
 def test_code_tables_and_entities_are_no_prose():

@@ -10,7 +10,7 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.integration.kernels import Array
 
 REPEATED = 1
-"""Root of all that depends on a weight which is met more than once."""
+"""Root of all that depends on a weight which is met more than once. Chosen: the first bit of the roots."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

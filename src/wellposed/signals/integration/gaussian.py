@@ -19,7 +19,6 @@ ORDER = 24
 """Highest Hermite order that is followed; orders above it count as this one. Chosen: covariances of ReLUs are then
 exact to 2e-4 of E f² at all correlations, those of signs to 0.04 up to |r| = 0.95."""
 
-# 7-point Gauss and 15-point Kronrod rule on [-1, 1] (positive half; symmetric)
 _KRONROD_X = (
     0.991455371120812639206854697526329,
     0.949107912342758524526189684047851,
@@ -30,6 +29,7 @@ _KRONROD_X = (
     0.207784955007898467600689403773245,
     0.0,
 )
+"""Positive nodes of the 15-point Kronrod rule on [-1, 1], with 0. Source: QUADPACK (Piessens et al. 1983), qk15."""
 _KRONROD_W = (
     0.022935322010529224963732008058970,
     0.063092092629978553290700663189204,
@@ -40,11 +40,13 @@ _KRONROD_W = (
     0.204432940075298892414161999234649,
     0.209482141084727828012999174891714,
 )
+"""Weights of these nodes. Source: QUADPACK, qk15."""
 _GAUSS_W = (
     0.129484966168869693270611432679082,
     0.279705391489276667901467771423780,
     0.381830050505118944950369775488975,
 )
+"""Weights of the 7-point Gauss rule, whose nodes are every other one of these. Source: QUADPACK, qk15."""
 _X15 = np.array([-x for x in _KRONROD_X[:7]] + [0.0] + list(reversed(_KRONROD_X[:7])))
 _W15 = np.array([*_KRONROD_W[:7], _KRONROD_W[7], *reversed(_KRONROD_W[:7])])
 _W7 = np.zeros(15)
@@ -165,6 +167,7 @@ def gaussian_moments(function: Function, mean: float = 0.0, std: float = 1.0) ->
 # ---- Hermite expansion ----------------------------------------------------------------------------------------------
 
 POINTS = 2001
+"""Number of `NODES`. Chosen with them."""
 NODES: Array = np.linspace(-8.5, 8.5, POINTS)
 """Nodes of the trapezoid rule for Hermite coefficients. Chosen: relative errors of 1e-13 for smooth functions, 3e-6
 with kinks, 3e-3 with jumps (`hermite`)."""

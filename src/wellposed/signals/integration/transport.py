@@ -26,7 +26,7 @@ NEGLIGIBLE = 1e-3
 """Share of the variance beyond the linear term of t below which a sum counts as Gaussian. Chosen."""
 
 CUT = 2.0
-"""Where a truncated normal distribution is cut, in standard deviations of the normal one: initialisers take two."""
+"""Where a truncated normal distribution is cut, in its standard deviations. Chosen: as initialisers do."""
 SKEWED = 0.005
 """Relative variance from which on a mean of what is never negative counts as no Gaussian. Chosen."""
 

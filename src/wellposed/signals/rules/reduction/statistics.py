@@ -164,6 +164,7 @@ def order_statistic(call: Call, x: State, *rest: Any, **kwargs: Any) -> tuple[St
 # ---- losses ---------------------------------------------------------------------------------------------------------
 
 _NONE, _MEAN = 0, 1
+"""Values of ``reduction``: no reduction, and the mean. Source: ATen's enumeration at::Reduction."""
 
 
 @rule(
