@@ -124,7 +124,8 @@ def _fields() -> dict[str, Mechanism]:
         reduction._by_shared_scale, samples._local_scale, samples._two_factors, samples._size_of_filters,
         samples._gamma,
     )  # fmt: skip
-    add("local_scales", "local scales that elements share", Marginal, serves=of_scales)
+    shared = Field(Marginal, ("local_scales", "local_scale_sources"))  # sources of no scale are refused
+    add("local_scales", "local scales that elements share", Marginal, shared, serves=of_scales)
     add("local_scale_sources", "what local scales vary with", Marginal)
 
     of_excess = quadratic.excess, filters._uneven_filters, normalisation._with_excess
@@ -195,7 +196,8 @@ def _fields() -> dict[str, Mechanism]:
         views._is_stack, application._blockwise, application._by_blocks, application._memo_key, operands.part_by_part,
         operands.slice_by_slice, operands._slices, statistics.as_mean_of_parts, statistics.remember_parts,
     )  # fmt: skip
-    add("blocks", "parts of a concatenation kept apart", Concatenation, serves=of_blocks)
+    apart = Field(Concatenation, ("blocks", "block_axis"))
+    add("blocks", "parts of a concatenation kept apart", Concatenation, apart, serves=of_blocks)
     return found
 
 
