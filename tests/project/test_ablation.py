@@ -134,6 +134,27 @@ def test_every_switch_replaces_something_and_gives_it_back(switches, mechanisms)
                 assert not replaced(), mechanism.name
 
 
+class Joined(nn.Module):
+    """Two parts side by side, each a product with weights of local scales of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other, self.out = nn.Linear(16, 8), nn.Linear(16, 8), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.out(torch.cat([self.one(x).relu(), self.other(x).tanh()], dim=-1))
+
+
+@pytest.mark.parametrize("name", ["local_scales", "blocks", "base, fn", "links"])
+def test_what_is_predicted_without_a_field_is_a_state_whose_parts_agree(switches, mechanisms, name):
+    model = Joined()
+    with switches.counting([mechanisms[name]]) as acts:
+        before = signals_of(model, 4, 16)
+    assert acts[name]
+    with switches.off(mechanisms[name]):
+        assert signals_of(model, 4, 16).keys() == before.keys()
+
+
 def test_switches_are_given_back_after_an_error(switches, mechanisms):
     from wellposed.signals.distributions import dependence
     from wellposed.signals.passes import application
