@@ -9,37 +9,62 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from wellposed.signals.structure import bounds, repeated
 
 from ablated_fields import BY_FIELDS
-from switches import Answer, Mechanism, no, none
+from switches import Answer, Entry, Mechanism, no, none
 from wellposed.signals.algebra import (
-    arithmetic,
-    axes,
-    boxes,
-    chance,
-    dispatched,
-    maps,
+    affine,
+    box_filters,
+    causal_queries,
+    effective_dims,
+    elementwise_products,
+    expert_dispatch,
+    finite_width,
+    gram,
+    linear_maps,
+    local_scales,
+    masked_scores,
+    mixtures,
     normalisation,
+    operands,
     pointwise,
     positive,
     products,
     reduction,
-    seen,
-    sizes,
-    skewed,
+    skewed_views,
     statistics,
+    sums,
     tokens,
     unfolding,
     weighted,
 )
-from wellposed.signals.context import arguments, held, joint, totals, twins, weights
-from wellposed.signals.distributions import alignment, blocks, dependence, expansion, views
+from wellposed.signals.algebra import attention_products as attention
+from wellposed.signals.context import arguments
+from wellposed.signals.distributions import alignment, blocks, dependence, grids, means, repeats, tails, views
 from wellposed.signals.distributions.dependence import Dependence
 from wellposed.signals.distributions.spread import NONE
 from wellposed.signals.distributions.state import Marginal
 from wellposed.signals.integration import transport
-from wellposed.signals.passes import forward
+from wellposed.signals.passes import application
+from wellposed.signals.sampling import (
+    constant_folding,
+    drawn_nodes,
+    joint_draws,
+    joint_sources,
+    states_of_draws,
+    totals,
+)
+from wellposed.signals.weights import composite_scales, shared_weights
+from wellposed.structure import bounds, repeated
+
+WAYS = {
+    "_of_maps": "both are linear maps along one atom, by pair of positions",
+    "_of_gaussians": "both are functions of dependent Gaussian tensors, and no weight is met more than once",
+    "_of_positions": "both are single positions of one axis of a tensor",
+    "_of_means": ("both are means, over the same atoms, of functions of one Gaussian tensor, or functions of its mean"),
+    "_of_own_mean": "y is a mean of a function of the tensor that x is a function of",
+}
+"""Ways to find a covariance, as `dependence.WAYS` calls them."""
 
 
 def gives(value: Any) -> Callable[..., Any]:
@@ -63,7 +88,7 @@ def something(answer: Any, neutral: Any) -> bool:
 
 
 def _unjoined(function: Callable[..., Any], graph: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return the joins of no weight at all."""
+    """Return the composites of no weight at all."""
     return function(graph, args[0], (), *args[2:], **kwargs)
 
 
@@ -75,8 +100,8 @@ def _untold(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _unlinked_by_position(function: Callable[..., Any], x: Any, y: Any, p: Any, q: Any) -> Any:
     """Return the links of a product without what known numbers weigh each position by."""
-    slope = arithmetic._slope
-    return arithmetic._links([(x, p, slope(q.mean, p.var)), (y, q, slope(p.mean, q.var))])
+    slope = elementwise_products._slope
+    return operands.links_of([(x, p, slope(q.mean, p.var)), (y, q, slope(p.mean, q.var))])
 
 
 def _strangers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -87,11 +112,12 @@ def _strangers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def _rules() -> dict[str, Mechanism]:
     found: dict[str, Mechanism] = {}
 
-    def add(name: str, what: str, *parts: Answer, serves: tuple[Any, ...] = ()) -> None:
+    def add(name: str, what: str, *parts: Answer | Entry, serves: tuple[Any, ...] = ()) -> None:
         found[name] = Mechanism(name, what, parts, serves)
 
-    drawing = Answer(joint, "draw_together", no), Answer(joint, "can_run", no)
-    add("drawing together", "operators run on draws of all that enters them", *drawing, serves=(joint,))
+    drawing = Answer(joint_draws, "draw_together", no), Answer(joint_sources, "can_run", no)
+    of_draws = drawn_nodes, joint_sources, joint_draws, states_of_draws
+    add("drawing together", "operators run on draws of all that enters them", *drawing, serves=of_draws)
     for name, what in {
         "_chooses": "choices (maxima, sorting, scans) run on draws",
         "_goes_along": "what is made of results that were drawn, run on draws",
@@ -102,107 +128,137 @@ def _rules() -> dict[str, Mechanism]:
         "_is_decay": "scans with decays run on draws",
         "_is_running_extreme": "running maxima run on draws",
     }.items():
-        add(f"draws: {name}", what, Answer(joint, name, no))
+        add(f"draws: {name}", what, Answer(drawn_nodes, name, no))
     add("totals: heavy", "heavy tails that draws show", Answer(totals.Totals, "heavy", no))
-    add("heavy tails", "the tag of what has heavy tails", Answer(forward, "_with_tails", argument(3)))
+    add("heavy tails", "the tag of what has heavy tails", Answer(application, "_with_tails", argument(3)))
 
-    add("held", "constant folding of what is made of parameters alone", Answer(held, "held", none), serves=(held,))
-    drawn = Answer(held, "_meets_itself", no), Answer(held, "_is_sampled", no)
+    folding = Answer(constant_folding, "held", none)
+    add("held", "constant folding of what is made of parameters alone", folding, serves=(constant_folding,))
+    drawn = Answer(constant_folding, "_meets_itself", no), Answer(constant_folding, "_is_sampled", no)
     add("held: drawn", "one draw of what parameters that a plan draws make", *drawn)
     again = Answer(repeated, "repeated", gives(frozenset()), something)
-    add("twins", "a weight that is met more than once", again, serves=(twins, repeated))
-    joins = Answer(weights, "Joined", _unjoined, lambda answer, _: bool(answer.joins))
-    add("joined", "scales of weights that several parameters make", joins, serves=(weights.Joined,))
+    add("twins", "a weight that is met more than once", again, serves=(shared_weights, repeated))
+    joins = Answer(composite_scales, "CompositeScales", _unjoined, lambda answer, _: bool(answer.composites))
+    add("joined", "scales of weights that several parameters make", joins, serves=(composite_scales,))
     add("tables: rows", "likeness of the rows of known tables", Answer(arguments, "_as_table", argument(0)))
     add("tables: axes", "likeness along the axes of constants", Answer(arguments, "_with_correlations", argument(0)))
 
     between = Answer(Dependence, "between", none)
-    add("dependence", "covariances between tensors altogether", between, serves=(dependence,))
+    of_links = dependence, grids, means, repeats
+    add("dependence", "covariances between tensors altogether", between, serves=of_links)
     nothing: Callable[..., Any] = lambda *_, **__: iter(())  # noqa: E731
     for name, neutral, acts, what in (
-        ("_of_maps", none, None, "covariance of maps of dependent tensors, pair by pair"),
         ("_is_of_times", no, None, "times of a loop followed back"),
         ("_is_sum_of", no, None, "sums whose parts come from one tensor"),
-        ("_of_gaussians", none, None, "functions of Gaussian tensors by their expansions"),
         ("_of_products", gives([]), something, "products of jointly Gaussian factors"),
         ("_across", nothing, always, "tensors on other grids than their parents"),
     ):
         add(f"covariance: {name}", what, Answer(Dependence, name, neutral, *([acts] if acts else [])))
-    for name, neutral, what in (
-        ("_of_positions", none, "two positions of an axis"),
-        ("_of_means", none, "means of functions of one tensor"),
-        ("_of_own_mean", none, "a tensor with its own mean"),
-        ("_to_blocks", gives(()), "means over parts of an axis that a view has cut"),
+    of_means = means.of_means, means._of_two_means
+    for name, finder, serves, what in (
+        ("_of_maps", Dependence._of_maps, (), "covariance of maps of dependent tensors, pair by pair"),
+        ("_of_gaussians", Dependence._of_gaussians, (), "functions of Gaussian tensors by their expansions"),
+        ("_of_positions", grids.of_positions, (), "two positions of an axis"),
+        ("_of_means", means.of_means, of_means, "means of functions of one tensor"),
+        ("_of_own_mean", means.of_own_mean, (), "a tensor with its own mean"),
     ):
-        add(f"covariance: {name}", what, Answer(dependence, name, neutral))
+        add(f"covariance: {name}", what, Entry(dependence, "WAYS", WAYS[name]), serves=(finder, *serves))
+    cut = Answer(means, "_to_blocks", gives(()), something)
+    add("covariance: _to_blocks", "means over parts of an axis that a view has cut", cut)
 
-    for name, what in {
-        "_cross": "covariance of the operands of sums and products",
-        "fused": "two functions of one tensor as one function",
-        "_each_part": "concatenations operated on part by part",
-        "_by_parts": "stacks of tensors operated on part by part",
-        "_known_difference": "differences that a maximum has told",
-        "_shifted": "local scales under known shifts",
-        "_factor_times_statistic": "products divided by a statistic of one factor",
-        "within": "masks followed by position",
-        "function_within": "functions of masked scores",
-        "reciprocal_of": "reciprocals by their second order",
-    }.items():
-        add(f"arithmetic: {name}", what, Answer(arithmetic, name, none))
-    add("arithmetic: is_shut_out", "masks that a softmax has met already", Answer(arithmetic, "is_shut_out", no))
+    for name, owner, function, what in (
+        ("_cross", operands, "cross_covariance", "covariance of the operands of sums and products"),
+        ("fused", operands, "fused", "two functions of one tensor as one function"),
+        ("_each_part", operands, "part_by_part", "concatenations operated on part by part"),
+        ("_by_parts", operands, "slice_by_slice", "stacks of tensors operated on part by part"),
+        ("_shifted", sums, "_marginal_beside_known", "local scales under known shifts"),
+        ("within", mixtures, "within", "masks followed by position"),
+        ("function_within", mixtures, "function_within", "functions of masked scores"),
+        ("reciprocal_of", affine, "reciprocal_of", "reciprocals by their second order"),
+    ):
+        add(f"arithmetic: {name}", what, Answer(owner, function, none))
+    told = Entry(sums, "SUMS", "a maximum less an operand")
+    add("arithmetic: _known_difference", "differences that a maximum has told", told, serves=(sums._less_an_operand,))
+    by_statistic = (
+        Entry(elementwise_products, "PRODUCTS", "a product and a factor's statistic"),
+        Answer(elementwise_products, "_factor_times_statistic", none),
+    )
+    add("arithmetic: _factor_times_statistic", "products divided by a statistic of one factor", *by_statistic)
+    shut = Answer(masked_scores, "is_shut_out", no)
+    add("arithmetic: is_shut_out", "masks that a softmax has met already", shut)
     taps = Answer(
-        arithmetic, "_links_of_product", _unlinked_by_position, lambda answer, _: any(link.taps for link in answer)
+        elementwise_products,
+        "_links_of_product",
+        _unlinked_by_position,
+        lambda answer, _: any(link.taps for link in answer),
     )
     add("arithmetic: links by position", "known numbers that weigh each position", taps)
-    repeats = Answer(
+    one_by_one = Answer(
         alignment,
         "without_repeats",
         lambda f, x, y: (x, y),
         lambda new, old: any(map(lambda a, b: a is not b, new, old)),
     )
-    add("arithmetic: repeats", "axes that repeat what another tensor has one by one", repeats)
-    add("statistics: times", "tensors times their own statistics", Answer(statistics, "times_statistic", none))
-    add("statistics: plus", "tensors less their own means", Answer(statistics, "plus_statistic", none))
+    add("arithmetic: repeats", "axes that repeat what another tensor has one by one", one_by_one)
+    times = (
+        Entry(elementwise_products, "PRODUCTS", "a tensor and its statistic"),
+        Answer(statistics, "times_statistic", none),
+    )
+    add("statistics: times", "tensors times their own statistics", *times)
+    less = Entry(sums, "SUMS", "a tensor less its mean")
+    add("statistics: plus", "tensors less their own means", less, serves=(statistics.plus_statistic,))
     add("statistics: jointly", "functions of two statistics", Answer(statistics, "jointly", none))
     add("statistics: of parts", "statistics of concatenations", Answer(statistics, "as_mean_of_parts", argument(3)))
-    add("maps: difference", "differences of maps of one tensor", Answer(maps, "difference", none))
-    add("maps: of_pairs", "a running sum at two times", Answer(maps, "of_pairs", none), serves=(maps._of_two_pairs,))
-    add("maps: times_known", "maps times known numbers by position", Answer(maps, "times_known", none))
-    add("maps: of one sign", "sums of what never crosses 0", Answer(maps, "_of_total", none))
-    whole = Answer(boxes, "_cut_box", lambda f, k, dims, steps, cap, _: boxes.box(k, dims, steps, cap), always)
-    add("boxes: border", "windows that the border cuts", whole, serves=(boxes._cut_pair_table,))
+    of_one = Entry(sums, "SUMS", "maps of one tensor")
+    add("maps: difference", "differences of maps of one tensor", of_one, serves=(linear_maps.sum_of_maps,))
+    two_times = Entry(sums, "SUMS", "differences of one running sum")
+    crossed = linear_maps.differences_of_running_sum, linear_maps._crossed, linear_maps._of_two_pairs
+    add("maps: of_pairs", "a running sum at two times", two_times, serves=crossed)
+    by_known = Entry(elementwise_products, "PRODUCTS", "a map and known numbers")
+    add("maps: times_known", "maps times known numbers by position", by_known, serves=(linear_maps.times_known,))
+    add("maps: of one sign", "sums of what never crosses 0", Answer(linear_maps, "_of_total", none))
+    box = box_filters.box
+    whole = Answer(box_filters, "_cut_box", lambda f, k, dims, steps, cap, _: box(k, dims, steps, cap), always)
+    add("boxes: border", "windows that the border cuts", whole, serves=(box_filters._cut_pair_table,))
     add(
         "boxes: links",
         "what windows have in common with their tensor",
-        Answer(boxes, "window_links", gives(()), something),
+        Answer(box_filters, "window_links", gives(()), something),
     )
 
-    add("chance: products", "what products have in common by chance", Answer(chance, "alike_by_chance", none))
-    add("chance: turned", "rotary positions that turn features", Answer(chance, "_turned", none))
+    in_common = Answer(finite_width, "finite_width_covariance", none)
+    add("chance: products", "what products have in common by chance", in_common)
+    add("chance: turned", "rotary positions that turn features", Answer(finite_width, "_turned", none))
     add(
         "chance: functions",
         "what functions make of filters' variances",
         Answer(pointwise, "_by_chance", gives([]), something),
     )
-    one_size = Answer(axes, "alike_of_one_size", lambda f, call, x: x.alike)
-    add("chance: one size", "likeness after norms, by the axes of terms", one_size, serves=(axes,))
-    add("chance: together", "factors made of the same tokens", Answer(products, "_alike_together", none))
+    one_size = Answer(effective_dims, "finite_width_after_norm", lambda f, call, x: x.finite_width_correlation)
+    add("chance: one size", "likeness after norms, by the axes of terms", one_size, serves=(effective_dims,))
+    add("chance: together", "factors made of the same tokens", Answer(products, "_finite_width_term", none))
     add("chance: windows", "neighbours that overlap", Answer(weighted, "overlapping", lambda f, call: set(), something))
-    steady, kernel = gives(sizes.STEADY), lambda answer, _: bool(answer.kernel.size)
+    steady, kernel = gives(local_scales.EVEN_SIZES), lambda answer, _: bool(answer.kernel.size)
     for name, title, what in (
         ("weighted_sizes", "weighted", "sizes of what a weight makes"),
         ("sizes_of_sum", "sums", "sizes of sums"),
         ("sizes_of_filters", "filters", "sizes after norms per channel"),
         ("sizes_after_attention", "attention", "sizes of the results of attention"),
     ):
-        add(f"sizes: {title}", what, Answer(sizes, name, steady, kernel))
+        add(f"sizes: {title}", what, Answer(local_scales, name, steady, kernel))
     of_product = Answer(
-        sizes, "sizes_of_product", gives((sizes.STEADY, np.zeros(()))), lambda answer, _: bool(answer[0].kernel.size)
+        local_scales,
+        "sizes_of_product",
+        gives((local_scales.EVEN_SIZES, np.zeros(()))),
+        lambda answer, _: bool(answer[0].kernel.size),
     )
     add("sizes: products", "sizes of products", of_product)
-    add("sizes: by factor", "one number times many elements", Answer(sizes, "sizes_by_factor", none))
+    add("sizes: by factor", "one number times many elements", Answer(local_scales, "sizes_by_factor", none))
     picks = Answer(
-        sizes, "sizes_of_picks", lambda f, x, *_, **__: Marginal(x.gauss), lambda answer, _: answer.scales is not None
+        local_scales,
+        "sizes_of_picks",
+        lambda f, x, *_, **__: Marginal(x.gauss),
+        lambda answer, _: answer.local_scales is not None,
     )
     add("sizes: picks", "sizes of picked elements", picks)
     of_parts = Answer(pointwise, "_by_sizes_of_parts", gives([]), something)
@@ -212,7 +268,9 @@ def _rules() -> dict[str, Mechanism]:
     of_sums = transport._of_sum, transport._laid
     add("shape: sums", "transports of sums", Answer(transport, "of_sum", none), serves=of_sums)
     of_products = transport.of_product, transport._of_product
-    products_alone = Answer(arithmetic, "_marginal_of_product", _untold, lambda a, b: a.transport is not b.transport)
+    products_alone = Answer(
+        elementwise_products, "_marginal_of_product", _untold, lambda a, b: a.transport is not b.transport
+    )
     add("shape: products", "transports of products", products_alone, serves=of_products)
     add("shape: mixtures", "transports of mixtures", Answer(transport, "of_mixture", none))
     made = Answer(reduction, "_marginal", lambda f, x, made: made.marginal)
@@ -220,32 +278,35 @@ def _rules() -> dict[str, Mechanism]:
     add("shape: few", "one of few Gaussians divided by their size", Answer(normalisation, "_of_few", none))
     never = Answer(positive, "kept_positive", argument(1))
     add("shape: positive", "what is never negative by its operators", never, serves=(positive,))
-    add("shape: tails", "functions cut where no element lies", Answer(expansion, "clip_unseen_tails", argument(0)))
-    add("shape: poles", "functions cut near their poles", Answer(expansion, "without_poles", argument(0)))
+    add("shape: tails", "functions cut where no element lies", Answer(tails, "clip_unseen_tails", argument(0)))
+    add("shape: poles", "functions cut near their poles", Answer(tails, "without_poles", argument(0)))
     ranges = Answer(bounds, "bounds", gives({}), something)
     add("bounds", "between which numbers elements lie by their operators", ranges, serves=(bounds,))
 
     add("blocks: laid out", "parts that differ, by position", Answer(blocks, "laid_out", lambda f, x: views.pooled(x)))
     add("blocks: times", "times side by side, each with each", Answer(blocks, "_covariance_of_each", none))
     add("blocks: by pair", "parts whose pairs are told apart", Answer(blocks, "_covariance_by_pair", none))
-    add("skewed", "views whose axes end inside others", Answer(skewed, "skewed", none), serves=(skewed,))
+    inside = Answer(skewed_views, "skewed", none)
+    add("skewed", "views whose axes end inside others", inside, serves=(skewed_views,))
     add("unfolded", "overlapping windows as columns", Answer(unfolding, "unfolded", none), serves=(unfolding,))
-    add("dispatched", "rows that experts put back", Answer(dispatched, "put_back", argument(4)), serves=(dispatched,))
-    add("products: together", "a tensor times its own transpose", Answer(products, "_together", none))
-    add("products: by position", "products whose variance differs by position", Answer(products, "_by_position", none))
-    tilted = products._tilt, products._softened, tokens
-    add(
-        "attention: tilt",
-        "values that favour the query",
-        Answer(products, "tilt", gives(0.0), something),
-        serves=tilted,
-    )
-    add("attention: flat", "queries that see keys of their own", Answer(seen, "flat_weights", none), serves=(seen,))
+    back = Answer(expert_dispatch, "put_back", argument(4))
+    add("dispatched", "rows that experts put back", back, serves=(expert_dispatch,))
+    add("products: together", "a tensor times its own transpose", Answer(gram, "gram_terms", none), serves=(gram,))
+    by_position = Answer(products, "_moments_by_position", none)
+    add("products: by position", "products whose variance differs by position", by_position)
+    tilted = attention.tilt_kernel, attention._softened, tokens
+    tilt = Answer(attention, "tilt", gives(0.0), something)
+    add("attention: tilt", "values that favour the query", tilt, serves=tilted)
+    flat = Answer(causal_queries, "flat_weights", none)
+    add("attention: flat", "queries that see keys of their own", flat, serves=(causal_queries,))
     alike = Answer(tokens, "tokens_of", _strangers, lambda answer, _: bool(answer.alike.amounts.size))
     add("attention: tokens", "likeness by chance of keys and values of the same tokens", alike, serves=(tokens,))
     return found
 
 
 MECHANISMS = BY_FIELDS | _rules()
-AT_ONCE = ("alike", "even", "scales", "sizes_by", "excess", "margin", "padded", "chance, left", "running", "beyond")
+AT_ONCE = (
+    "finite_width_correlation", "equal_norm_inverse_dim", "local_scales", "local_scale_sources",
+    "channel_norm_correction", "margin", "padded", "inverse_dims, residual_dims", "linear_map", "beyond",
+)  # fmt: skip
 """Mechanisms of eleven fields that are also switched off together."""

@@ -6,47 +6,66 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from wellposed.signals.structure import patches
 
 from switches import Answer, Field, Mechanism
 from wellposed.signals.algebra import (
-    arithmetic,
-    axes,
-    chance,
-    maps,
+    affine,
+    effective_dims,
+    elementwise_products,
+    finite_width,
+    linear_maps,
+    local_scales,
+    masked_scores,
+    mixtures,
     normalisation,
+    operands,
     pointwise,
     products,
     reduction,
-    sizes,
     softmax,
     statistics,
+    sums,
     weighted,
 )
-from wellposed.signals.context import arguments, sampling
-from wellposed.signals.distributions import blocks, dependence, expansion, spread, views
+from wellposed.signals.algebra import attention_products as attention
+from wellposed.signals.context import arguments
+from wellposed.signals.distributions import (
+    blocks,
+    dependence,
+    fluctuations,
+    grids,
+    marginals,
+    means,
+    parts,
+    repeats,
+    spread,
+    views,
+)
+from wellposed.signals.distributions import mixtures as scale_mixtures
+from wellposed.signals.distributions.attention import Logits, Softmax
 from wellposed.signals.distributions.dependence import Dependence
+from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import Spread
 from wellposed.signals.distributions.state import (
     Ancestry,
     Attention,
     Concatenation,
     Filters,
+    LinearMap,
     Link,
     Marginal,
-    Moments,
     Padded,
-    Running,
     Scaled,
-    Softmax,
     Standardised,
     State,
     Statistic,
 )
 from wellposed.signals.integration import kernels, margins, quadratic, taps, transport
-from wellposed.signals.passes import forward
-from wellposed.signals.rules.contraction import convolution
+from wellposed.signals.passes import application
+from wellposed.signals.rules.contraction import filters
 from wellposed.signals.rules.pooling import maximum
+from wellposed.signals.sampling import samples
+from wellposed.structure import patches
 
 
 def _by_displacement(corr: Any) -> Any:
@@ -69,7 +88,7 @@ def _unpicked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def _gaussian(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return the law of logits as if they were Gaussian alike for all queries."""
     law = function(*args, **kwargs)
-    return softmax.Logits(law.variance, part=law.part, tokens=law.tokens)
+    return Logits(law.variance, part=law.part, tokens=law.tokens)
 
 
 def _acts(answer: Any, neutral: Any) -> bool:
@@ -81,69 +100,78 @@ def _fields() -> dict[str, Mechanism]:
 
     def add(name: str, what: str, part: type, *more: Answer | Field, serves: tuple[Any, ...] = ()) -> None:
         names = tuple(name.partition(": ")[2].split(", ")) if ": " in name else tuple(name.split(", "))
-        parts: tuple[Answer | Field, ...] = more or (Field(part, names),)
-        found[name] = Mechanism(name, what, parts, serves)
+        switched: tuple[Answer | Field, ...] = more or (Field(part, names),)
+        found[name] = Mechanism(name, what, switched, serves)
 
     of_alike = (
-        chance, axes, patches, weighted.Likeness, weighted.chance_likeness, weighted.features_of,
-        weighted.overlapping, products._alike_together, products.alike_after_attention,
+        finite_width, effective_dims, patches, weighted.FiniteWidth, weighted.finite_width_of_sum, weighted._inherited,
+        weighted.features_of, weighted.overlapping, products._finite_width_term,
+        attention.finite_width_correlation_after_attention,
     )  # fmt: skip
-    add("alike", "chance likeness of two positions of one draw", Moments, serves=of_alike)
-    add("even", "features that a norm has given one size", Moments)
+    likeness = "chance likeness of two positions of one draw"
+    add("finite_width_correlation", likeness, Moments, serves=of_alike)
+    add("equal_norm_inverse_dim", "features that a norm has given one size", Moments)
     pairs = Field(Moments, ("corr",), _by_displacement)
     add("pairs", "correlations by pair of positions, in place of by displacement", Moments, pairs)
 
     add("gauss", "whether an element is known to be Gaussian", Marginal)
-    add("base, fn", "the Gaussian tensor that a tensor is a function of", Marginal, serves=(arithmetic.fused,))
-    shapes = transport, reduction._marginal, maps._of_total
+    add("base, fn", "the Gaussian tensor that a tensor is a function of", Marginal, serves=(operands.fused,))
+    shapes = transport, reduction._marginal, linear_maps._of_total
     add("transport", "the shape of what is no Gaussian", Marginal, serves=shapes)
     of_scales = (
-        sizes, expansion.expand_mixture, expansion.Mixture, expansion._mixed, expansion._at_scales,
-        expansion.gamma_nodes, expansion._usual_scales, expansion.scales_of_squares, expansion._of_mixture,
-        pointwise._correlation_of_mixture, pointwise._by_sizes_of_parts, convolution._local_scales,
-        reduction._by_shared_scale, sampling._local_scale, sampling._size_of_filters, sampling._gamma,
+        local_scales, scale_mixtures, marginals._of_mixture, pointwise._mixture, pointwise._local_scales_of_mixture,
+        pointwise._correlation_of_mixture, pointwise._by_sizes_of_parts, filters._local_scales,
+        reduction._by_shared_scale, samples._local_scale, samples._two_factors, samples._size_of_filters,
+        samples._gamma,
     )  # fmt: skip
-    add("scales", "local scales that elements share", Marginal, serves=of_scales)
-    add("sizes_by", "what local scales vary with", Marginal)
+    shared = Field(Marginal, ("local_scales", "local_scale_sources"))  # sources of no scale are refused
+    add("local_scales", "local scales that elements share", Marginal, shared, serves=of_scales)
+    add("local_scale_sources", "what local scales vary with", Marginal)
 
-    of_excess = quadratic.excess, convolution._uneven_filters, normalisation._with_excess
-    add("excess", "what a norm adds to the correlation of filters", Filters, serves=of_excess)
+    of_excess = quadratic.excess, filters._uneven_filters, normalisation._with_excess
+    added = "what a norm adds to the correlation of filters"
+    add("channel_norm_correction", added, Filters, serves=of_excess)
     add("margin", "how padding sets the border apart from the mean", Filters, serves=(margins,))
     add("padded", "the tensor inside of padding", Filters, serves=(Padded, maximum._is_ignored))
     of_patches = quadratic.likeness_left, pointwise._by_chance
-    add("chance, left", "likeness of two patches under one filter by chance", Filters, serves=of_patches)
-    add("left", "the part of that which a norm leaves", Filters)
+    by_chance = "likeness of two patches under one filter by chance"
+    add("inverse_dims, residual_dims", by_chance, Filters, serves=of_patches)
+    add("residual_dims", "the part of that which a norm leaves", Filters)
 
-    add("links", "linear dependence on earlier tensors", Ancestry, serves=(Link, Scaled, taps, dependence))
-    add("lever", "the parameter that scales a tensor linearly", Ancestry)
+    of_links = Link, Scaled, taps, dependence, grids, means, repeats
+    add("links", "linear dependence on earlier tensors", Ancestry, serves=of_links)
+    add("scale_parameter", "the parameter that scales a tensor linearly", Ancestry)
     of_statistics = statistics, Statistic, Standardised, normalisation.standardised
     told = "norms that a model writes out: tensors divided by their own statistics"
     add("statistic, standardised", told, Ancestry, serves=of_statistics)
-    of_running = (
-        Running, maps.difference, maps.of_pairs, maps._of_two_pairs, maps.times_known, maps._as_it_is,
-        maps._without_positions, Dependence._of_maps, dependence._of_positions, Dependence._is_of_times,
+    of_maps = (
+        LinearMap, linear_maps.sum_of_maps, linear_maps.differences_of_running_sum, linear_maps._crossed,
+        linear_maps._of_one_tensor, linear_maps._of_two_pairs, linear_maps.times_known, linear_maps._as_it_is,
+        linear_maps._as_one_map, linear_maps._without_positions, Dependence._of_maps, grids.of_positions,
+        Dependence._is_of_times,
     )  # fmt: skip
-    add("running", "linear maps along an axis, as running sums", Ancestry, serves=of_running)
-    add("beyond", "the larger of two tensors less each", Ancestry, serves=(arithmetic._known_difference,))
-    add("product", "the factors of a product by groups", Ancestry, serves=(arithmetic._factor_times_statistic,))
-    add("whole", "the tensor one atom of which a view has cut", Ancestry, serves=(dependence._to_blocks,))
+    add("linear_map", "linear maps along an axis, as running sums", Ancestry, serves=of_maps)
+    add("beyond", "the larger of two tensors less each", Ancestry, serves=(sums._less_an_operand,))
+    by_group = (elementwise_products._factor_times_statistic,)
+    add("factors", "the factors of a product by groups", Ancestry, serves=by_group)
+    add("whole", "the tensor one atom of which a view has cut", Ancestry, serves=(means._to_blocks,))
 
     add("inherited", "spread that comes from draws before the last", Spread)
     add("own", "spread that comes from the last draw", Spread)
-    of_drift = Spread.beside, expansion.carried_spread
+    of_drift = Spread.beside, fluctuations.carried_spread
     add("drift", "mean logarithm less the logarithm of the mean", Spread, serves=of_drift)
     of_spread = (
-        Spread, spread.mean_spread, arithmetic._spread_of_sum, arithmetic._spread_of_product,
-        arithmetic._shifted_spread, pointwise._spread, pointwise._own, expansion.carried_spread,
-        expansion.fluctuation, expansion.gaussian_fluctuation, expansion.own_chance,
-        expansion.with_own_fluctuation, blocks.spread_of_parts, sizes.average_of_sizes,
+        Spread, spread.mean_spread, sums._spread_of_sum, elementwise_products._spread_of_product,
+        affine._shifted_spread, pointwise._spread, pointwise._own, fluctuations.carried_spread,
+        fluctuations.fluctuation, fluctuations.gaussian_fluctuation, fluctuations.own_chance,
+        fluctuations.with_own_fluctuation, blocks.spread_of_parts, local_scales.average_of_sizes,
     )  # fmt: skip
     add("spread", "the predicted spread altogether", State, serves=of_spread)
 
     of_masks = (
-        arithmetic.masked, arithmetic.shut_out, arithmetic.is_shut_out, arithmetic.function_within,
-        views.with_scores, views._mask_in, sampling._masked, sampling.outside, arguments.is_mask,
-        arguments.is_masked, arguments._masked, arguments._mask,
+        masked_scores, mixtures.function_within, sums._with_mask, sums._of_masked_scores, views.with_scores,
+        views._mask_in, samples._masked, samples.outside, arguments.is_mask, arguments.is_masked, arguments._masked,
+        arguments._mask,
     )  # fmt: skip
     add("mask, scores", "scores under a mask", Attention, serves=of_masks)
     of_law = (
@@ -152,7 +180,10 @@ def _fields() -> dict[str, Mechanism]:
     add("logits", "the law of products of signals beside their variance", Attention, serves=(softmax.summed, *of_law))
     law = Answer(softmax, "law_of", _gaussian, lambda answer, neutral: answer != neutral)
     add("law", "logits that are not Gaussian alike for all queries", Attention, law, serves=of_law)
-    of_softmax = Softmax, products._tilt, products._softened, products._with_sizes, products._of_seen
+    of_softmax = (
+        Softmax, attention.tilt_kernel, attention._over_heads, attention._softened, attention.with_sizes,
+        attention.of_seen_keys,
+    )  # fmt: skip
     add("softmax", "what is known of the weights of a softmax", Attention, serves=of_softmax)
     zero: Callable[[Any], Any] = lambda _: 0.0  # noqa: E731
     pulled = Field(Softmax, ("pull",), zero), Answer(softmax, "interpolated", _unpulled, _acts)
@@ -161,11 +192,12 @@ def _fields() -> dict[str, Mechanism]:
     add("softmax: picked", "large keys, of large values, that get larger weights", Softmax, *larger)
 
     of_blocks = (
-        blocks._part_of_blocks, blocks.depend, blocks._mixed, blocks._parts, blocks.laid_out, views._reshape_blocks,
-        views._is_stack, forward._blockwise, forward._by_blocks, forward._memo_key, arithmetic._each_part,
-        arithmetic._by_parts, arithmetic._slices, statistics.as_mean_of_parts, statistics.remember_parts,
+        parts._part_of_blocks, blocks.depend, blocks._mixed, blocks._parts, blocks.laid_out, views._reshape_blocks,
+        views._is_stack, application._blockwise, application._by_blocks, application._memo_key, operands.part_by_part,
+        operands.slice_by_slice, operands._slices, statistics.as_mean_of_parts, statistics.remember_parts,
     )  # fmt: skip
-    add("blocks", "parts of a concatenation kept apart", Concatenation, serves=of_blocks)
+    apart = Field(Concatenation, ("blocks", "block_axis"))
+    add("blocks", "parts of a concatenation kept apart", Concatenation, apart, serves=of_blocks)
     return found
 
 

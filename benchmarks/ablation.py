@@ -33,7 +33,8 @@ from judging import Account, Case, arguments, failures, rows_of, statistics
 from nets.everything import Entry, entries, every
 from switches import Mechanism, counting, load_all, off
 from wellposed.checks import log2_ratio
-from wellposed.checks.verdict import Verdict, compare
+from wellposed.checks.matching import compare
+from wellposed.checks.verdict import Verdict
 from wellposed.signals import Signals
 
 STEPS = {"language": 24, "outsiders": 16, "accuracy": 2}
@@ -51,7 +52,7 @@ TOGETHER, INDEPENDENT = "eleven at once", "independent"
 RESAMPLES = 200
 TELLING = 0.01
 """Octaves from which on a change may move a plan by 2 %, which takes 0.057 octaves of a second moment."""
-PLANNING = ("lever", "joined", "held", "held: drawn", "twins")
+PLANNING = ("scale_parameter", "joined", "held", "held: drawn", "twins")
 """Mechanisms that planning meets though propagation under a plan does not."""
 
 

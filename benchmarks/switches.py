@@ -21,21 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import wellposed.signals
-from wellposed.signals.distributions.spread import Sources, Spread
-from wellposed.signals.distributions.state import (
-    Ancestry,
-    Attention,
-    Concatenation,
-    Filters,
-    Layout,
-    Marginal,
-    Moments,
-    Softmax,
-    State,
-)
+from wellposed.signals.distributions.attention import Softmax
+from wellposed.signals.distributions.spread import Sources
+from wellposed.signals.distributions.state import PARTS, State
 
 ROOT = Path(wellposed.signals.__file__).parent
-PARTS = (Layout, Moments, Marginal, Filters, Ancestry, Spread, Attention, Softmax, Concatenation)
 
 
 @dataclass(frozen=True)
@@ -128,12 +118,73 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Entry:
+    """An entry of an ordered table of recognisers; switched off, it is not in the table.
+
+    Attributes:
+        owner: the module.
+        table: the table's name.
+        name: the entry's: its first field.
+    """
+
+    owner: Any
+    table: str
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.name not in (entry[0] for entry in getattr(self.owner, self.table)):
+            raise ValueError(f"{self.owner.__name__}.{self.table} has no entry {self.name!r}")
+
+    @contextmanager
+    def replaced(self, count: Callable[[], None] | None) -> Iterator[None]:
+        """Take the entry out of the table, or count what it recognises."""
+        before = getattr(self.owner, self.table)
+        others = tuple(entry for entry in before if entry[0] != self.name)
+        counted = tuple(entry if entry[0] != self.name else _counted(entry, count) for entry in before)
+        with ExitStack() as stack:
+            for module, name in _names_of(self.owner, self.table):
+                stack.enter_context(_attribute(module, name, others if count is None else counted))
+            yield
+
+    def lines(self) -> set[tuple[str, int]]:
+        """Return the lines of the entry."""
+        file = inspect.getsourcefile(self.owner)
+        assert file is not None
+        return {
+            (file, line)
+            for node in ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call) and node.args and _is_word(node.args[0], self.name)
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+
+
+def _is_word(node: ast.expr, word: str) -> bool:
+    return isinstance(node, ast.Constant) and node.value == word
+
+
+def _counted(entry: Any, count: Callable[[], None] | None) -> Any:
+    """Return an entry of a table that counts what it recognises."""
+    if count is None:
+        return entry
+    ((field, recognise),) = [(name, value) for name, value in entry._asdict().items() if callable(value)]
+
+    @wraps(recognise)
+    def counting_it(*args: Any, **kwargs: Any) -> Any:
+        answer = recognise(*args, **kwargs)
+        if answer is not None:
+            count()
+        return answer
+
+    return entry._replace(**{field: counting_it})
+
+
+@dataclass(frozen=True)
 class Mechanism:
     """A mechanism: what it is, what is switched off with it, and functions, classes and modules that only serve it."""
 
     name: str
     what: str
-    parts: tuple[Field | Answer, ...]
+    parts: tuple[Field | Answer | Entry, ...]
     serves: tuple[Any, ...] = ()
 
     def lines(self) -> int:
@@ -220,6 +271,7 @@ def _lines_of(item: Any) -> set[tuple[str, int]]:
     return {(file, line) for line in range(first, first + len(lines))} & _code(file)
 
 
+@cache
 def _code(file: str) -> set[tuple[str, int]]:
     """Return the lines of a file that hold code: no blank ones, comments or docstrings."""
     text = Path(file).read_text(encoding="utf-8")
@@ -239,7 +291,7 @@ _MENTIONS: dict[str, set[tuple[str, int]]] = {}
 def _mentions() -> dict[str, set[tuple[str, int]]]:
     """Return by field of a state the lines that read it (``x.field``) or write it (``field=...``, its declaration)."""
     if not _MENTIONS:
-        names = {item.name for part in (*PARTS, State) for item in fields(part)}
+        names = {item.name for part in (*PARTS.values(), Softmax, State) for item in fields(part)}
         for path in sorted(ROOT.rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if (name := _mentioned(node)) in names:
@@ -253,7 +305,7 @@ def _mentioned(node: ast.AST) -> str:
     """
     if isinstance(node, ast.Attribute):
         holder = node.value.id if isinstance(node.value, ast.Name) else ""
-        return "" if holder in ("self", "product", "use", "call", "run") else node.attr
+        return "" if holder in ("self", "product", "use", "call", "run", "composite", "dependence") else node.attr
     if isinstance(node, ast.keyword):
         return node.arg or ""
     return node.target.id if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) else ""

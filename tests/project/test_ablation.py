@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 import wellposed as wp
-from wellposed.signals.distributions.state import Filters, Marginal, known
+from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.state import Filters, Marginal
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -74,7 +75,9 @@ def test_a_mechanism_that_never_acts_changes_nothing_when_it_is_off(switches, me
     with switches.counting(list(mechanisms.values())) as acts:
         before = signals_of(model, 4, 16)
     silent = [mechanism for mechanism in mechanisms.values() if not acts[mechanism.name]]
-    assert {"excess", "padded", "running", "dispatched", "mask, scores"} < {one.name for one in silent}
+    assert {"channel_norm_correction", "padded", "linear_map", "dispatched", "mask, scores"} < {
+        one.name for one in silent
+    }
     assert acts["base, fn"]
     assert acts["own"]
     with switches.off(*silent):
@@ -82,31 +85,94 @@ def test_a_mechanism_that_never_acts_changes_nothing_when_it_is_off(switches, me
 
 
 def test_fields_keep_their_defaults_only_while_a_block_runs(switches, mechanisms):
-    kernel = known(np.ones(1))
-    with switches.off(mechanisms["scales"], mechanisms["excess"]):
-        marginal, filters = Marginal(True, scales=kernel), Filters(excess=kernel, margin=kernel)
-        assert marginal.scales is None
-        assert filters.excess is None
+    kernel = Lazy.of(np.ones(1))
+    with switches.off(mechanisms["local_scales"], mechanisms["channel_norm_correction"]):
+        marginal = Marginal(True, local_scales=kernel)
+        filters = Filters(channel_norm_correction=kernel, margin=kernel)
+        assert marginal.local_scales is None
+        assert filters.channel_norm_correction is None
         assert marginal.gauss
         assert filters.margin is kernel
-    assert Marginal(scales=kernel).scales is kernel
+    assert Marginal(local_scales=kernel).local_scales is kernel
+
+
+def test_an_entry_of_a_table_is_missing_only_while_it_is_off_and_the_others_keep_their_order(switches, mechanisms):
+    from wellposed.signals.algebra import sums
+
+    before = sums.SUMS
+    names = [entry.name for entry in before]
+    with switches.off(mechanisms["statistics: plus"], mechanisms["maps: difference"]):
+        without = [entry.name for entry in sums.SUMS]
+    assert without == [name for name in names if name not in ("a tensor less its mean", "maps of one tensor")]
+    assert sums.SUMS is before
+    with pytest.raises(ValueError, match="SUMS has no entry"):
+        switches.Entry(sums, "SUMS", "nothing")
+
+
+def held_by_the_package():
+    """Return every name of every module of the package, and of its classes: who has it, and what it stands for."""
+    found = []
+    for known, module in list(sys.modules.items()):
+        if known.split(".")[0] == "wellposed":
+            own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == known]
+            found += [(holder, name, value) for holder in (module, *own) for name, value in vars(holder).items()]
+    return found
+
+
+def test_every_switch_replaces_something_and_gives_it_back(switches, mechanisms):
+    switches.load_all()
+    before = held_by_the_package()
+
+    def replaced():
+        return [name for holder, name, value in before if vars(holder)[name] is not value]
+
+    for mechanism in mechanisms.values():
+        for part in mechanism.parts:
+            for count in (None, lambda: None):
+                with part.replaced(count):
+                    assert replaced(), mechanism.name
+                assert not replaced(), mechanism.name
+
+
+class Joined(nn.Module):
+    """Two parts side by side, each a product with weights of local scales of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other, self.out = nn.Linear(16, 8), nn.Linear(16, 8), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.out(torch.cat([self.one(x).relu(), self.other(x).tanh()], dim=-1))
+
+
+@pytest.mark.parametrize("name", ["local_scales", "blocks", "base, fn", "links"])
+def test_what_is_predicted_without_a_field_is_a_state_whose_parts_agree(switches, mechanisms, name):
+    model = Joined()
+    with switches.counting([mechanisms[name]]) as acts:
+        before = signals_of(model, 4, 16)
+    assert acts[name]
+    with switches.off(mechanisms[name]):
+        assert signals_of(model, 4, 16).keys() == before.keys()
 
 
 def test_switches_are_given_back_after_an_error(switches, mechanisms):
-    from wellposed.signals.context import held, twins
-    from wellposed.signals.passes import forward
+    from wellposed.signals.distributions import dependence
+    from wellposed.signals.passes import application
+    from wellposed.signals.sampling import constant_folding
 
-    before = (held.held, forward.held, twins.remember, Marginal.__init__)
+    def held():
+        return constant_folding.held, application._with_tails, dependence.WAYS, Marginal.__init__
+
+    before = held()
 
     def fail():
         with switches.off(*mechanisms.values()):
-            assert forward.held is not before[1]
-            assert Marginal.__init__ is not before[3]
+            assert not any(now is then for now, then in zip(held(), before, strict=True))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert (held.held, forward.held, twins.remember, Marginal.__init__) == before
+    assert held() == before
 
 
 def test_every_mechanism_costs_lines_that_hold_code(mechanisms):
