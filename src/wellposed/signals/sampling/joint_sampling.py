@@ -131,10 +131,10 @@ def _shape_of(values: torch.Tensor) -> Transport:
 
 
 def _spread_of(run: Pass, node: Node) -> Spread:
-    """Return the spread of what a node makes, where it has the scale of what it reads: draws have that of one state."""
+    """Return the spread of elements of what a node reads, or of sums of two: draws have that of one state."""
     facts = facts_of(node.op)
-    bounded = facts.function and len(facts.scaled) > 1  # by numbers, which follow nothing
-    if facts.degree != 1.0 or bounded:
+    found = facts.picks in ("index", "order") or facts.pads or facts.joins or facts.segments
+    if not found and len(facts.terms) < 2:
         return STEADY
     if all((known := run.outline(value)) is None or known.spread is STEADY for value in node.inputs):
         return STEADY
