@@ -283,6 +283,7 @@ _linear("diagonal channel_shuffle fft_fftshift fft_ifftshift upsample_nearest1d 
 _linear("broadcast_tensors", "tensors", picks="place")
 _linear("tril triu diag im2col", "self", pads=True)
 _linear("pad constant_pad_nd", "self value", pads=True)
+_are("relu", pads=True)
 _linear("col2im avg_pool1d avg_pool2d avg_pool3d", "self", coefficients="positive")
 _linear("adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d",
         "self", coefficients="mean")

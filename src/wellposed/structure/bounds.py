@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -84,22 +84,26 @@ def _of_sums(graph: Graph, node: Node, found: dict[int, Bounds], read: Sequence[
 
 
 def _monotone(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds:
-    """Return the bounds of a function that never falls, or never rises, by its values at those of what it reads."""
+    """Return the bounds of a function that never falls, or never rises: its own, or else by those of what it reads."""
     facts = facts_of(node.op)
+    own = _between(node, lambda _: ANY)
+    if facts.function and own != ANY and len(facts.scaled) < 2:
+        return own
+    return _between(node, lambda argument: _argument(graph, argument, found))
 
-    def at(end: int) -> float:
-        ends = [
-            torch.tensor(
-                min(max(_argument(graph, a, found)[end], facts.domain.low), facts.domain.high), dtype=torch.float64
-            )
+
+def _between(node: Node, bounds_of: Callable[[Ref], Bounds]) -> Bounds:
+    """Return the values of a monotone function at the bounds of its arguments; `ANY` where it has none there."""
+    domain, ends = facts_of(node.op).domain, []
+    for end in (0, 1):
+        at = [
+            torch.tensor(min(max(bounds_of(a)[end], domain.low), domain.high), dtype=torch.float64)
             if isinstance(a, Ref)
             else a
             for a in node.args
         ]
-        return float(call(node.op, ends, node.kwargs)[0])
-
-    ends = sorted((at(0), at(1)))
-    return ANY if any(map(math.isnan, ends)) else Bounds(*ends)
+        ends.append(float(call(node.op, at, node.kwargs)[0]))
+    return ANY if any(map(math.isnan, ends)) else Bounds(*sorted(ends))
 
 
 def _least(graph: Graph, node: Node) -> float | None:

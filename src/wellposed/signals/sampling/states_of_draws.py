@@ -214,8 +214,8 @@ def _shape_of(values: torch.Tensor) -> Transport:
 def _spread_of(run: Pass, node: Node) -> Spread:
     """Return the spread of a node's results where they have the scale of its operands: draws of states show none."""
     facts = facts_of(node.op)
-    bounded = facts.function and len(facts.scaled) > 1  # by numbers, which follow nothing
-    if facts.degree != 1.0 or bounded:
+    found = facts.picks in ("index", "order") or facts.pads or facts.joins or facts.segments
+    if not found and len(facts.terms) < 2:
         return STEADY
     if all((known := run.outline(value)) is None or known.spread is STEADY for value in node.inputs):
         return STEADY
