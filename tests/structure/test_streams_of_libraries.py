@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.signals.streams_notation import Branch, Case, Part
-from tests.signals.streams_timm import TIMM
-from tests.signals.streams_transformers import TRANSFORMERS
+from tests.structure.streams_notation import Branch, Case, Part
+from tests.structure.streams_timm import TIMM
+from tests.structure.streams_transformers import TRANSFORMERS
 from torch import nn
 
 from wellposed.graphs import trace

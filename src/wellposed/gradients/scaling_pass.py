@@ -87,8 +87,8 @@ class ScalingPass(Interpreter):
         for name, (use, target) in goals.items():
             self._goals[use.node].append((name, use, target))
         self._carried: dict[str, list[int]] = defaultdict(list)
-        for value, scale_parameter in scale_parameters(graph).items():
-            self._carried[centred.get(scale_parameter.parameter, scale_parameter.parameter)].append(value)
+        for value, scaling in scale_parameters(graph).items():
+            self._carried[centred.get(scaling.parameter, scaling.parameter)].append(value)
 
     def run(self) -> bool:
         """Walk the pass; False where it was interrupted (Ctrl-C) before its end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,13 +15,8 @@ from wellposed.graphs.operators import ALIASES
 from wellposed.graphs.operators import overloads as overloads
 from wellposed.signals.signal import Tag
 
-if TYPE_CHECKING:
-    from wellposed.signals.distributions.state import State
-
 Overload = torch._ops.OpOverload
 Overloads = Overload | Iterable[Overload]
-RuleFunction = Callable[..., "State | tuple[State | None, ...] | None"]
-AdjointFunction = Callable[..., Any]
 Function = TypeVar("Function", bound=Callable[..., Any])
 TAGS = ("exact", "approximate", "sampled")
 

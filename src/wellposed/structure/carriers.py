@@ -108,7 +108,7 @@ class _Facts:
 @once
 def _facts(graph: Graph) -> _Facts:
     uses = {use.node: use for use in contractions(graph) if use.kind not in ("recurrent", "embedding")}
-    scaling = {value: scale_parameter.parameter for value, scale_parameter in scale_parameters(graph).items()}
+    scaling = {value: found.parameter for value, found in scale_parameters(graph).items()}
     names = {parameter.value: name for name, parameter in graph.parameters.items()}
     alive = frozenset(range(len(graph.nodes))) - set(graph.dead_nodes)
     return _Facts(parameter_values(graph), scaling, uses, names, alive, frozenset(graph.outputs))

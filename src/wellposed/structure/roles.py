@@ -34,8 +34,7 @@ def roles(
             by_name[name] = role
 
     parameter_of = {
-        value: scale_parameter.parameter
-        for value, scale_parameter in (scale_parameters(graph) if scaling is None else scaling).items()
+        value: found.parameter for value, found in (scale_parameters(graph) if scaling is None else scaling).items()
     }
     for contraction in contractions(graph) if known is None else known:
         offer(contraction.bias, "bias")

@@ -14,15 +14,13 @@ from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import of_matrix, picks
-from wellposed.signals.integration.transport import SKEWED, of_mean_of_squares
+from wellposed.signals.integration.transport import LARGEST_UNEVENNESS, SKEWED, of_mean_of_squares
 from wellposed.signals.integration.windows import Indices
 
 LARGEST_LINKED_MAP = 1 << 16
 """Most numbers of a map whose result is linked to what it maps, position by position. Chosen for cost."""
 MOST_ENDS = 24
 """Positions of a running sum among whose pairs the correlation of two differences is averaged. Chosen for cost."""
-LARGEST_UNEVENNESS = 8.0
-"""Var / E² of a sum of one sign above which its shape does not change. Chosen."""
 
 
 def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: int = 0) -> State:

@@ -85,15 +85,15 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     mean, var = _finite(expansion)
     latent = base.corr if transport is None else transport.latent(base.corr)
     if mixed is None or uneven is None:
-        corr, scales, sizes_by = _correlation_of_gaussian(expansion, base, clipped, latent), None, NONE
+        corr, scales, sources = _correlation_of_gaussian(expansion, base, clipped, latent), None, NONE
     else:
-        corr, scales, sizes_by = _local_scales_of_mixture(mixed, base, uneven)
+        corr, scales, sources = _local_scales_of_mixture(mixed, base, uneven)
     links = (Link(base, Scaled(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
         Layout(base.lengths, x.axes),
         Moments(mean, var, corr, _alike(base, expansion)),
         tag=_tag(x, base, function, clipped is composed, whole is not composed or (mixed is not None and mixed.heavy)),
-        marginal=Marginal(base=base, fn=clipped, local_scales=scales, local_scale_sources=sizes_by),
+        marginal=Marginal(base=base, fn=clipped, local_scales=scales, local_scale_sources=sources),
         ancestry=Ancestry(
             links, base.roots | call.root(), statistic=None if x.statistic is None else x.statistic.then(function.call)
         ),
@@ -122,8 +122,8 @@ def _local_scales_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tupl
     if kernels.nonzero(base.mean):  # about a shift, the bounds of f count for more than its sizes
         return corr, None, NONE
     ratio = math.log1p(mixed.kappa) / math.log1p(float(uneven.ravel()[0]))
-    sizes_by = base.local_scale_sources.times(math.copysign(math.sqrt(ratio), mixed.average.sensitivity))
-    return corr, Lazy.of(mixed.kappa * kernels.by_displacement(shared)), sizes_by
+    sources = base.local_scale_sources.times(math.copysign(math.sqrt(ratio), mixed.average.sensitivity))
+    return corr, Lazy.of(mixed.kappa * kernels.by_displacement(shared)), sources
 
 
 def _tag(x: State, base: State, function: Pointwise, as_it_is: bool, heavy: bool) -> Tag:

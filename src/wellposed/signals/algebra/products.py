@@ -146,8 +146,8 @@ def _law(call: Call, left: State, right: State, product: Product, width: int) ->
 
 def _only_scale_parameter(left: State, right: State) -> str | None:
     """Return the one parameter that scales a product linearly."""
-    scale_parameters = [name for name in (left.scale_parameter, right.scale_parameter) if name is not None]
-    return scale_parameters[0] if len(scale_parameters) == 1 else None
+    names = [name for name in (left.scale_parameter, right.scale_parameter) if name is not None]
+    return names[0] if len(names) == 1 else None
 
 
 def _kernel_about_means(call: Call, left: State, right: State, indices: Indices, raw: Array) -> Array:

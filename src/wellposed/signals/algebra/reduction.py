@@ -19,7 +19,14 @@ from wellposed.signals.distributions.state import Marginal, State, weakest
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import SKEWED, is_heavy, of_log_normal, of_mean_of_squares, skewness
+from wellposed.signals.integration.transport import (
+    LARGEST_UNEVENNESS,
+    SKEWED,
+    is_heavy,
+    of_log_normal,
+    of_mean_of_squares,
+    skewness,
+)
 from wellposed.signals.signal import Tag
 
 IMPRECISE = 1e-6
@@ -27,8 +34,6 @@ IMPRECISE = 1e-6
 Chosen: above rounding; correlations by displacement are averages, and may miss a variance that is near to 0."""
 GAUSSIAN_COUNT = 8
 """Elements from which on their mean counts as Gaussian. Chosen."""
-LARGEST_UNEVENNESS = 8.0
-"""Var / E² of a mean of positive numbers above which its shape does not change. Chosen."""
 
 
 def averaged(call: Call, x: State, over: list[int], *, keepdim: bool, moments: bool = False) -> State:

@@ -132,10 +132,8 @@ def _part_links(states: Sequence[State], aligned: Sequence[Aligned], axis: int) 
 
 
 def _joint_ancestry(states: Sequence[State], links: tuple[Link, ...] = ()) -> Ancestry:
-    scale_parameters = {s.scale_parameter for s in states}
-    return Ancestry(
-        links, reduce(or_, (s.roots for s in states)), scale_parameters.pop() if len(scale_parameters) == 1 else None
-    )
+    names = {s.scale_parameter for s in states}
+    return Ancestry(links, reduce(or_, (s.roots for s in states)), names.pop() if len(names) == 1 else None)
 
 
 def _mixed(aligned: Sequence[Aligned], weights: Array, alike: bool) -> tuple[Array, Array, Array]:

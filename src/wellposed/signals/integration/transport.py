@@ -29,6 +29,8 @@ CUT = 2.0
 """Where a truncated normal distribution is cut, in its standard deviations. Chosen: as initialisers do."""
 SKEWED = 0.005
 """Relative variance from which on a mean of what is never negative counts as no Gaussian. Chosen."""
+LARGEST_UNEVENNESS = 8.0
+"""Var / E² of a sum or mean of one sign above which its shape does not change. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,10 +1,10 @@
 """The backward pass over a graph: from random cotangents at its outputs to dL/dv, the gradient of every tensor v.
 
-Every operator is read the other way round (`adjoints`): a contraction's description serves both directions, a function
-of one number multiplies by its derivative at the forward state, what was copied is added up. A gradient has mean 0; its
-variance and correlation by position are carried in a state as forward signals are. Weights are taken as independent of
-those that the signal met on its way forward, which is exact in the limit of large width under a random readout (Yang
-2020, arXiv 2006.14548).
+Every operator is read the other way round, by its backward rule: a contraction's description serves both directions, a
+function of one number multiplies by its derivative at the forward state, what was copied is added up. A gradient has
+mean 0; its variance and correlation by position are carried in a state as forward signals are. Weights are taken as
+independent of those that the signal met on its way forward, which is exact in the limit of large width under a random
+readout (Yang 2020, arXiv 2006.14548).
 """
 
 from __future__ import annotations

@@ -69,16 +69,13 @@ class CompositeScales:
         closed = {name for name, role in roles.items() if role not in names} | set(kept)
         self.composites: dict[str, CompositeScale] = {}
         for use in uses:
-            scale_parameter = found.get(use.weight)
-            if (
-                scale_parameter is not None
-                and scale_parameter.parameter in composites
-                and use.kind != "recurrent"
-                and use.data not in fixed
-            ):
-                self._enter(scale_parameter.parameter, composites, _names_a_weight(graph, use))
+            scaling = found.get(use.weight)
+            if scaling is None or scaling.parameter not in composites:
+                continue
+            if use.kind != "recurrent" and use.data not in fixed:
+                self._enter(scaling.parameter, composites, _names_a_weight(graph, use))
         self.scale_parameters: dict[int, ScaleParameter] = {
-            v: scale_parameter for v, scale_parameter in found.items() if scale_parameter.parameter in self.composites
+            value: scaling for value, scaling in found.items() if scaling.parameter in self.composites
         }
         members = {m for composite in self.composites.values() for m in composite.members}
         self.leaves: frozenset[str] = frozenset((members & graph.parameters.keys()) - closed)

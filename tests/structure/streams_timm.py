@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from tests.signals.streams_notation import Case, stream
+from tests.structure.streams_notation import Case, stream
 from torch import nn
 
 from wellposed import zoo
