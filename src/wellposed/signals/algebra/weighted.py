@@ -210,7 +210,7 @@ def with_drawn_weight(
         if likeness.terms is not None and likeness.groups == 1:
             note_terms(call, of_features, *likeness.terms, likeness.chance)
         own = source(number, 2.0 * (alike + likeness.of_filters * (1.0 - alike) ** 2) / outputs)
-        spread = Spread(spread.sources, own, spread.drift - 0.5 * data.own.variance)
+        spread = Spread(spread.sources, own)
     return State(
         layout,
         Moments(np.zeros(one), var, corr, by_chance, data.equal_norm_inverse_dim),
