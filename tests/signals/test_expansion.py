@@ -80,7 +80,7 @@ def test_the_spread_is_that_of_what_is_shown(std, variance):
     """The logarithm of the second moment behind the function, sampled over that of the signal."""
     shown = clip_unseen_tails(EXP, np.zeros(1), np.array([std]))
     expansion = expand(shown, np.zeros(1), np.array([std]))
-    predicted = carried_spread(shown, 0.0, std, 0.0, variance, expansion.sensitivity)[1]
+    predicted = carried_spread(shown, 0.0, std, variance, expansion.sensitivity)
     draws = 400
     stds = std * np.exp(np.random.default_rng(0).normal(0.0, math.sqrt(variance), draws) / 2)
     sampled = np.var([math.log(expand(shown, np.zeros(1), np.array([s])).second[0]) for s in stds], ddof=1)

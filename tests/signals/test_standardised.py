@@ -282,7 +282,7 @@ def test_first_sources_that_have_shrunk_to_nothing_are_let_go():
 
 
 def test_a_quotient_has_no_spread_and_a_product_has_both():
-    x, y = Spread(source(0, 0.4), source(1, 0.1), -0.2), Spread(source(2, 0.3))
+    x, y = Spread(source(0, 0.4), source(1, 0.1)), Spread(source(2, 0.3))
     assert (x + x.times(-1.0)).variance == 0.0
     assert (x + y).variance == pytest.approx(0.8)
     assert x + STEADY is x

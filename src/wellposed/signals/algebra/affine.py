@@ -93,7 +93,7 @@ def _shifted_spread(call: Call, x: State, result: State, scale: float) -> Spread
     own = x.own
     if own.amounts.size and (before := gaussian_fluctuation(x)) > 0.0:
         own = own.times(math.copysign(math.sqrt(gaussian_fluctuation(result) / before), share))
-    return Spread(x.inherited.times(share), own, x.drift * share)
+    return Spread(x.inherited.times(share), own)
 
 
 def scaled(call: Call, x: State, factor: float) -> State:

@@ -231,7 +231,7 @@ def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array,
     if level <= 0.0:
         return spread
     mixed = 4.0 * float(kernels.pair_mean((of_x * of_y / level) ** 2, sizes).ravel()[0])
-    return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
+    return Spread(spread.inherited, spread.own + source(call.source(), mixed))
 
 
 def _marginal_of_product(call: Call, x: State, y: State, independent: bool) -> Marginal:

@@ -141,17 +141,16 @@ def _spread(base: State, function: Pointwise, expansion: Expansion, latent: Arra
     """Return the spread of a function of ``base``: inherited scales by their effect, its own by that on squares."""
     slope = expansion.sensitivity
     before = base.inherited.variance
-    drift, after = carried_spread(
+    after = carried_spread(
         function,
         kernels.average(base.mean),
         math.sqrt(kernels.average(base.var)),
-        base.drift,
         before,
         slope,
         base.transport,
     )
     inherited = base.inherited.times(math.copysign(math.sqrt(after / before), slope)) if before > 0.0 else NONE
-    return Spread(inherited, _own(base, function, expansion, latent) if varies else NONE, drift)
+    return Spread(inherited, _own(base, function, expansion, latent) if varies else NONE)
 
 
 def _own(base: State, function: Pointwise, expansion: Expansion, latent: Array) -> Sources:

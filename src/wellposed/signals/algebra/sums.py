@@ -255,7 +255,7 @@ def _spread_of_sum(
     mixed = float(kernels.pair_mean(4.0 * between, result.lengths).ravel()[0])
     mixed = min(mixed, 2.0)  # no Gaussian's square varies by more
     spread = x.spread.beside(y.spread, 1.0 - share)
-    return Spread(spread.inherited, spread.own + source(call.source(), mixed), spread.drift)
+    return Spread(spread.inherited, spread.own + source(call.source(), mixed))
 
 
 def _share_of_power(first: float, second: float, level: float) -> tuple[float, float]:

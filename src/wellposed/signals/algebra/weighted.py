@@ -103,7 +103,6 @@ class FiniteWidth(NamedTuple):
         chance: the mean square of what the sum's own number of terms adds: 1 / n for n independent features.
         share: the share of the second moment that is variance; the others are relative to it.
         groups: how many groups of features have sums of their own, whose finite-width correlations are independent.
-        window: whether the sum is over windows that overlap.
         sized: the part of ``chance`` that different sizes of filters make, where all have one size.
         terms: the correlation kernel of the terms of the sum, and their numbers.
         value: the tensor in the graph that is summed over.
@@ -113,7 +112,6 @@ class FiniteWidth(NamedTuple):
     chance: float = 0.0
     share: float = 0.0
     groups: int = 1
-    window: bool = False
     sized: float = 0.0
     terms: tuple[Array, Sequence[int]] | None = None
     value: int | None = None
@@ -124,24 +122,14 @@ class FiniteWidth(NamedTuple):
         return self.share**2 * min(max(self.inherited.variance + self.chance - self.sized, 0.0), 1.0)
 
 
-def overlapping(call: Call) -> set[int]:
-    """Return the sources of finite-width correlation that windows of several positions brought, which neighbours share
-    in part.
-    """
-    numbers: set[int] = call.run.memo.setdefault("overlapping", set())
-    return numbers
-
-
 def finite_width_of_sum(
     data: State,
     summed: dict[int, int],
     window: Collection[int] = (),
-    overlapping: Collection[int] = (),
     pairs: Pairs | None = None,
 ) -> FiniteWidth:
     """Return the finite-width correlation of two positions after a product that sums ``summed``, by atom over how many
-    positions, those of a sliding ``window`` among them. The sources ``overlapping`` are those of windows before;
-    ``pairs`` tells how the elements of the weight go together.
+    positions, those of a sliding ``window`` among them. ``pairs`` tells how the elements of the weight go together.
     """
     pairs = pairs or INDEPENDENT
     if not data.corr.size or not (q := data.second_moment) > 0.0:
@@ -158,17 +146,13 @@ def finite_width_of_sum(
         share = left / max(left + pairs.share * (1.0 - share), 1e-300)
     sized = 1.0 / pairs.terms if pairs.sized else 0.0
     terms = (kernel, sizes) if pairs is INDEPENDENT else None
-    inherited = _inherited(data, kernel, sizes, window, overlapping)
+    inherited = _inherited(data, kernel, sizes, window)
     return FiniteWidth(inherited, chance, share, sized=sized, terms=terms)
 
 
-def _inherited(
-    data: State, kernel: Array, sizes: Sequence[int], window: Collection[int], overlapping: Collection[int]
-) -> Sources:
+def _inherited(data: State, kernel: Array, sizes: Sequence[int], window: Collection[int]) -> Sources:
     """Return the finite-width correlation that a sum over ``sizes`` positions of each atom leaves, given the kernel of
-    their correlations; the other arguments are those of `finite_width_of_sum`.
-
-    Neighbours that are uncorrelated in expectation share a part of it where they come from windows that overlap.
+    their correlations. It is independent from tap to tap of a ``window`` whose taps are uncorrelated in expectation.
     """
     before = data.finite_width_correlation
     if not before.amounts.size:
@@ -176,15 +160,8 @@ def _inherited(
     apart = [i for i in range(kernel.ndim) if not kernel[(slice(None),) * i + (slice(1, None),)].any()]
     near = [1 if i in apart else size for i, size in enumerate(sizes)]
     kept = float(kernels.pair_mean(kernels.at_zero(kernel * kernel, apart), near).ravel()[0])
-    apart_by = [sizes[i] for i in window if kernel.shape[i] == 1]
-    shared = math.prod((2.0 * size**2 + 1.0) / (3.0 * size**2) for size in apart_by)
-    own = 1.0 / math.prod(apart_by)
-    among = [number - before.start for number in overlapping if 0 <= number - before.start < before.amounts.size]
-    if shared == own or not among:
-        return before.times(math.sqrt(kept * own))
-    factors = np.full(before.amounts.size, own)
-    factors[among] = shared
-    return Sources(before.start, before.amounts * np.sqrt(kept * factors))
+    own = 1.0 / math.prod(sizes[i] for i in window if kernel.shape[i] == 1)
+    return before.times(math.sqrt(kept * own))
 
 
 def features_of(call: Call, data: State, value: int | None) -> int:
@@ -225,8 +202,6 @@ def with_drawn_weight(
     spread, by_chance = data.spread, likeness.inherited
     if weight.inherited.amounts.size:
         spread += Spread(weight.inherited)
-    if likeness.window:
-        overlapping(call).add(features_of(call, data, likeness.value))
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
         alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.lengths).ravel()[0]), 1.0)
         number = call.source()
@@ -235,7 +210,7 @@ def with_drawn_weight(
         if likeness.terms is not None and likeness.groups == 1:
             note_terms(call, of_features, *likeness.terms, likeness.chance)
         own = source(number, 2.0 * (alike + likeness.of_filters * (1.0 - alike) ** 2) / outputs)
-        spread = Spread(spread.sources, own, spread.drift - 0.5 * data.own.variance)
+        spread = Spread(spread.sources, own)
     return State(
         layout,
         Moments(np.zeros(one), var, corr, by_chance, data.equal_norm_inverse_dim),

@@ -46,31 +46,26 @@ def carried_spread(
     function: Pointwise,
     mean: float,
     std: float,
-    drift: float,
     variance: float,
     slope: float,
     transport: Transport | None = None,
-) -> tuple[float, float]:
-    """Carry the distribution of ln(second moment) over weight draws, N(drift, variance), through a function.
+) -> float:
+    """Return the variance of ln(second moment) over weight draws behind a function, where it is ``variance`` before.
 
     Small spreads are multiplied by the slope d ln E f² / d ln E x²; large ones are followed at seven scales, because
     far from the prediction the slope is another one (a GELU is linear for small signals and a ReLU for large ones).
-
-    Returns:
-        (drift, variance) of the result.
     """
-    if (variance < 1e-2 and abs(drift) < 1e-1) or (mean == 0.0 and is_homogeneous(function)):
-        return slope * drift, slope * slope * variance
-    offset = np.append(np.clip(drift + np.sqrt(variance) * _Z, -60.0, 60.0), 0.0)
+    if variance < 1e-2 or (mean == 0.0 and is_homogeneous(function)):
+        return slope * slope * variance
+    offset = np.clip(np.sqrt(variance) * _Z, -60.0, 60.0)
     centre, share = moved(mean, std, transport)
     scale = np.sqrt(np.maximum(np.exp(offset) - 1.0 + share, SMALLEST * share) / share)
     means = centre + scale * (mean - centre)
     _, second = hermite_many(function, means, std * scale, None if transport is None else transport.values)
     if not np.isfinite(second).all() or (second <= 0).any():
-        return slope * drift, slope * slope * variance
-    shifts = np.log(second[:-1] / second[-1])
-    average = float(_W @ shifts)
-    return average, float(_W @ (shifts - average) ** 2)
+        return slope * slope * variance
+    logs = np.log(second)
+    return float(_W @ (logs - float(_W @ logs)) ** 2)
 
 
 def fluctuation(powers: Array, corr: Array, second: Array, sizes: tuple[int, ...]) -> float:
@@ -124,4 +119,4 @@ def with_own_fluctuation(before: State, after: State) -> Spread:
     variance = spread.own.variance
     if variance <= 0.0:
         return spread
-    return Spread(spread.inherited, spread.own.times(math.sqrt(gaussian_fluctuation(after) / variance)), spread.drift)
+    return Spread(spread.inherited, spread.own.times(math.sqrt(gaussian_fluctuation(after) / variance)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wellposed.signals.distributions.declared import EVERYTHING, NUMBER, SOURCES, told
+from wellposed.signals.distributions.declared import EVERYTHING, SOURCES, told
 from wellposed.signals.integration.kernels import Array
 
 BLOCK = 4096
@@ -119,12 +119,6 @@ class Spread:
     own: Sources = told(
         "variation by the draw of the last contraction: elements vary one by one", SOURCES, EVERYTHING, default=NONE
     )
-    drift: float = told(
-        "mean of ln(second moment) less ln(prediction), without that of `own`, half its variance below",
-        NUMBER,
-        EVERYTHING,
-        default=0.0,
-    )
     _sources: Sources | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -143,12 +137,7 @@ class Spread:
         """Return the spread of a power of the signal, of its inverse for -1."""
         if self is STEADY or power == 1.0:
             return self
-        return Spread(self.inherited.times(power), self.own.times(power), self.drift * power)
-
-    @property
-    def middle(self) -> float:
-        """Mean of ln(second moment) over weight draws, less the logarithm of the prediction."""
-        return min(self.drift - 0.5 * self.own.variance, -0.5 * self.variance)  # no mean above the prediction
+        return Spread(self.inherited.times(power), self.own.times(power))
 
     def beside(self, other: Spread, share: float) -> Spread:
         """Return the spread of a sum of two signals, of whose second moment ``other`` has this share.
@@ -162,7 +151,7 @@ class Spread:
             return self.times(1.0 - share) + other.times(share)
         at = math.sqrt(variance) * _Z
         # ln(1 - s + s exp(D)) of D, the logarithm of their ratio, which is Gaussian
-        middle = other.middle - self.middle
+        middle = 0.5 * (self.variance - other.variance)  # of log-normal variables, whose means are the predictions
         weights = 1.0 / (1.0 + (1.0 - share) / share * np.exp(np.clip(-(middle + at), -60.0, 60.0)))
         logs = np.log1p(share * np.expm1(np.clip(middle + at, -60.0, 60.0)))
         centre, slope = float(_W @ logs), float(_W @ weights)
@@ -173,14 +162,13 @@ class Spread:
         whole = max(self.variance - along * along * variance, 0.0) + float(_W @ (along * at + logs - centre) ** 2)
         linear = (inherited + own).variance
         factor = math.sqrt(whole / linear) if linear > 0.0 else 0.0
-        own = own.times(factor)
-        return Spread(inherited.times(factor), own, self.middle + centre + 0.5 * own.variance)
+        return Spread(inherited.times(factor), own.times(factor))
 
     def __add__(self, other: Spread) -> Spread:
         """Return the spread of a product: logarithms add up."""
         if self is STEADY or other is STEADY:
             return other if self is STEADY else self
-        return Spread(self.inherited + other.inherited, self.own + other.own, self.drift + other.drift)
+        return Spread(self.inherited + other.inherited, self.own + other.own)
 
 
 WIDE = 1.0

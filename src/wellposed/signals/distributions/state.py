@@ -335,7 +335,6 @@ class Changes(TypedDict, total=False):
     whole: tuple[State, int] | None
     inherited: Sources
     own: Sources
-    drift: float
     mask: torch.Tensor | None
     scores: State | None
     logits: Law
@@ -407,7 +406,6 @@ class State:
     whole: ClassVar[tuple[State, int] | None]
     inherited: ClassVar[Sources]
     own: ClassVar[Sources]
-    drift: ClassVar[float]
     mask: ClassVar[torch.Tensor | None]
     scores: ClassVar[State | None]
     logits: ClassVar[Law]

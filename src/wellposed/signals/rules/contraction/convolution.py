@@ -12,7 +12,6 @@ from wellposed.signals.algebra.weighted import (
     FiniteWidth,
     Pairs,
     finite_width_of_sum,
-    overlapping,
     scaled_weight,
     second_moments,
     with_drawn_weight,
@@ -92,10 +91,8 @@ def _likeness(call: Call, sliding: Sliding, product: Product, window: Window, pa
         for axis, size in zip(sliding.space, window.kernel, strict=True)
         for i in data.axes[axis]
     }
-    likeness = finite_width_of_sum(data, features | taps, taps, overlapping(call), pairs)
-    likeness = likeness._replace(
-        groups=product.groups, window=any(step.kernel > step.stride for _, step in sliding.moving), value=product.left
-    )
+    likeness = finite_width_of_sum(data, features | taps, taps, pairs)
+    likeness = likeness._replace(groups=product.groups, value=product.left)
     if all(step.stride == 1 for _, step in sliding.moving):
         return likeness
     # positions that were not neighbours before share no windows

@@ -146,7 +146,7 @@ def _with_own_chance(call: Call, whole: State, part: State) -> State:
     more = spread.own.variance * (after / before - 1.0) if before > 0.0 else 0.0
     if not more > SMALL_SPREAD:
         return part
-    return part.amended(spread=Spread(spread.inherited, spread.own + source(call.source(), more), spread.drift))
+    return part.amended(spread=Spread(spread.inherited, spread.own + source(call.source(), more)))
 
 
 @rule(overloads("broadcast_tensors.default"), source="definition", tensors=True, pairs=True)
