@@ -36,7 +36,6 @@ from wellposed.signals.algebra import (
     sums,
     tokens,
     unfolding,
-    weighted,
 )
 from wellposed.signals.algebra import attention_products as attention
 from wellposed.signals.context import arguments
@@ -237,7 +236,6 @@ def _rules() -> dict[str, Mechanism]:
     one_size = Answer(effective_dims, "finite_width_after_norm", lambda f, call, x: x.finite_width_correlation)
     add("chance: one size", "likeness after norms, by the axes of terms", one_size, serves=(effective_dims,))
     add("chance: together", "factors made of the same tokens", Answer(products, "_finite_width_term", none))
-    add("chance: windows", "neighbours that overlap", Answer(weighted, "overlapping", lambda f, call: set(), something))
     steady, kernel = gives(local_scales.EVEN_SIZES), lambda answer, _: bool(answer.kernel.size)
     for name, title, what in (
         ("weighted_sizes", "weighted", "sizes of what a weight makes"),

@@ -105,7 +105,7 @@ def _fields() -> dict[str, Mechanism]:
 
     of_alike = (
         finite_width, effective_dims, patches, weighted.FiniteWidth, weighted.finite_width_of_sum, weighted._inherited,
-        weighted.features_of, weighted.overlapping, products._finite_width_term,
+        weighted.features_of, products._finite_width_term,
         attention.finite_width_correlation_after_attention,
     )  # fmt: skip
     likeness = "chance likeness of two positions of one draw"
@@ -158,8 +158,6 @@ def _fields() -> dict[str, Mechanism]:
 
     add("inherited", "spread that comes from draws before the last", Spread)
     add("own", "spread that comes from the last draw", Spread)
-    of_drift = Spread.beside, fluctuations.carried_spread
-    add("drift", "mean logarithm less the logarithm of the mean", Spread, serves=of_drift)
     of_spread = (
         Spread, spread.mean_spread, sums._spread_of_sum, elementwise_products._spread_of_product,
         affine._shifted_spread, pointwise._spread, pointwise._own, fluctuations.carried_spread,
