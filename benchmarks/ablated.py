@@ -182,7 +182,7 @@ def _rules() -> dict[str, Mechanism]:
         Entry(elementwise_products, "PRODUCTS", "a product and a factor's statistic"),
         Answer(elementwise_products, "_factor_times_statistic", none),
     )
-    add("arithmetic: _factor_times_statistic", "products divided by a statistic of one factor", *by_statistic)
+    add("statistics: of a factor", "products divided by a statistic of one factor", *by_statistic)
     shut = Answer(masked_scores, "is_shut_out", no)
     add("arithmetic: is_shut_out", "masks that a softmax has met already", shut)
     taps = Answer(
