@@ -67,7 +67,6 @@ DISAGREEING = {
         linked((0, 1), taps=((1, picks(np.arange(3), 6)),)),
         linked((0, 1), taps=((1, picks(np.arange(6), 5)),)),
     ],
-    "roots hold those": [linked((0, 1)).amended(roots=4)],
     "a statistic names": [
         make_state((4,)).amended(statistic=of)
         for of in (statistic(2, (0,)), statistic(1, (1,)), statistic(0, (1,)), statistic(1, (0, None)))

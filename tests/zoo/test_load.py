@@ -16,7 +16,7 @@ import wellposed as wp
 from wellposed import zoo
 from wellposed.errors import OptionError
 from wellposed.signals.algebra import pointwise
-from wellposed.signals.distributions import expansion
+from wellposed.signals.distributions import mixtures, tails
 from wellposed.signals.distributions.functions import Pointwise
 
 needs_extras = pytest.mark.skipif(
@@ -127,7 +127,7 @@ def test_expectations_of_real_nets_are_not_cut(name: str, monkeypatch: pytest.Mo
     def watched(function: Pointwise, *args: Any) -> Pointwise:
         nonlocal asked
         asked += 1
-        shown = expansion.clip_unseen_tails(function, *args)
+        shown = tails.clip_unseen_tails(function, *args)
         cut.extend([str(function.key)] if shown is not function else [])
         return shown
 
@@ -135,7 +135,7 @@ def test_expectations_of_real_nets_are_not_cut(name: str, monkeypatch: pytest.Mo
         raise AssertionError("scales are cut")
 
     monkeypatch.setattr(pointwise, "clip_unseen_tails", watched)
-    monkeypatch.setattr(expansion, "_usual_scales", usual_scales)
+    monkeypatch.setattr(mixtures, "_usual_scales", usual_scales)
     model, args, kwargs = zoo.load(name)
     wp.propagate(wp.trace(model, *args, **kwargs), weights="planned")
     assert asked > 0

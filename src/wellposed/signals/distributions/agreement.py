@@ -90,10 +90,6 @@ def _links_fit(x: State) -> bool:
     return all(_link_fits(x, link) for link in x.links)
 
 
-def _links_lead_to_roots(x: State) -> bool:
-    return all(not link.parent.roots & ~x.roots for link in x.links)
-
-
 def _statistic_fits(x: State) -> bool:
     """Whether the atoms of a statistic are as long as those of its source that are left by its means."""
     of = x.statistic
@@ -146,7 +142,6 @@ CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
     ("what is Gaussian has no transport", _gaussian_has_no_transport),
     ("sources of a local scale belong to a local scale", _sources_have_scales),
     ("links lead to earlier states, and name atoms of these that are as long", _links_fit),
-    ("roots hold those of the states that links lead to", _links_lead_to_roots),
     ("a statistic names atoms of its source that are as long, and are not averaged", _statistic_fits),
     ("a mask broadcasts to the tensor, and scores have one", _mask_fits),
     ("scores have the shape of the tensor", _scores_fit),
