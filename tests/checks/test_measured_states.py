@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from wellposed.checks.measured_states import Samples, _covariance, mean_correlations
+from wellposed.checks.measured_states import Samples, mean_correlations
+from wellposed.checks.sample_kernels import product_kernel
 from wellposed.signals import Input
 from wellposed.signals.distributions.making import make_state
 
@@ -44,7 +45,7 @@ def test_kernels_are_means_over_pairs(kinds):
     torch.manual_seed(0)
     sizes = (3, 4, 5)
     x, y = torch.randn(2, *sizes, dtype=torch.float64)
-    found = _covariance(x, y, sizes, kinds)
+    found = product_kernel(x, y, sizes, kinds)
     assert found == pytest.approx(all_pairs(x.numpy(), y.numpy(), sizes, kinds), abs=1e-12)
 
 
@@ -52,7 +53,7 @@ def test_along_what_one_tensor_lacks_the_covariance_is_constant():
     torch.manual_seed(0)
     sizes = (3, 4)
     x, y = torch.randn(*sizes, dtype=torch.float64), torch.randn(3, 1, dtype=torch.float64)
-    found = _covariance(x, y, sizes, ("pairs", "constant"))
+    found = product_kernel(x, y, sizes, ("pairs", "constant"))
     level = (x.mean(dim=1, keepdim=True) * y).mean()
     assert found.shape == (2, 2)
     assert found[0] == pytest.approx(float(level))

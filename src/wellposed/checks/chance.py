@@ -55,9 +55,7 @@ def shares(graph: Graph, predicted: Mapping[str, Signal], draws: int) -> dict[st
     named: dict[str, Share] = {}
     for node in graph.nodes:
         elements = _drawn(graph, node, random)
-        facts = facts_of(node.op)
-        # behind which a mask's share is the share of the signal
-        masking = node.op.is_view or is_copy(node.op) or facts.powers or facts.merges == "choice"
+        masking = _passes_masks_on(node)
         for out in node.outputs:
             name = graph.values[out].name
             signal = predicted.get(name)
@@ -69,6 +67,12 @@ def shares(graph: Graph, predicted: Mapping[str, Signal], draws: int) -> dict[st
             elif parts:
                 found[out] = named[name] = Share(sum(p.below for p in parts), sum(p.above for p in parts))
     return named
+
+
+def _passes_masks_on(node: Node) -> bool:
+    """Whether the share of ones in a mask that a node reads is the share of the signal behind it."""
+    facts = facts_of(node.op)
+    return node.op.is_view or is_copy(node.op) or bool(facts.powers) or facts.merges == "choice"
 
 
 def _drawn(graph: Graph, node: Node, random: Mapping[int, int]) -> int:

@@ -8,14 +8,23 @@ what has no estimate of its own (the shape of a marginal, the spread of local sc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from wellposed.checks.sample_kernels import (
+    SIGNIFICANT,
+    Kind,
+    differs_along,
+    mean_over,
+    neighbour_product,
+    pair_product,
+    product_kernel,
+    stands_out,
+)
 from wellposed.graphs import Node
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.dependence import Dependence
@@ -26,15 +35,9 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
-Kind: TypeAlias = Literal["alone", "pairs", "profile", "constant"]
-"""What a kernel holds along one atom: nothing, one number for all pairs, a profile, or that the tensor is constant."""
-
 KINDS: tuple[Kind, ...] = ("constant", "alone", "pairs", "profile")
 """From the least to the most detailed."""
-THINNED = 1 << 20
-"""Elements of one pass from which profiles are computed; of more, only evenly spaced maps are used."""
-SIGNIFICANT = 3.0
-"""Standard errors from which on elements that are predicted uncorrelated count as correlated."""
+_KIND_OF_LENGTH: dict[int, Kind] = {1: "alone", 2: "pairs"}
 MOST_PROFILES = 3
 """Atoms with a profile: each makes a kernel longer by a dimension."""
 FEW = 64
@@ -61,10 +64,10 @@ class Samples:
         self.fixed = fixed
         self._level = self._alike(template.mean.shape, 1)
         self._spread = self._alike(template.var.shape, 2)
-        self.centre: Tensor = torch.stack([_mean(value, self._level) for value in self.draws()]).mean(dim=0)
+        self.centre: Tensor = torch.stack([mean_over(value, self._level) for value in self.draws()]).mean(dim=0)
         every = range(len(self.values))
-        self._shifts = torch.stack([_mean(self.centred(draw), self._level) for draw in every])
-        self._squares = torch.stack([_mean(self.centred(draw) ** 2, self._spread) for draw in every])
+        self._shifts = torch.stack([mean_over(self.centred(draw), self._level) for draw in every])
+        self._squares = torch.stack([mean_over(self.centred(draw) ** 2, self._spread) for draw in every])
         std = self._var(every).sqrt()
         self._scale = torch.where(std > 0, 1.0 / std.clamp(min=1e-300), 0.0)
         fourth = [float((self.standardised(draw) ** 4).mean()) for draw in range(len(self.values))]
@@ -94,9 +97,7 @@ class Samples:
             kernel = np.mean([self._corr[draw] for draw in draws], axis=0)
             level = float(kernel.ravel()[0])
             corr = np.clip(kernel / level, -1.0, 1.0) if level > 0.0 else np.ones((1,) * kernel.ndim)
-            profiles = self.kinds.count("profile")
-            caps = [kernels.lag_cap(profiles) if kind == "profile" else 2 for kind in self.kinds]
-            corr = kernels.shorten(corr, template.lengths, caps)
+            corr = kernels.shorten(corr, template.lengths, _longest(self.kinds))
         before = kernels.average(template.var)
         ratio = kernels.average(var) / before if before > 0.0 else 1.0
         state = template.changed(
@@ -116,17 +117,17 @@ class Samples:
     def _alike(self, predicted: Sequence[int], power: int) -> list[int]:
         """Return the atoms along which a moment varies neither in the prediction nor in the samples."""
         constant = [i for i, length in enumerate(predicted) if length == 1]
-        return constant if self.fixed else [i for i in constant if not _differs(self.values, i, power)]
+        return constant if self.fixed else [i for i in constant if not differs_along(self.values, i, power)]
 
     def _var(self, draws: Sequence[int]) -> Tensor:
         """Return the variance by position: of positions with few samples, a product of one factor for each atom."""
         shift = self._shifts[list(draws)].mean(dim=0)
-        var = self._squares[list(draws)].mean(dim=0) - _mean(shift**2, self._spread)
+        var = self._squares[list(draws)].mean(dim=0) - mean_over(shift**2, self._spread)
         var = var.clamp(min=0.0)
         varying = [i for i in range(var.ndim) if var.shape[i] > 1]
         if len(varying) > 1 and len(self.values) * self.values[0].numel() < FEW * var.numel() and bool(var.any()):
             level = var.mean()
-            factors = [_mean(var, [i for i in range(var.ndim) if i != at]) / level for at in varying]
+            factors = [mean_over(var, [i for i in range(var.ndim) if i != at]) / level for at in varying]
             for factor in factors:
                 level = level * factor
             var = level
@@ -134,28 +135,36 @@ class Samples:
 
     def _kinds(self) -> list[Kind]:
         """Return what the kernel holds along each atom: as predicted, and more where the samples show more."""
-        lengths, sizes = self.template.corr.shape, self.template.lengths
+        lengths = self.template.corr.shape
         if self.fixed or not any(value.numel() for value in self.values):
-            return ["alone" if n == 1 else "pairs" if n == 2 else "profile" for n in lengths]
+            return [_KIND_OF_LENGTH.get(n, "profile") for n in lengths]
         floor = SIGNIFICANT / math.sqrt(sum(value.numel() for value in self.values))
-        pairs, ahead = np.empty((2, len(self.values), len(sizes)))
-        for draw in range(len(self.values)):
-            value = self.standardised(draw)
-            pairs[draw] = [_pair_correlation(value, atom) for atom in range(len(sizes))]
-            ahead[draw] = [_neighbours(value, atom) for atom in range(len(sizes))] - pairs[draw]
-        profiles = [
-            i for i, size in enumerate(sizes)
-            if lengths[i] > 2 or (size > 3 and _stands_out(ahead[:, i], max(floor, UNEVEN)))
-        ][:MOST_PROFILES]  # fmt: skip
+        pairs, ahead = self._products()
+        uneven = [
+            n > 3 and stands_out(one, max(floor, UNEVEN)) for n, one in zip(self.template.lengths, ahead.T, strict=True)
+        ]
+        profiles = [i for i, length in enumerate(lengths) if length > 2 or uneven[i]][:MOST_PROFILES]
         kinds: list[Kind] = []
         for i, length in enumerate(lengths):
-            correlated = length > 1 or _stands_out(pairs[:, i], max(floor, 1e-3))
+            correlated = length > 1 or stands_out(pairs[:, i], max(floor, 1e-3))
             kinds.append("profile" if i in profiles else "pairs" if correlated else "alone")
         return kinds
 
+    def _products(self) -> tuple[Array, Array]:
+        """Return, by pass and atom, the mean product of all pairs along the atom, and by how much that of neighbours is
+        larger.
+        """
+        atoms = range(len(self.template.lengths))
+        pairs, ahead = np.empty((2, len(self.values), len(atoms)))
+        for draw in range(len(self.values)):
+            value = self.standardised(draw)
+            pairs[draw] = [pair_product(value, atom) for atom in atoms]
+            ahead[draw] = [neighbour_product(value, atom) for atom in atoms] - pairs[draw]
+        return pairs, ahead
+
     def _kernel(self, draw: int) -> Array:
         value = self.standardised(draw)
-        return _covariance(value, value, self.template.lengths, self.kinds)
+        return product_kernel(value, value, self.template.lengths, self.kinds)
 
 
 class SampledDependence(Dependence):
@@ -182,18 +191,32 @@ class SampledDependence(Dependence):
         kinds: list[Kind] = ["constant"] * len(sizes)
         for i, j in pairs:
             kinds[i] = max(x.kinds[i], y.kinds[j], key=KINDS.index)
-        lost = [j for j, i in enumerate(where) if i is None]
-        places = [i for i in where if i is not None]
-        order = sorted(range(len(places)), key=places.__getitem__)
-        shape = [1 if kind == "constant" else n for n, kind in zip(sizes, kinds, strict=True)]
-        by_draw = []
-        for draw in self._draws:
-            other = y.centred(draw)
-            other = (other.mean(dim=lost) if lost else other).permute(order).reshape(shape)
-            by_draw.append(_covariance(x.centred(draw), other, sizes, kinds))
+        others = _placed(y, where, [1 if kind == "constant" else n for n, kind in zip(sizes, kinds, strict=True)])
+        by_draw = [product_kernel(x.centred(draw), others(draw), sizes, kinds) for draw in self._draws]
         kernel: Array = np.mean(by_draw, axis=0)
-        caps = [kernels.lag_cap(kinds.count("profile")) if kind == "profile" else 2 for kind in kinds]
-        return kernels.shorten(kernel, sizes, caps)
+        return kernels.shorten(kernel, sizes, _longest(kinds))
+
+
+def _placed(y: Samples, where: Dims, shape: Sequence[int]) -> Callable[[int], Tensor]:
+    """Return a function that gives a pass's centred tensor in the atoms of another tensor.
+
+    ``where`` has the place there of each of its own atoms; those without a place are averaged over.
+    """
+    lost = [j for j, i in enumerate(where) if i is None]
+    places = [i for i in where if i is not None]
+    order = sorted(range(len(places)), key=places.__getitem__)
+
+    def placed(draw: int) -> Tensor:
+        other = y.centred(draw)
+        return (other.mean(dim=lost) if lost else other).permute(order).reshape(shape)
+
+    return placed
+
+
+def _longest(kinds: Sequence[Kind]) -> list[int]:
+    """Return how long a kernel may be along each atom."""
+    profiles = kinds.count("profile")
+    return [kernels.lag_cap(profiles) if kind == "profile" else 2 for kind in kinds]
 
 
 class MeasuredStates:
@@ -368,96 +391,3 @@ def _in_atoms(tensor: Tensor, state: State) -> Tensor:
     listed = [i for axis in state.axes for i in axis]
     values = tensor.detach().reshape([state.lengths[i] for i in listed])
     return values.permute([listed.index(i) for i in range(len(listed))])
-
-
-def _mean(values: Tensor, dims: Sequence[int]) -> Tensor:
-    """Average over some dimensions, which are kept as length 1."""
-    return values.mean(dim=list(dims), keepdim=True) if dims else values
-
-
-def _stands_out(estimates: Array, least: float) -> bool:
-    """Whether the mean over passes is farther from 0 than chance and ``least`` allow."""
-    error = float(np.std(estimates, ddof=1)) / math.sqrt(len(estimates)) if len(estimates) > 1 else 0.0
-    return abs(float(np.mean(estimates))) > max(SIGNIFICANT * error, least)
-
-
-def _pair_correlation(values: Tensor, atom: int) -> float:
-    """Return the mean product of elements that differ along one axis only."""
-    size = values.shape[atom]
-    everywhere = float((values.mean(dim=atom) ** 2).mean())
-    return (everywhere * size - float((values**2).mean())) / max(size - 1, 1)
-
-
-def _neighbours(values: Tensor, atom: int) -> float:
-    return float(
-        (values.narrow(atom, 0, values.shape[atom] - 1) * values.narrow(atom, 1, values.shape[atom] - 1)).mean()
-    )
-
-
-def _differs(values: Sequence[Tensor], atom: int, power: int) -> bool:
-    """Whether a moment differs by position along an atom beyond sampling error (Student's t, 6 sigma)."""
-    draws, size = len(values), values[0].shape[atom]
-    freedom = draws - 1
-    if freedom < 7 or not 0 < size <= 4096:
-        return False
-    others = [i for i in range(values[0].ndim) if i != atom]
-    each = torch.stack([_mean(value.to(torch.float64) ** power, others).flatten() for value in values])
-    error2 = each.var(dim=0) / draws
-    if not bool(error2.any()):  # the same in every pass: nothing says what is chance
-        return False
-    off = (each.mean(dim=0) - each.mean()) ** 2
-    if bool((off[error2 == 0] > 1e-12 * each.square().mean()).any()):  # padding, or what was never written
-        return True
-    statistic = float(torch.where(error2 > 0, off / error2.clamp(min=1e-300), 0.0).sum())
-    mean = freedom / (freedom - 2)  # of t², as its variance
-    variance = 3.0 * freedom**2 / ((freedom - 2) * (freedom - 4)) - mean**2
-    return statistic > mean * size + 6.0 * math.sqrt(variance * size)
-
-
-def _covariance(x: Tensor, y: Tensor, sizes: Sequence[int], kinds: Sequence[Kind]) -> Array:
-    """Return the kernel of mean products of x at one position and y at another, by atoms (see `kernels`).
-
-    ``y`` has length 1 along atoms that it is constant along. Along pairs, the mean over all pairs of positions comes
-    from sums over the atom; along profiles, the products at each displacement from Fourier transforms.
-    """
-    constant, pairs, profiles = (
-        [i for i, kind in enumerate(kinds) if kind == wanted] for wanted in ("constant", "pairs", "profile")
-    )
-    return _over_pairs(_mean(x, constant), y, sizes, pairs, constant, profiles)
-
-
-def _over_pairs(
-    x: Tensor, y: Tensor, sizes: Sequence[int], pairs: Sequence[int], constant: Sequence[int], profiles: Sequence[int]
-) -> Array:
-    """Return the kernel of `_covariance`, taking one atom after another of those along which all pairs are alike."""
-    if constant:
-        kernel = _over_pairs(x, y, sizes, pairs, constant[1:], profiles)
-        return np.concatenate([kernel, kernel], axis=constant[0])
-    if not pairs:
-        return _by_displacement(x, y, profiles)
-    at, size = pairs[0], sizes[pairs[0]]
-    same = _over_pairs(x, y, sizes, pairs[1:], (), profiles)
-    every = _over_pairs(_mean(x, [at]), _mean(y, [at]), sizes, pairs[1:], (), profiles)
-    return np.concatenate([same, (every * size - same) / (size - 1)], axis=at)
-
-
-def _by_displacement(x: Tensor, y: Tensor, profiles: Sequence[int]) -> Array:
-    """Return mean products by displacement along the axes ``profiles``, other axes kept as length 1."""
-    if not profiles:
-        return np.full((1,) * x.ndim, float((x * y).mean()))
-    rest = [i for i in range(x.ndim) if i not in profiles]
-    shape = torch.broadcast_shapes(x.shape, y.shape)
-    sizes = [shape[i] for i in profiles]
-    maps = [t.expand(shape).permute(*rest, *profiles).reshape(-1, *sizes) for t in (x, y)]
-    step = -(-maps[0].numel() // THINNED)
-    dims = list(range(1, 1 + len(sizes)))
-    first, second = (torch.fft.rfftn(m[::step], [2 * n for n in sizes], dim=dims) for m in maps)
-    spectrum = (first.conj() * second).mean(dim=0)
-    sums = torch.fft.irfftn(spectrum, [2 * n for n in sizes]).numpy()
-    for dim, n in enumerate(sizes):  # displacements of both signs are pooled
-        ahead = np.take(sums, range(n), axis=dim)
-        behind = np.take(sums, [0, *range(2 * n - 1, n, -1)], axis=dim)
-        counts = (n - np.arange(n)).reshape([-1 if d == dim else 1 for d in range(sums.ndim)])
-        sums = 0.5 * (ahead + behind) / counts
-    # the axes ``profiles`` are in the order of the atoms
-    return np.asarray(sums.reshape([shape[i] if i in profiles else 1 for i in range(x.ndim)]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Literal
 
@@ -56,19 +56,16 @@ def run_pass(
     if state not in ("full", "independent"):
         raise OptionError(f"state is 'full' or 'independent', not {state!r}")
     if strict:
-        of_signals = [node for node in graph.nodes if any(graph.values[out].is_followed for out in node.outputs)]
+        of_signals = [node for node in graph.nodes if _has_signals(graph, node)]
         RULES.require(graph, [node for node in of_signals if not graph.known.keys() >= set(node.outputs)])
     run = Pass(graph, weights, describe_inputs(graph, inputs), independent=state == "independent")
     run.postpones = not (keep or moments)
     gone = last_needed(run)
     signals: list[Signal] = []
-    # constants together: between the rules' arrays, PyTorch's kernels would be out of the processor's cache each time
-    for value in (*graph.inputs, *(value for value in graph.buffers.values() if value in graph.known)):
-        given = state_of(run, value)
-        run.dependent[value] = 0 if given is None else given.roots
+    _enter(run)
     for node in graph.nodes:
         go_on()
-        if any(graph.values[out].is_followed for out in node.outputs):
+        if _has_signals(graph, node):
             if visit is not None:
                 visit(run, node)
             _follow(run, node)
@@ -77,11 +74,32 @@ def run_pass(
             follow_condition(run, node)
         _note_sources(run, node)
         forget_read(run, node)
-        for value in gone.get(node.index, ()):
-            run.draws.pop(value, None)
-            if not keep and value not in graph.inputs:
-                run.forget(value)
+        _let_go(run, gone.get(node.index, ()), keep)
     return Signals(tuple(signals), "predicted"), run
+
+
+def _has_signals(graph: Graph, node: Node) -> bool:
+    """Whether one of a node's results is followed."""
+    return any(graph.values[out].is_followed for out in node.outputs)
+
+
+def _enter(run: Pass) -> None:
+    """Make the states of inputs and of known buffers, and note what they depend on.
+
+    Constants are made together: between the rules' arrays, PyTorch's kernels would be out of the processor's cache.
+    """
+    graph = run.graph
+    for value in (*graph.inputs, *(value for value in graph.buffers.values() if value in graph.known)):
+        given = state_of(run, value)
+        run.dependent[value] = 0 if given is None else given.roots
+
+
+def _let_go(run: Pass, values: Iterable[int], keep: bool) -> None:
+    """Let go of the draws of values that nothing reads any more, and of their states unless these are kept."""
+    for value in values:
+        run.draws.pop(value, None)
+        if not keep and value not in run.graph.inputs:
+            run.forget(value)
 
 
 def _follow(run: Pass, node: Node) -> None:
