@@ -14,7 +14,7 @@ from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph, trace
 from wellposed.graphs.keywords import split_keywords
 from wellposed.graphs.restore import paused_collection
-from wellposed.methods import autoinit, classic, complete_p, fixup, mup, topology  # each registers its methods
+from wellposed.methods import autoinit, classic, complete_p, fixup, mup, steady, topology  # each registers its methods
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
 from wellposed.methods.readouts import tied_widths
 from wellposed.methods.roles import left_alone, weight_norm_directions

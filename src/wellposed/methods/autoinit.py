@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 
 from wellposed.errors import OptionError, PlanError, joined
-from wellposed.graphs import Graph
+from wellposed.graphs import Graph, Node
 from wellposed.methods.options import Draft, Request, check_distribution, method
 from wellposed.methods.roles import constants, left_alone, op_of, weight_norm_length
 from wellposed.methods.unscaled import Unscaled, beside, unscaled
-from wellposed.operators.contraction import Contraction
+from wellposed.operators.contraction import Contraction, contractions
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import RANDOM, Centering, Constant, Drawn, Prescription, RandomDistribution, Role, keep
 from wellposed.signals import Input, Signals, run_pass
@@ -52,6 +52,7 @@ def autoinit(
     strict: bool = False,
     zeros: Literal["keep", "write"] = "keep",
     zero_signal: Literal["error", "fan_in"] = "fan_in",
+    biases: Literal["zero", "own"] = "zero",
     direction: Literal["forward", "backward", "both"] = "forward",
     objective: Literal["variance", "isometry"] = "variance",
 ) -> Draft:
@@ -64,7 +65,8 @@ def autoinit(
     are kept otherwise (gates, residual branches and readouts that start closed on purpose);
     ``zero_signal="fan_in"``: a weight that meets a signal of zeros first and another one later (the state of a loop)
     is given the variance that brings its last output to ν; one that meets nothing but zeros (behind a closed gate) is
-    given ν / fan-in, with a warning; ``"error"`` raises `PlanError` for both.
+    given ν / fan-in, with a warning; ``"error"`` raises `PlanError` for both. ``biases="own"`` draws the biases that the
+    model makes at random with the standard deviation that it gives them, beside the variance ν of the weighted sum.
 
     ``direction="backward"`` chooses each variance such that the gradient with respect to the contraction's data has
     second moment ν, with independent cotangents of variance 1 at the outputs; ``"both"`` takes the harmonic mean of the
@@ -76,12 +78,48 @@ def autoinit(
     1 / E φ'², and signals small enough for the depth (Pennington, Schoenholz & Ganguli 2017); ``target_variance`` is
     the most that a first layer's output may have. Activations like ReLU do not allow it: then a warning says so.
     """
+    return adjusted(
+        graph, request, {}, None, target_variance=target_variance, distribution=distribution, center=center,
+        inputs=inputs, state=state, strict=strict, zeros=zeros, zero_signal=zero_signal, biases=biases,
+        direction=direction, objective=objective,
+    )  # fmt: skip
+
+
+def adjusted(
+    graph: Graph,
+    request: Request,
+    targets: Mapping[int, float],
+    visit: Callable[[Pass, Node], None] | None,
+    *,
+    target_variance: float,
+    distribution: RandomDistribution,
+    center: bool,
+    inputs: Input | Tensor | Mapping[str, Input | Tensor] | None,
+    state: Literal["full", "independent"],
+    strict: bool,
+    zeros: Literal["keep", "write"],
+    zero_signal: Literal["error", "fan_in"],
+    biases: Literal["zero", "own"],
+    direction: Literal["forward", "backward", "both"],
+    objective: Literal["variance", "isometry"],
+) -> Draft:
+    """Return what `autoinit` drafts with its options, where some outputs have another target.
+
+    Args:
+        graph: from `wellposed.trace`.
+        request: as for every method.
+        targets: what ν is multiplied by, by the value that a contraction makes.
+        visit: called before each node of the pass that chooses the scales (`run_pass`); it may change states.
+        target_variance: and all others as for `autoinit`.
+    """
     check_positive(target_variance=target_variance)
     check_distribution(distribution, RANDOM)
     check_choice("state", state, ("full", "independent"))
     check_choice("zeros", zeros, ("keep", "write"))
     check_choice("zero_signal", zero_signal, ("error", "fan_in"))
+    check_choice("biases", biases, ("zero", "own"))
     _check_direction(direction, objective, state, distribution)
+    random_biases = _random_biases(graph, request) if biases == "own" else {}
 
     def weights_of(scales: Mapping[str, float], target: float = target_variance) -> PlannedWeights:
         """Return weights that choose their scales in a pass, but those in ``scales``; ``target`` is ν."""
@@ -93,9 +131,11 @@ def autoinit(
             zero_signal=zero_signal,
             kept=tuple(request.kept),
             scales=scales,
+            targets=targets,
+            biases=random_biases,
         )
 
-    def ran(weights: PlannedWeights, visit: Visit | None = None, keep: bool = False) -> tuple[Signals, Pass]:
+    def ran(weights: PlannedWeights, visit: Visit | None = visit, keep: bool = False) -> tuple[Signals, Pass]:
         return run_pass(
             graph, weights, inputs=inputs, state=state, strict=strict, visit=visit, keep=keep, moments=False
         )
@@ -127,6 +167,19 @@ def autoinit(
             *warnings, *_zeros_met(graph, weights), *_assumptions(graph, run), *_uncontrolled(graph, weights, signals),
         ),
     )  # fmt: skip
+
+
+def _random_biases(graph: Graph, request: Request) -> dict[str, float]:
+    """Return the root mean squares of the biases that a model makes at random, by name."""
+    found = {}
+    for name, one in constants(graph, contractions(graph)).items():
+        values = graph.parameters[name].values
+        if one.role != "bias" or name in request.kept or values is None or values.numel() < 2 or values.is_complex():
+            continue
+        flat = values.detach().double().flatten()
+        if bool((flat != flat[0]).any()) and bool(flat.isfinite().all()):
+            found[name] = float(flat.square().mean().sqrt())
+    return found
 
 
 def _settled(
@@ -239,6 +292,11 @@ def _fixed(graph: Graph, weights: PlannedWeights, uses: tuple[Contraction, ...])
             if own != 1.0:
                 reason = f"gain: {own:g}, as the model sets it"
                 prescriptions[name] = prescription.changed(constant=own, reason=reason)
+        elif name in weights.biases:
+            prescriptions[name] = Drawn(
+                name=name, shape=prescription.shape, distribution="uniform", std=weights.biases[name], role="bias",
+                op=prescription.op, reason="bias: drawn with the standard deviation that the model gives it",
+            )  # fmt: skip
     return prescriptions
 
 
@@ -255,7 +313,7 @@ def _weight(
     if use is None:
         raise PlanError(f"{name!r} was given a scale at {graph.nodes[decision.node].name}, which does not contract it")
     shape = graph.parameters[name].shape
-    target = weights.target
+    target = weights.aim(graph.nodes[decision.node])
     if use.kind == "embedding":
         # rows are used as they are: nothing sums them, so a cut would stay visible in the signal
         kind: RandomDistribution = "uniform" if distribution == "uniform" else "normal"

@@ -121,16 +121,14 @@ class _Weights(PlannedWeights):
 
     def __init__(self, graph: Graph, **options: Any) -> None:
         super().__init__(graph, **options)
-        self.targets: dict[int, float] = {}
         self.units: dict[str, float] = {}
         self.by_node = {use.node: use for use in self.uses if use.parameter is not None}
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Choose the scale that brings the output to its target; a tensor's first use decides."""
         if name not in self.decisions:
-            scale = super().choose(name, node, incoming, before, unit)
-            target = self.targets.get(node.outputs[0], 1.0)
-            self.decisions[name] = replace(self.decisions[name], scale=scale * math.sqrt(target), after=target)
+            super().choose(name, node, incoming, before, unit)
+            self.decisions[name] = replace(self.decisions[name], after=self.aim(node))
             self.units[name] = unit
         return self.decisions[name].scale
 

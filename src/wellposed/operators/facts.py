@@ -53,6 +53,7 @@ class Facts:
         elementwise: whether an element of the result depends on the elements in its place alone.
         monotone: 1 where an elementwise result never falls while its arguments rise, -1 where it never rises.
         range: the bounds of its results.
+        periodic: whether an elementwise function has the period 2π.
         domain: the bounds between which a function is real and has no pole.
         rounds: whether it gives the nearest whole number on some side.
         terms: signs of its operands, where it adds them up (`arithmetic.terms_of`).
@@ -87,6 +88,7 @@ class Facts:
     elementwise: bool = False
     monotone: int = 0
     range: Bounds = ANY
+    periodic: bool = False
     domain: Bounds = ANY
     rounds: bool = False
     terms: tuple[float, ...] = ()
@@ -192,7 +194,7 @@ _are("abs square std var norm linalg_norm linalg_vector_norm hypot rnn_relu rnn_
 _are("softmax _softmax _safe_softmax", range=Bounds(0.0, 1.0))
 _are("log_softmax _log_softmax", range=Bounds(-math.inf, 0.0))
 _are("cosh", range=Bounds(1.0))
-_are("cos sin", range=Bounds(-1.0, 1.0))
+_are("cos sin", range=Bounds(-1.0, 1.0), periodic=True)
 _are("zeros zeros_like new_zeros zero _efficientzerotensor", range=Bounds(0.0, 0.0))
 _are("gt ge", above=True)
 _are("abs", modulus=True)

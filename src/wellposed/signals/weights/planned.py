@@ -55,6 +55,8 @@ class PlannedWeights(Weights):
         centred: for each bias that cancels a mean, that mean.
         unmet: the weights that met a signal of zeros first, with the first node at which they did.
         scales: scales that are given, by parameter name; the others are chosen. A visitor may add to them on the way.
+        targets: what the target variance is multiplied by, by the value that a contraction makes; 1 elsewhere.
+        biases: standard deviations with which biases are drawn, by parameter name; the others are 0.
     """
 
     def __init__(
@@ -67,9 +69,13 @@ class PlannedWeights(Weights):
         zero_signal: Literal["error", "fan_in"] = "fan_in",
         kept: Collection[str] = (),
         scales: Mapping[str, float] | None = None,
+        targets: Mapping[int, float] | None = None,
+        biases: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(graph)
         self.target = target
+        self.targets: Mapping[int, float] = targets or {}
+        self.biases: Mapping[str, float] = biases or {}
         self.scales: dict[str, float] = dict(scales or {})
         self.center = center
         self.zero_signal = zero_signal
@@ -135,7 +141,8 @@ class PlannedWeights(Weights):
             self.decisions.setdefault(name, Decision(name, use.node, scale, 1.0, 1.0, scale**2))
             return make_state(parameter.shape, 0.0, scale**2, roots=root, gauss=True)
         if role in ("bias", "shift"):
-            return make_state(parameter.shape, 0.0, 0.0)
+            std = self.biases.get(name, 0.0)
+            return make_state(parameter.shape, 0.0, std**2, roots=root if std else 0)
         if role == "gain":
             return make_state(parameter.shape, self.gain(parameter), 0.0)
         return super().state(parameter, root)
@@ -175,12 +182,14 @@ class PlannedWeights(Weights):
         role = self.roles[parameter.name]
         if parameter.name in self.kept:
             return super().values(parameter, drawn)
-        if parameter.name in self.zero_kept or role in ("bias", "shift"):
+        if parameter.name in self.zero_kept or (role in ("bias", "shift") and parameter.name not in self.biases):
             return torch.zeros(parameter.shape, dtype=parameter.tensor.dtype)
         if role == "gain":
             return torch.full(parameter.shape, self.gain(parameter), dtype=parameter.tensor.dtype)
         if self._is_drawn(parameter.name):
             return unit_draw(parameter) if drawn and role != "weight_norm" else None
+        if parameter.name in self.biases:
+            return unit_draw(parameter) * self.biases[parameter.name] if drawn else None
         return super().values(parameter, drawn) if role in ("other", "recurrent") else None
 
     def gain(self, parameter: Parameter) -> float:
@@ -246,6 +255,10 @@ class PlannedWeights(Weights):
             scale = self.choose(key, node, second, second, 1.0)
         return result.changed(mean=result.mean * scale, var=result.var * scale**2)
 
+    def aim(self, node: Node) -> float:
+        """Return the second moment that the output of a contraction is to have."""
+        return self.target * self.targets.get(node.outputs[0], 1.0)
+
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
         """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides."""
         total = incoming * unit
@@ -264,7 +277,7 @@ class PlannedWeights(Weights):
             use = next((u for u in self.contractions.get(name, ()) if u.node == node.index), None)
             total, before = float(use.fan_in if use is not None else 1), 0.0
             incoming = total
-        scale = self.scales.get(name, math.sqrt(self.target / total))
+        scale = self.scales.get(name, math.sqrt(self.aim(node) / total))
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
         return scale
 
@@ -294,7 +307,7 @@ class PlannedWeights(Weights):
         The decision names what it meets last, which `settling` compares.
         """
         new = self.waits(name)
-        scale = self.scales.get(name, math.sqrt(self.target / total)) if new else self.decisions[name].scale
+        scale = self.scales.get(name, math.sqrt(self.aim(node) / total)) if new else self.decisions[name].scale
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
         return scale
 
@@ -311,7 +324,7 @@ class PlannedWeights(Weights):
         def give(name: str, scale: float) -> float:
             return given.setdefault(name, self.scales.get(name, scale))
 
-        effective = self.composite.choose(key, math.sqrt(self.target / (incoming * unit)), give)
+        effective = self.composite.choose(key, math.sqrt(self.aim(node) / (incoming * unit)), give)
         for name, scale in given.items():
             after = incoming * unit * effective**2
             self.decisions[name] = Decision(name, node.index, scale, incoming, before, after)
@@ -326,7 +339,8 @@ class PlannedWeights(Weights):
         so that a pass with these scales given may ask for others.
         """
         met = {name: self.decisions[name] for name in self.unmet if not self.waits(name)}
-        return {name: one.scale * math.sqrt(self.target / one.after) for name, one in met.items()}
+        nodes = self.graph.nodes
+        return {name: one.scale * math.sqrt(self.aim(nodes[one.node]) / one.after) for name, one in met.items()}
 
     def waits(self, name: str) -> bool:
         """Whether a weight has met nothing but zeros so far."""

@@ -1,0 +1,135 @@
+"""What a start asks of a graph: factors before functions, readouts, and what follows the sums of residual streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs.graph import once
+from wellposed.operators.arithmetic import times_number
+from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.facts import facts_of
+from wellposed.operators.views import is_view
+from wellposed.structure.branches import END, Step, branches
+from wellposed.structure.scale_free import scale_free
+from wellposed.structure.streams import Stream
+from wellposed.structure.sums import ResidualSums
+from wellposed.structure.vertices import vertices
+
+# ---- factors between a weight and its function -----------------------------------------------------------------------
+
+
+@once
+def argument_factors(graph: Graph) -> Mapping[int, float]:
+    """Return the constant between what a contraction makes and the function that it enters, by that value.
+
+    The frequency 30 of ``sin(30 * linear(x))`` is one. Values without such a constant, and those that others read too,
+    are left out; so are contractions of the model's inputs before a periodic function, whose frequencies are chosen for
+    the coordinates.
+    """
+    steps = branches(graph).steps
+    found: dict[int, float] = {}
+    for use in contractions(graph):
+        value = graph.nodes[use.node].outputs[0]
+        if use.parameter is None or use.kind in ("recurrent", "embedding"):
+            continue
+        factor, function = _followed(graph, value)
+        if function is None or abs(factor) == 1.0:
+            continue
+        data = steps.get(use.data)
+        raw = data is not None and steps[data.base].kind == "start"
+        if not (raw and facts_of(function.op).periodic):
+            found[value] = abs(factor)
+    return found
+
+
+def _followed(graph: Graph, value: int) -> tuple[float, Node | None]:
+    """Return the constants that a value alone is multiplied by, and the function of single elements that comes next."""
+    factor, outputs, users = 1.0, frozenset(graph.outputs), graph.users()
+    while value not in outputs:
+        readers = [index for index in users.get(value, ()) if index not in graph.dead_nodes]
+        if len(readers) != 1:
+            break
+        node = graph.nodes[readers[0]]
+        times = times_number(graph, node)
+        if times is not None and times[0] == Ref(value):
+            factor *= times[1]
+        elif not is_view(node.op):
+            facts = facts_of(node.op)
+            return factor, node if facts.function and facts.active else None
+        value = node.outputs[0]
+    return factor, None
+
+
+# ---- readouts --------------------------------------------------------------------------------------------------------
+
+
+@once
+def readouts(graph: Graph) -> Mapping[int, Contraction]:
+    """Return the contractions that make what leaves the model and is scored, by their values.
+
+    No other contraction follows one, and no norm undoes its scale. A weight that is used elsewhere too makes none: a
+    table that is looked up and scores, a layer that is applied twice. What a reparameterisation or another part of the
+    model reads is followed by contractions.
+    """
+    uses = contractions(graph)
+    last = vertices(branches(graph)).readouts
+    elsewhere = {use.parameter for use in uses if use.node not in last or use.kind == "embedding"}
+    free = {name for group in scale_free(graph) for name in group}
+    return {
+        graph.nodes[use.node].outputs[0]: use
+        for use in uses
+        if use.node in last
+        and use.parameter is not None
+        and use.parameter not in elsewhere | free
+        and use.fan_in > 1
+        and not _is_normalised(graph, graph.nodes[use.node].outputs[0])
+    }
+
+
+def _is_normalised(graph: Graph, value: int) -> bool:
+    """Whether a norm comes on every way from a value to the outputs."""
+    structure = branches(graph)
+    leaving: dict[int, list[int]] = {}
+    for edge in structure.edges:
+        leaving.setdefault(edge.source, []).append(edge.target)
+    pending, seen = [value], set[int]()
+    while pending:
+        at = pending.pop()
+        if at == END:
+            return False
+        if at not in seen and (at == value or structure.steps[at].kind != "normalisation"):
+            seen.add(at)
+            pending += leaving.get(at, ())
+    return True
+
+
+# ---- residual streams ------------------------------------------------------------------------------------------------
+
+
+def is_transformed(graph: Graph, stream: Stream) -> bool:
+    """Whether a function or a norm follows most sums of a stream before the next one, as in post-norm transformers.
+
+    What the branches add is then not carried on as it is.
+    """
+    structure = branches(graph)
+    residual = ResidualSums(graph, structure).found()
+    sums = [residual[value] for value in stream.sums if value in residual]
+    earlier = frozenset(stream.sums)
+    seen = [_transforms(structure.steps, one.skips, earlier) for one in sums[1:]]
+    return 2 * sum(seen) > len(seen)
+
+
+def _transforms(steps: Mapping[int, Step], skips: Iterable[int], sums: frozenset[int]) -> bool:
+    """Whether a function or a norm lies between the sums before and what carries the signal on into another one."""
+    pending, seen = list(skips), set[int]()
+    while pending:
+        value = pending.pop()
+        step = steps.get(value)
+        if step is None or value in seen or value in sums:
+            continue
+        seen.add(value)
+        if step.active or step.kind == "normalisation":
+            return True
+        pending += (step.base,) if step.base != value else step.operands
+    return False
