@@ -371,6 +371,16 @@ def _range(sample: Sample, facts: Facts) -> bool | None:
     return all(bool(((t >= facts.range.low) & (t <= facts.range.high)).all()) for t in made)
 
 
+def _periodic(sample: Sample, facts: Facts) -> bool | None:
+    if not isinstance(sample.x, torch.Tensor) or sample.x.is_complex():
+        return None
+    turned = sample.mapped(lambda x: x + 2.0 * torch.pi)
+    pairs = list(zip(sample.results(), turned.results(), strict=True))
+    return all(one.allclose(other, atol=1e-5) for one, other in pairs) and not all(
+        bool((one == one.flatten()[0]).all()) for one, _ in pairs
+    )
+
+
 def _domain(sample: Sample, facts: Facts) -> bool | None:
     if not isinstance(sample.x, torch.Tensor) or isinstance(sample.named.get("exponent"), torch.Tensor):
         return None
@@ -539,7 +549,7 @@ def _looks_up(sample: Sample, facts: Facts) -> bool | None:
 CHECKS: Mapping[str, Callable[[Sample, Facts], bool | None]] = {
     "linear": _linear, "affine": _affine, "coefficients": _coefficients, "degree": _degree, "scaled": _degree,
     "function": _function, "elementwise": lambda sample, _: depends_on_places(sample), "monotone": _monotone,
-    "range": _range, "domain": _domain, "rounds": _rounds, "terms": _terms, "powers": _powers, "raises": _raises,
+    "range": _range, "periodic": _periodic, "domain": _domain, "rounds": _rounds, "terms": _terms, "powers": _powers, "raises": _raises,
     "merges": _merges, "adds": _adds, "segments": _segments, "picks": _picks, "pads": _pads, "along": _along,
     "extent": _extent, "above": _above, "modulus": _modulus, "replaces": _replaces, "drops": _drops, "gated": _gated,
     "recurrent": _recurrent, "attends": _attends, "looks_up": _looks_up,
@@ -662,6 +672,10 @@ CONVERSE: Mapping[str, tuple[Callable[[Sample], bool | None], Callable[[Any, Fac
     "elementwise": (lambda sample: depends_on_places(sample), lambda op, f: f.elementwise),
     "monotone": (_seen_monotone, lambda op, f: f.monotone != 0),
     "range": (_seen_range, lambda op, f: f.range.low >= 0.0 or f.monotone != 0),
+    "periodic": (
+        lambda sample: _periodic(sample, Facts()) if sample.first and len(sample.tensors) == 1 else None,
+        lambda op, f: f.periodic or not f.function,
+    ),
     "domain": (_seen_domain, lambda op, f: f.domain != ANY),
     "rounds": (_seen_rounds, lambda op, f: f.rounds),
     "picks": (_seen_picks, lambda op, f: _joins(f) or f.elementwise),

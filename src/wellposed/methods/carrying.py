@@ -44,10 +44,10 @@ def can_carry(graph: Graph, before: Prescription) -> bool:
     values, offset = graph.parameters[before.name].values, offset_of(graph, before.name)
     if isinstance(before, Constant | Centering) or (before.action == "write" and not offset):
         return True
-    return values is not None and (not offset or _number(values) is not None)
+    return values is not None and (not offset or number_in(values) is not None)
 
 
-def _number(values: Tensor) -> float | None:
+def number_in(values: Tensor) -> float | None:
     """Return the number that all elements are; None where they vary."""
     first = float(values.detach().flatten()[0]) if values.numel() else 0.0
     return first if bool((values == first).all()) else None
@@ -63,7 +63,7 @@ def _kept_times(graph: Graph, before: Prescription, factor: float, said: Mapping
             f"{before.name!r} is kept as the model makes it, and must be multiplied by {factor:.4g}, but "
             f"{unknown if values is None else varying}"
         )
-    number = _number(values)
+    number = number_in(values)
     if number == 0.0 and not offset:
         return before.changed(**said)
     fields = {

@@ -6,15 +6,14 @@ shows: a constant between a weight and its function, the ends of residual branch
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from torch import Tensor
 
 from wellposed.graphs import Graph, Node
 from wellposed.methods.autoinit import adjusted
+from wellposed.methods.carrying import number_in
 from wellposed.methods.options import Draft, Request, method
 from wellposed.methods.roles import zero
 from wellposed.options import check_choice, check_positive
@@ -67,60 +66,66 @@ def steady(
     """
     check_positive(target_variance=target_variance, readout=readout)
     check_choice("branches", branches, ("auto", "zero", "depth", "full"))
-    ends = readouts(graph)
     held = _Held(_factors(graph, request, branches), CLOSED * target_variance)
     targets = {value: factor**-2.0 for value, factor in argument_factors(graph).items()}
-    targets |= dict.fromkeys(ends, readout)
-    draft = adjusted(
-        graph, request, targets, held, target_variance=target_variance, distribution=distribution, center=False,
-        inputs=inputs, state="full", strict=strict, zeros=zeros, zero_signal=zero_signal, biases=biases,
-        direction="forward", objective="variance",
-    )  # fmt: skip
-    prescriptions = dict(draft.prescriptions)
-    for name, factor, words in held.carried():
-        if name in prescriptions:
-            prescriptions[name] = _scaled(graph, prescriptions[name], factor, words)
-    return Draft(prescriptions, draft.inputs, draft.coverage, draft.warnings)
+    targets |= dict.fromkeys(readouts(graph), readout)
+    while True:
+        draft = adjusted(
+            graph, request, targets, held, target_variance=target_variance, distribution=distribution, center=False,
+            inputs=inputs, state="full", strict=strict, zeros=zeros, zero_signal=zero_signal, biases=biases,
+            direction="forward", objective="variance",
+        )  # fmt: skip
+        ends, stuck = _ends(graph, draft.prescriptions, held)
+        if not stuck:
+            return Draft({**draft.prescriptions, **ends}, draft.inputs, draft.coverage, draft.warnings)
+        held = held.without(stuck)
 
 
-@dataclass(slots=True)
+def _ends(
+    graph: Graph, prescriptions: Mapping[str, Prescription], held: _Held
+) -> tuple[dict[str, Prescription], set[ResidualBranch]]:
+    """Return the prescriptions of the ends of branches, and the branches whose ends cannot be scaled."""
+    scaled: dict[str, Prescription] = {}
+    stuck = set[ResidualBranch]()
+    for branch, (factor, words) in held.open.items():
+        for name in branch.carriers:
+            mine = scaled.get(name) or _scaled(graph, name, prescriptions.get(name), factor, words)
+            if mine is None:
+                stuck.add(branch)
+            else:
+                scaled[name] = mine
+    return scaled, stuck
+
+
 class _Held:
     """Scales what residual branches add in the course of a pass (`run_pass`, ``visit``), but for closed ones.
 
     Attributes:
-        factors: by branch, what it is multiplied by, and why.
-        closed: second moment from which a branch is open.
-        open: the values of the branches that were, in the last pass.
+        open: the branches that were scaled in the last pass, with what they are multiplied by, and why.
     """
 
-    factors: Mapping[ResidualBranch, tuple[float, str]]
-    closed: float
-    open: set[int] = field(default_factory=set)
-    at: dict[int, list[tuple[ResidualBranch, float]]] = field(init=False)
+    def __init__(self, factors: Mapping[ResidualBranch, tuple[float, str]], closed: float) -> None:
+        """Prepare: ``closed`` is the second moment below which the model itself holds a branch closed."""
+        self.factors = factors
+        self.closed = closed
+        self.open: dict[ResidualBranch, tuple[float, str]] = {}
+        self._at: dict[int, list[ResidualBranch]] = {}
+        for branch in factors:
+            self._at.setdefault(min(branch.readers), []).append(branch)
 
-    def __post_init__(self) -> None:
-        self.at = {}
-        for branch, (factor, _) in self.factors.items():
-            self.at.setdefault(min(branch.readers), []).append((branch, factor))
+    def without(self, some: Collection[ResidualBranch]) -> _Held:
+        """Return one that leaves some branches alone."""
+        return _Held({branch: told for branch, told in self.factors.items() if branch not in some}, self.closed)
 
     def __call__(self, run: Pass, node: Node) -> None:
         """Scale the branches that a node is the first to read."""
-        for branch, factor in self.at.get(node.index, ()):
+        for branch in self._at.get(node.index, ()):
             state = run.state(branch.value)
             if state is None or state.second_moment < self.closed:
-                self.open.discard(branch.value)
-                continue
-            self.open.add(branch.value)
-            run.states[branch.value] = linear(Call(run, node), state, factor)
-
-    def carried(self) -> Iterator[tuple[str, float, str]]:
-        """Yield the parameters at the ends of open branches with their factors, each once."""
-        said = set[str]()
-        for branch, (factor, words) in self.factors.items():
-            for name in branch.carriers if branch.value in self.open else ():
-                if name not in said:
-                    said.add(name)
-                    yield name, factor, words
+                self.open.pop(branch, None)
+            else:
+                self.open[branch] = self.factors[branch]
+                run.states[branch.value] = linear(Call(run, node), state, self.factors[branch][0])
 
 
 def _factors(graph: Graph, request: Request, kind: Branches) -> dict[ResidualBranch, tuple[float, str]]:
@@ -143,24 +148,27 @@ def _factors(graph: Graph, request: Request, kind: Branches) -> dict[ResidualBra
     return found
 
 
-def _scaled(graph: Graph, before: Prescription, factor: float, words: str) -> Prescription:
-    """Return a prescription times a factor; what is kept stays so."""
-    if before.action != "write":
-        return before
+def _scaled(graph: Graph, name: str, before: Prescription | None, factor: float, words: str) -> Prescription | None:
+    """Return a prescription times a factor; None where nothing is written that could be scaled."""
+    offset = offset_of(graph, name)
+    if offset and (before is None or before.action != "write"):  # a gain that is kept as its difference from 1
+        values = graph.parameters[name].values
+        own = None if values is None else number_in(values)
+        if own is None:
+            return None
+        return Constant(
+            name=name, shape=graph.parameters[name].shape, constant=factor * (offset + own) - offset, role="gain",
+            reason=f"{words}; it is used as {offset:g} plus this",
+        )  # fmt: skip
+    if before is None or before.action != "write":
+        return None
     after = None if before.signal_after is None else before.signal_after * factor**2
-    offset = offset_of(graph, before.name)
     if factor == 0.0 and not offset:
-        return zero(
-            before,
-            words,
-            output_axis=before.output_axis,
-            groups=before.groups,
-            signal_before=before.signal_before,
-            signal_after=after,
-        )
+        seen = {"signal_before": before.signal_before, "signal_after": after}
+        return zero(before, words, output_axis=before.output_axis, groups=before.groups, **seen)
     said = {"reason": f"{before.reason}; {words}", "signal_after": after}
     if isinstance(before, Constant):
         return before.changed(constant=factor * (offset + before.constant) - offset, **said)
     if isinstance(before, Drawn | Rescaled):
         return before.changed(std=before.std * factor, **said)
-    return before
+    return None

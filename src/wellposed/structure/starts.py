@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from wellposed.graphs import Graph, Node, Ref
@@ -24,8 +25,8 @@ def argument_factors(graph: Graph) -> Mapping[int, float]:
     """Return the constant between what a contraction makes and the function that it enters, by that value.
 
     The frequency 30 of ``sin(30 * linear(x))`` is one. Values without such a constant, and those that others read too,
-    are left out; so are contractions of the model's inputs before a periodic function, whose frequencies are chosen for
-    the coordinates.
+    are left out. So are contractions of the model's inputs before a periodic function, whose frequencies are chosen for
+    the coordinates, and bounds as ``30 * tanh(linear(x) / 30)``, which leave small values as they are.
     """
     steps = branches(graph).steps
     found: dict[int, float] = {}
@@ -34,7 +35,7 @@ def argument_factors(graph: Graph) -> Mapping[int, float]:
         if use.parameter is None or use.kind in ("recurrent", "embedding"):
             continue
         factor, function = _followed(graph, value)
-        if function is None or abs(factor) == 1.0:
+        if function is None or abs(factor) in (0.0, 1.0) or _is_undone(graph, function, factor):
             continue
         data = steps.get(use.data)
         raw = data is not None and steps[data.base].kind == "start"
@@ -59,6 +60,13 @@ def _followed(graph: Graph, value: int) -> tuple[float, Node | None]:
             return factor, node if facts.function and facts.active else None
         value = node.outputs[0]
     return factor, None
+
+
+def _is_undone(graph: Graph, function: Node, factor: float) -> bool:
+    """Whether what a function makes is multiplied by the inverse of the constant in its argument."""
+    readers = [graph.nodes[index] for index in graph.users().get(function.outputs[0], ())]
+    times = times_number(graph, readers[0]) if len(readers) == 1 else None
+    return times is not None and math.isclose(times[1] * factor, 1.0, rel_tol=1e-6)
 
 
 # ---- readouts --------------------------------------------------------------------------------------------------------

@@ -142,7 +142,8 @@ def kernel_of_queries(
         where: list[int | slice] = [0] * count
         for axis, step in zip(apart, steps, strict=True):
             where[axes[axis][0]] = step
-        where[axes[token][0] if axes[token] else 0] = slice(None) if axes[token] else 0
+        if axes[token]:
+            where[axes[token][0]] = slice(None)
         made_of = between(_kernel_of_tokens(v, token, dict(zip(apart, steps, strict=True)))) if any(steps) else own
         kernel[tuple(where)] = made_of if axes[token] else made_of[0]
     return kernel

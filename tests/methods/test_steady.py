@@ -1,0 +1,278 @@
+"""Steady: arguments of functions at ν, small readouts, residual streams that are held as they begin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import wellposed as wp
+from wellposed.errors import OptionError
+from wellposed.structure.starts import argument_factors, is_transformed, readouts
+from wellposed.structure.streams import residual_streams
+
+
+class Apply(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def dense(width: int, depth: int, function: Callable[[Tensor], Tensor], into: int = 16) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for place in range(depth):
+        layers += [nn.Linear(width if place else into, width), Apply(function)]
+    return nn.Sequential(*layers, nn.Linear(width, 3))
+
+
+class Residual(nn.Module):
+    """Blocks of two layers; a norm before each, after each sum, or none, with a ReLU after each sum where asked."""
+
+    def __init__(self, norm: str = "before", blocks: int = 4, relu: bool = False) -> None:
+        super().__init__()
+        self.norm, self.relu = norm, relu
+        self.stem = nn.Linear(12, 32)
+        self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(blocks))
+        self.up = nn.ModuleList(nn.Linear(32, 64) for _ in range(blocks))
+        self.down = nn.ModuleList(nn.Linear(64, 32) for _ in range(blocks))
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for norm, up, down in zip(self.norms, self.up, self.down, strict=True):
+            x = x + down(F.gelu(up(norm(x) if self.norm == "before" else x)))
+            x = norm(x) if self.norm == "after" else x
+            x = F.relu(x) if self.relu else x
+        return self.head(x)
+
+
+def stds(model: nn.Module, *args: Tensor, **options: object) -> dict[str, float]:
+    plan = wp.plan(model, *args, method="steady", **options)
+    return {
+        name: said.std if said.std is not None else said.constant
+        for name, said in plan.prescriptions.items()
+        if said.action == "write"
+    }
+
+
+# ---- functions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.sin(30.0 * x),
+        lambda x: torch.tanh(x / 7.0),
+        lambda x: torch.tanh((x * 4.0).reshape(-1, 8, 8).flatten(1) * 0.5),
+        lambda x: F.gelu(torch.tensor(5.0) * x),
+    ],
+)
+def test_arguments_of_hidden_functions_have_the_target_variance(function: Callable[[Tensor], Tensor]) -> None:
+    seen: list[Tensor] = []
+
+    def noted(x: Tensor) -> Tensor:
+        out = function(x)
+        seen.append(x)
+        return out
+
+    model, x = dense(64, 3, noted), torch.randn(512, 16)
+    factor = next(iter(argument_factors(wp.trace(model, x)).values()))
+    total = torch.zeros(3)
+    for seed in range(8):
+        wp.initialize_(model, x, method="steady", seed=seed, biases="zero")
+        seen.clear()
+        model(x)
+        total += torch.stack([(factor * each).square().mean() for each in seen[-3:]]) / 8
+    assert total[1:].tolist() == pytest.approx([1.0, 1.0], rel=0.15)
+
+
+def test_frequencies_on_coordinates_and_soft_bounds_are_left_as_the_model_has_them() -> None:
+    sine, bound = dense(32, 2, lambda x: torch.sin(30.0 * x), 2), dense(32, 2, lambda x: 30.0 * torch.tanh(x / 30.0))
+    x = torch.rand(64, 2)
+    found = argument_factors(wp.trace(sine, x))
+    assert list(found.values()) == [30.0]
+    assert stds(sine, x, biases="zero")["0.weight"] == pytest.approx(math.sqrt(1.0 / (2.0 / 3.0) / 1.0), rel=0.5)
+    assert not argument_factors(wp.trace(bound, torch.randn(8, 16)))
+
+
+def test_a_value_that_others_read_too_has_no_argument_of_its_own() -> None:
+    model = dense(32, 2, lambda x: x + torch.sin(30.0 * x))
+    assert not argument_factors(wp.trace(model, torch.randn(8, 16)))
+
+
+# ---- readouts --------------------------------------------------------------------------------------------------------
+
+
+class Heads(nn.Module):
+    def __init__(self, tied: bool = False, normalised: bool = False) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 16)
+        self.body = nn.Linear(16, 16)
+        self.head = nn.Linear(16, 11, bias=False)
+        self.value = nn.Linear(16, 1)
+        self.normalised = normalised
+        if tied:
+            self.head.weight = self.table.weight
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        h = F.gelu(self.body(self.table(ids)))
+        value = self.value(h)
+        return self.head(h), F.normalize(value, dim=0) if self.normalised else value
+
+
+class Autoencoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(20, 32)
+        self.mean, self.log_std = nn.Linear(32, 4), nn.Linear(32, 4)
+        self.decode = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 20))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        h = F.relu(self.encode(x))
+        mean, log_std = self.mean(h), self.log_std(h)
+        return self.decode(mean + log_std.exp() * torch.randn_like(mean)), mean, log_std
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "expected"),
+    [
+        (Heads(), torch.arange(8), {"head.weight", "value.weight"}),
+        (Heads(tied=True), torch.arange(8), {"value.weight"}),
+        (Heads(normalised=True), torch.arange(8), {"head.weight"}),
+        (Autoencoder(), torch.rand(8, 20), {"decode.2.weight"}),
+        (Residual(), torch.randn(8, 12), {"head.weight"}),
+    ],
+)
+def test_readouts_are_what_leaves_the_model_and_is_scored(model: nn.Module, x: Tensor, expected: set[str]) -> None:
+    graph = wp.trace(model, x)
+    assert {use.parameter for use in readouts(graph).values()} == expected
+    autoinit = wp.plan(graph)
+    small = stds(model, x, branches="full", biases="zero")
+    for name, said in autoinit.prescriptions.items():
+        if said.std is not None and said.role == "weight":
+            factor = math.sqrt(0.1) if name in expected else 1.0
+            assert small[name] == pytest.approx(factor * said.std, rel=1e-6), name
+
+
+# ---- residual streams ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "factor"),
+    [
+        (Residual("before"), 0.0),
+        (Residual("none"), 0.0),
+        (Residual("after"), 0.5),
+        (Residual("none", relu=True), 0.5),
+        (Residual("before", blocks=1), 1.0),
+    ],
+)
+def test_branches_are_closed_where_the_stream_is_carried_on_as_it_is(model: nn.Module, factor: float) -> None:
+    x = torch.randn(64, 12)
+    (stream,) = residual_streams(wp.trace(model, x))
+    assert is_transformed(wp.trace(model, x), stream) == (factor == 0.5)
+    plan, full = (wp.plan(model, x, method="steady", branches=kind) for kind in ("auto", "full"))
+    for name in ("down.0.weight", "down.0.bias"):
+        mine, whole = (p.prescriptions[name] for p in (plan, full))
+        assert (mine.std if factor else mine.constant) == pytest.approx(factor * whole.std, rel=1e-6)
+
+
+def test_a_stream_whose_branches_are_closed_is_carried_on_bit_for_bit() -> None:
+    model, x = Residual(), torch.randn(16, 12)
+    wp.initialize_(model, x, method="steady")
+    assert torch.equal(model(x), model.head(model.stem(x)))
+
+
+def test_closed_branches_open_at_once() -> None:
+    torch.manual_seed(0)
+    model, x, y = Residual(), torch.randn(64, 12), torch.randint(5, (64,))
+    wp.initialize_(model, x, method="steady")
+    for kind in (torch.optim.SGD, torch.optim.Adam):
+        optimizer = kind(model.parameters(), 1e-2)
+        for _ in range(2):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        assert all(bool(p.grad.any()) for n, p in model.named_parameters() if p.grad is not None and "norms" not in n)
+
+
+def test_branches_that_the_model_itself_closes_stay_as_they_are() -> None:
+    class Gated(Residual):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gates = nn.ParameterList(nn.Parameter(torch.tensor(start)) for start in (0.0, 1e-4, 0.0, 1e-4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x)
+            for gate, norm, up, down in zip(self.gates, self.norms, self.up, self.down, strict=True):
+                x = x + gate * down(F.gelu(up(norm(x))))
+            return self.head(x)
+
+    model, x = Gated(), torch.randn(16, 12)
+    plan = wp.plan(model, x, method="steady")
+    assert all(plan.prescriptions[f"down.{place}.weight"].std > 0.05 for place in range(4))
+    before = [gate.item() for gate in model.gates]
+    plan.apply_(model)
+    assert [gate.item() for gate in model.gates] == before
+
+
+def test_gains_that_are_kept_as_their_difference_from_one_close_a_branch_at_minus_one() -> None:
+    class Offset(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(32))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (1.0 + self.weight) * F.rms_norm(x, (32,))
+
+    class Sandwich(Residual):
+        def __init__(self) -> None:
+            super().__init__(blocks=3)
+            self.after = nn.ModuleList(Offset() for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x)
+            for norm, up, down, after in zip(self.norms, self.up, self.down, self.after, strict=True):
+                x = x + after(down(F.gelu(up(norm(x)))))
+            return self.head(x)
+
+    model, x = Sandwich(), torch.randn(16, 12)
+    wp.initialize_(model, x, method="steady")
+    assert torch.equal(model(x), model.head(model.stem(x)))
+    assert bool((model.after[0].weight == -1.0).all())
+    assert wp.check(model, x, plan=wp.plan(model, x, method="steady")).ok
+
+
+def test_a_branch_whose_end_is_kept_is_left_at_its_size() -> None:
+    model, x = Residual(), torch.randn(16, 12)
+    plan = wp.plan(model, x, method="steady", skip="down.1.*")
+    assert plan.prescriptions["down.1.weight"].action == "keep"
+    assert plan.prescriptions["down.0.weight"].constant == 0.0
+
+
+# ---- biases ----------------------------------------------------------------------------------------------------------
+
+
+def test_random_biases_are_drawn_with_the_standard_deviation_of_the_models_own() -> None:
+    model, x = dense(64, 2, F.relu, 2), torch.rand(256, 2)
+    with torch.no_grad():
+        model[2].bias.zero_()
+    plan = wp.plan(model, x, method="steady")
+    own = float(model[0].bias.detach().square().mean().sqrt())
+    assert plan.prescriptions["0.bias"].std == pytest.approx(own)
+    assert plan.prescriptions["2.bias"].constant == 0.0
+    assert wp.check(model, x, plan=plan).ok
+    assert stds(model, x, biases="zero")["0.bias"] == 0.0
+
+
+@pytest.mark.parametrize("options", [{"readout": 0.0}, {"branches": "half"}, {"biases": "none"}])
+def test_options_outside_their_range_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(OptionError, match=next(iter(options))):
+        wp.plan(Residual(), torch.randn(4, 12), method="steady", **options)
