@@ -23,6 +23,7 @@ from wellposed import checks, graphs, plans, reports
 from wellposed.errors import InputError, OptionError
 from wellposed.frontends.base import planned
 from wellposed.graphs import Graph
+from wellposed.options import DEFAULT_METHOD
 from wellposed.plans import Plan
 from wellposed.zoo import import_library
 
@@ -75,7 +76,7 @@ def trace(model: Any, *args: Any, training: bool = True) -> Graph:
 def plan(
     model: Any,
     *args: Any,
-    method: str = "autoinit",
+    method: str = DEFAULT_METHOD,
     seed: int = 0,
     only: str | Sequence[str] | None = None,
     skip: str | Sequence[str] | None = None,
@@ -291,7 +292,7 @@ def report(
     model: Any,
     *args: Any,
     plan: Plan | None = None,
-    method: str = "autoinit",
+    method: str = DEFAULT_METHOD,
     options: Mapping[str, Any] | None = None,
     inputs: Any = None,
     training: bool = True,

@@ -41,6 +41,7 @@ except ModuleNotFoundError as error:
 
 from wellposed.frontends.keras import KerasModule, sending, variables
 from wellposed.frontends.keras.keras2 import from_keras2
+from wellposed.options import DEFAULT_METHOD
 
 __all__ = [
     "KerasModule", "apply_", "check", "explain", "from_keras2", "initialize_", "measure", "plan", "report", "trace",
@@ -67,7 +68,7 @@ def trace(model: Any, *args: Any, training: bool = True) -> Graph:
 def plan(
     model: Any,
     *args: Any,
-    method: str = "autoinit",
+    method: str = DEFAULT_METHOD,
     seed: int = 0,
     only: str | Sequence[str] | None = None,
     skip: str | Sequence[str] | None = None,
@@ -189,7 +190,7 @@ def report(
     model: Any,
     *args: Any,
     plan: Plan | None = None,
-    method: str = "autoinit",
+    method: str = DEFAULT_METHOD,
     options: Mapping[str, Any] | None = None,
     inputs: Any = None,
     training: bool = True,

@@ -11,6 +11,9 @@ from typing import TypeGuard
 
 from wellposed.errors import OptionError, near_matches
 
+DEFAULT_METHOD = "steady"
+"""The method of a plan for which none is named."""
+
 
 def check_choice(option: str, value: object, choices: Collection[str]) -> None:
     """Raise `OptionError` with the near matches unless ``value`` is one of ``choices``."""

@@ -549,8 +549,9 @@ def _looks_up(sample: Sample, facts: Facts) -> bool | None:
 CHECKS: Mapping[str, Callable[[Sample, Facts], bool | None]] = {
     "linear": _linear, "affine": _affine, "coefficients": _coefficients, "degree": _degree, "scaled": _degree,
     "function": _function, "elementwise": lambda sample, _: depends_on_places(sample), "monotone": _monotone,
-    "range": _range, "periodic": _periodic, "domain": _domain, "rounds": _rounds, "terms": _terms, "powers": _powers, "raises": _raises,
-    "merges": _merges, "adds": _adds, "segments": _segments, "picks": _picks, "pads": _pads, "along": _along,
+    "range": _range, "periodic": _periodic, "domain": _domain, "rounds": _rounds, "terms": _terms,
+    "powers": _powers, "raises": _raises, "merges": _merges, "adds": _adds, "segments": _segments,
+    "picks": _picks, "pads": _pads, "along": _along,
     "extent": _extent, "above": _above, "modulus": _modulus, "replaces": _replaces, "drops": _drops, "gated": _gated,
     "recurrent": _recurrent, "attends": _attends, "looks_up": _looks_up,
 }  # fmt: skip

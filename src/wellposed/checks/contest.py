@@ -16,6 +16,7 @@ from wellposed import methods
 from wellposed.checks.strict_json import to_json
 from wellposed.errors import DivergedError, OptionError
 from wellposed.graphs.tree import example_of
+from wellposed.options import DEFAULT_METHOD
 from wellposed.plans import Plan
 from wellposed.random_states import restored_random_state
 from wellposed.rates import find_max_lr
@@ -137,7 +138,7 @@ def compare_starts(
     model_fn: nn.Module | Callable[[], nn.Module],
     loss_fn: Callable[[nn.Module, Any], Tensor],
     batches: Iterable[Any],
-    starts: Sequence[str] | Mapping[str, str | Plan] = (OWN, "autoinit"),
+    starts: Sequence[str] | Mapping[str, str | Plan] = (OWN, DEFAULT_METHOD),
     *,
     seeds: int = 5,
     seed: int = 0,

@@ -36,6 +36,7 @@ from wellposed.cli.arguments import (
 from wellposed.cli.failing import CheckFailedError
 from wellposed.cli.loading import load, with_base
 from wellposed.errors import OptionError, near_matches
+from wellposed.options import DEFAULT_METHOD
 
 if TYPE_CHECKING:
     from wellposed.graphs import Graph
@@ -72,7 +73,7 @@ def _root(
 @streams.apart
 def plan(
     model: Model,
-    method: Method = "autoinit",
+    method: Method = DEFAULT_METHOD,
     seed: Seed = 0,
     target_variance: TargetVariance = None,
     distribution: Distribution = None,
@@ -187,7 +188,7 @@ def _graph_and_plan(
     if plan_file is not None:
         planned = plans.Plan.load(plan_file)
     elif method is not None or options:
-        planned = plan_of(module, graph, method=method or "autoinit", seed=seed, **with_base(options, seed))
+        planned = plan_of(module, graph, method=method or DEFAULT_METHOD, seed=seed, **with_base(options, seed))
     stages.next()
     return graph, planned
 

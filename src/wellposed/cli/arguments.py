@@ -10,6 +10,7 @@ import typer
 
 from wellposed.cli.options import further_options
 from wellposed.errors import OptionError
+from wellposed.options import DEFAULT_METHOD
 
 _MODEL_HELP = (
     "torchvision:resnet50, timm:vit_small_patch16_224, transformers:path/to/config.json (random weights; nothing is "
@@ -18,7 +19,7 @@ _MODEL_HELP = (
 )
 
 Model = Annotated[str, typer.Argument(help=_MODEL_HELP, show_default=False)]
-Method = Annotated[str, typer.Option("--method", "-m", help="How to initialise: autoinit, kaiming, xavier, ...")]
+Method = Annotated[str, typer.Option("--method", "-m", help="How to initialise: steady, autoinit, kaiming, ...")]
 CheckedMethod = Annotated[
     str | None,
     typer.Option(
@@ -93,7 +94,7 @@ def method_options(
     from wellposed import methods
     from wellposed.methods.options import find_method
 
-    chosen = find_method(method or "autoinit")
+    chosen = find_method(method or DEFAULT_METHOD)
     return options | further_options(command, further, chosen, methods.plan, either=named, without=("training",))
 
 

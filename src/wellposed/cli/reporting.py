@@ -24,6 +24,7 @@ from wellposed.cli.arguments import (
 )
 from wellposed.cli.loading import load, load_training, with_base
 from wellposed.errors import OptionError
+from wellposed.options import DEFAULT_METHOD
 
 if TYPE_CHECKING:
     from wellposed.rates import TransferCheck
@@ -36,7 +37,7 @@ def report(
         Path | None, typer.Option("--output", "-o", help="Write the report to this HTML file; needs wellposed[report].")
     ] = None,
     plan_file: PlanFile = None,
-    method: Method = "autoinit",
+    method: Method = DEFAULT_METHOD,
     seed: Seed = 0,
     target_variance: TargetVariance = None,
     distribution: Distribution = None,
@@ -66,7 +67,7 @@ def report(
     ] = False,
 ) -> None:
     """Show what MODEL is like before its first training step: its own initialisation, beside that of a plan."""
-    asked = None if method == "autoinit" else method
+    asked = None if method == DEFAULT_METHOD else method
     options = method_options(report, asked, target_variance, distribution, only, skip, option, plan_file)
     if training and meta:
         raise OptionError(

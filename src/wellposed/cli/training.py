@@ -16,7 +16,7 @@ from wellposed.cli.failing import CheckFailedError
 from wellposed.cli.loading import load, load_family, load_training
 from wellposed.cli.options import further_options
 from wellposed.errors import OptionError, WellposedError
-from wellposed.options import check_choice, check_positive
+from wellposed.options import DEFAULT_METHOD, check_choice, check_positive
 
 if TYPE_CHECKING:
     from wellposed.gradients.agreement import By
@@ -218,7 +218,9 @@ def compare(
     training: Training,
     start: Annotated[
         list[str] | None,
-        typer.Option("--start", help="A method of planning, or 'own'; repeatable. By default own and autoinit."),
+        typer.Option(
+            "--start", help="A method of planning, or 'own'; repeatable. By default own and the default method."
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Draws of the weights for each start.")] = 5,
     seed: Seed = 0,
@@ -231,7 +233,7 @@ def compare(
 
     options = further_options(compare, option, rates.find_max_lr)
     setup = load_training(training, seed)
-    starts = start or (OWN, "autoinit")
+    starts = start or (OWN, DEFAULT_METHOD)
     comparison = compare_starts(setup.make, setup.loss_fn, setup.batches, starts, seeds=seeds, seed=seed, **options)
     show.result(as_json, comparison.to_json, lambda: show.plain(comparison.summary()))
 

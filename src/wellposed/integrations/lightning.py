@@ -27,7 +27,7 @@ class WellposedCallback(_Callback):
     ```python
     from wellposed.integrations.lightning import WellposedCallback
 
-    trainer = lightning.Trainer(callbacks=[WellposedCallback(initialize="autoinit", every=100)])
+    trainer = lightning.Trainer(callbacks=[WellposedCallback(initialize="steady", every=100)])
     ```
 
     The figures are those of `wellposed.integrations.watch`, and go to all loggers of the trainer, at rank 0, under the

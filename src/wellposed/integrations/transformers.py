@@ -28,7 +28,7 @@ class WellposedCallback(_Callback):
     from wellposed.integrations.transformers import WellposedCallback
 
     trainer = transformers.Trainer(model, args, train_dataset=data)
-    trainer.add_callback(WellposedCallback(trainer, initialize="autoinit", every=100))
+    trainer.add_callback(WellposedCallback(trainer, initialize="steady", every=100))
     trainer.train()
     ```
 

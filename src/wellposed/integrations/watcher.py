@@ -49,7 +49,7 @@ def watch(
     """Watch a loop of one's own, and initialise the model before the first step if asked to; the loop stays as it is.
 
     ```python
-    watcher = wp.integrations.watch(model, optimizer, lambda figures, step: print(step, figures), initialize="autoinit")
+    watcher = wp.integrations.watch(model, optimizer, lambda figures, step: print(step, figures), initialize="steady")
     for x, y in batches:
         optimizer.zero_grad()
         loss_fn(model(x), y).backward()

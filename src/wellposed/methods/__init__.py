@@ -20,7 +20,7 @@ from wellposed.methods.readouts import tied_widths
 from wellposed.methods.roles import left_alone, weight_norm_directions
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.operators.contraction import contractions
-from wellposed.options import check_integer
+from wellposed.options import DEFAULT_METHOD, check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied, unselected
 from wellposed.structure.widths import Widths, widths
 
@@ -37,6 +37,7 @@ __all__ = [
     "mup",
     "options_of",
     "plan",
+    "steady",
     "topology",
 ]
 
@@ -47,7 +48,7 @@ Patterns = str | Sequence[str] | None
 def plan(
     model: nn.Module | Graph,
     *args: Any,
-    method: str = "autoinit",
+    method: str = DEFAULT_METHOD,
     seed: int = 0,
     only: Patterns = None,
     skip: Patterns = None,
@@ -60,8 +61,8 @@ def plan(
     Args:
         model: the model, on any device, meta included; or its graph (then without ``args``).
         args: example arguments of ``forward``.
-        method: ``autoinit``, ``topology``, ``mup``, ``complete_p``, ``fixup``, ``lecun``, ``xavier``, ``kaiming``,
-            ``orthogonal``, ``default``, or one registered with `wellposed.methods.method`.
+        method: ``steady``, ``autoinit``, ``topology``, ``mup``, ``complete_p``, ``fixup``, ``lecun``, ``xavier``,
+            ``kaiming``, ``orthogonal``, ``default``, or one registered with `wellposed.methods.method`.
         seed: of the random streams, one for each parameter.
         only: glob patterns of the parameters to plan; all others are kept.
         skip: glob patterns of parameters to keep.
@@ -126,7 +127,7 @@ _OWN = tuple(p.name for p in inspect.signature(plan).parameters.values() if p.ki
 def initialize_(
     model: nn.Module,
     *args: Any,
-    method: str = "autoinit",
+    method: str = DEFAULT_METHOD,
     seed: int = 0,
     only: Patterns = None,
     skip: Patterns = None,

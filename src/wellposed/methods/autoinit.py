@@ -65,8 +65,8 @@ def autoinit(
     are kept otherwise (gates, residual branches and readouts that start closed on purpose);
     ``zero_signal="fan_in"``: a weight that meets a signal of zeros first and another one later (the state of a loop)
     is given the variance that brings its last output to ν; one that meets nothing but zeros (behind a closed gate) is
-    given ν / fan-in, with a warning; ``"error"`` raises `PlanError` for both. ``biases="own"`` draws the biases that the
-    model makes at random with the standard deviation that it gives them, beside the variance ν of the weighted sum.
+    given ν / fan-in, with a warning; ``"error"`` raises `PlanError` for both. ``biases="own"`` draws the biases that
+    the model makes at random with the standard deviation that it gives them, beside the variance ν of the weighted sum.
 
     ``direction="backward"`` chooses each variance such that the gradient with respect to the contraction's data has
     second moment ν, with independent cotangents of variance 1 at the outputs; ``"both"`` takes the harmonic mean of the
@@ -110,7 +110,17 @@ def adjusted(
         request: as for every method.
         targets: what ν is multiplied by, by the value that a contraction makes.
         visit: called before each node of the pass that chooses the scales (`run_pass`); it may change states.
-        target_variance: and all others as for `autoinit`.
+        target_variance: ν, and this and all that follow as for `autoinit`.
+        distribution: of the weights.
+        center: whether biases cancel means.
+        inputs: what enters the model.
+        state: whether signals count as independent.
+        strict: whether operators without a rule are refused.
+        zeros: whether weights of zeros are kept.
+        zero_signal: what a weight gets that meets zeros.
+        biases: whether random biases keep their size.
+        direction: of the signals that keep their variance.
+        objective: what scales are to hold.
     """
     check_positive(target_variance=target_variance)
     check_distribution(distribution, RANDOM)

@@ -12,7 +12,7 @@ from wellposed.checks.batches import Inputs
 from wellposed.errors import OptionError, PlanError, TraceError
 from wellposed.graphs import Graph, graph_of
 from wellposed.graphs.tree import describe
-from wellposed.options import check_integer, check_positive
+from wellposed.options import DEFAULT_METHOD, check_integer, check_positive
 from wellposed.plans import Plan
 from wellposed.rates import TransferCheck
 from wellposed.reports.document import Report
@@ -42,7 +42,7 @@ def report(
     model: nn.Module | Graph,
     *args: Any,
     plan: Plan | None = None,
-    method: str = "autoinit",
+    method: str = DEFAULT_METHOD,
     options: Mapping[str, Any] | None = None,
     loss_fn: LossFunction | None = None,
     batches: Iterable[Any] | None = None,
@@ -188,7 +188,7 @@ def _planned(graph: Graph, method: str, seed: int, options: Mapping[str, Any], s
         return methods.plan(graph, method=method, seed=seed, **options)
 
     with stages.stage("planning"):
-        return make() if options or method != "autoinit" else stages.attempt("no plan", make)
+        return make() if options or method != DEFAULT_METHOD else stages.attempt("no plan", make)
 
 
 def _require_fit(graph: Graph, plan: Plan) -> None:

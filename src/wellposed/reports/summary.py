@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 
+from wellposed.options import DEFAULT_METHOD
 from wellposed.reports.data import Kind, signals_of
 from wellposed.reports.judge import factor_text, figures, judged_names, share_text, span_of
 from wellposed.reports.record import Direction, Initialisation, Record
@@ -83,7 +84,7 @@ def explain_command(report: Record, item: Initialisation, name: str) -> str:
         seed = kept[kept.index("--seed") :][:2] if "--seed" in kept else []
         kept = seed
     elif not {"--plan", "--method"} & set(kept):
-        kept += ["--method", "autoinit"]
+        kept += ["--method", DEFAULT_METHOD]
     return shlex.join(["wellposed", "explain", words[2], name, *kept])
 
 
