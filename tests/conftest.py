@@ -10,6 +10,10 @@ import pytest
 import torch
 from tests.slow import FAILED, spent, too_slow, unmarked
 
+from wellposed.signals.passes import application
+
+application.FALLS_BACK = False  # a rule that fails is seen to fail
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
 

@@ -153,7 +153,7 @@ class Autoencoder(nn.Module):
 def test_readouts_are_what_leaves_the_model_and_is_scored(model: nn.Module, x: Tensor, expected: set[str]) -> None:
     graph = wp.trace(model, x)
     assert {use.parameter for use in readouts(graph).values()} == expected
-    autoinit = wp.plan(graph)
+    autoinit = wp.plan(graph, method="autoinit")
     small = stds(model, x, branches="full", biases="zero")
     for name, said in autoinit.prescriptions.items():
         if said.std is not None and said.role == "weight":

@@ -15,6 +15,7 @@ from wellposed.errors import InputError, OptionError, PlanError, RuleError, Unsu
 from wellposed.signals import operators, rule, unregister
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.context.parameters import Weights
+from wellposed.signals.passes import application
 from wellposed.signals.passes.forward import run_pass
 from wellposed.signals.registry import RULES
 
@@ -207,6 +208,22 @@ def test_a_rule_that_fails_names_the_node(wrong):
     wrong(dividing)
     with pytest.raises(RuleError, match=r"relu\.default\): the rule failed with division by zero; entering signals"):
         wp.propagate(wp.trace(nn.ReLU(), torch.zeros(2, 6)))
+
+
+def test_what_a_rule_of_the_package_fails_at_is_run_on_samples_and_named_in_the_plan(wrong, monkeypatch):
+    def dividing(call, x):
+        return x.changed(mean=x.mean + 1 / 0)
+
+    dividing.__module__ = "wellposed.signals.rules.pointwise.forward"
+    wrong(dividing)
+    monkeypatch.setattr(application, "FALLS_BACK", True)
+    model, x = relu_net(), torch.zeros(2, 6)
+    plan = wp.plan(model, x)
+    (said,) = [w for w in plan.warnings if w.startswith("a rule of wellposed failed")]
+    assert "1 (relu.default)" in said
+    assert wp.check(model, torch.randn(64, 6), plan=plan).ok
+    with pytest.raises(RuleError, match="division by zero"):
+        wp.plan(model, x, strict=True)
 
 
 # ---- options --------------------------------------------------------------------------------------------------------

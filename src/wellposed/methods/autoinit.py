@@ -23,6 +23,7 @@ from wellposed.options import check_choice, check_positive
 from wellposed.plans import RANDOM, Centering, Constant, Drawn, Prescription, RandomDistribution, Role, keep
 from wellposed.signals import Input, Signals, run_pass
 from wellposed.signals.context.call import Pass
+from wellposed.signals.passes.application import FAILED
 from wellposed.signals.weights.planned import Decision, PlannedWeights
 from wellposed.structure.reach import depending
 from wellposed.structure.tables import tables
@@ -412,10 +413,14 @@ def _centring(graph: Graph, bias: str, weight: str, node: int, mean: float) -> C
 def _assumptions(graph: Graph, run: Pass) -> Iterator[str]:
     """Yield warnings of what the pass took for granted: operators without a rule, values of parameters on meta."""
     for tag, words in (("assumed", "assumed to leave the signal unchanged"), ("sampled", "run on samples")):
-        ops = Counter(graph.nodes[o.node].op_name for o in run.outcomes if o.tag == tag and o.note)
+        without = [o for o in run.outcomes if o.tag == tag and o.note and not o.note.startswith(FAILED)]
+        ops = Counter(graph.nodes[o.node].op_name for o in without)
         if ops:
             listed = ", ".join(f"{op} ({count})" for op, count in ops.most_common(8))
             yield f"operators without a rule, {words}: {listed}"
+    failed = [f"{op_of(graph.nodes[o.node])}: {o.note}" for o in run.outcomes if o.note.startswith(FAILED)]
+    if failed:
+        yield f"a rule of wellposed failed, which should not be; please report it: {joined(failed, separator='; ')}"
     if run.weights.assumed:
         taken = (f"{name!r} ({value})" for name, value in run.weights.assumed.items())
         yield (

@@ -68,6 +68,7 @@ class Pass:
     weights: Weights
     inputs: Mapping[int, Input]
     independent: bool = False
+    strict: bool = False
     dependence: Dependence = field(default_factory=Dependence)
     states: dict[int, State | None] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)

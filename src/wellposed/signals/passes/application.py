@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from wellposed.errors import RuleError
 from wellposed.graphs import Node
 from wellposed.operators.norms import NORMS
 from wellposed.operators.spectral import holds_for_complex, is_complex
@@ -31,6 +32,13 @@ from wellposed.signals.sampling.samples import sample_operator
 from wellposed.signals.sampling.states_of_draws import states_of_draws
 from wellposed.signals.signal import Tag
 from wellposed.signals.weights.shared_weights import remember
+
+FALLS_BACK = True
+"""Whether what a rule of this package fails at is run on samples; the tests set it to False, and see the errors."""
+FAILED = "the rule failed"
+"""How the note on a node begins whose rule failed."""
+_OWN = "wellposed.signals.rules."
+_ERRORS = (RuleError, ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError)
 
 Results = tuple[list[State | None], Tag, str]
 """States of a node's results, the tag of their source, and a note on it."""
@@ -72,28 +80,45 @@ def _by_rule(run: Pass, node: Node) -> Results:
     pairs = rule is None or rule.pairs or rule.elementwise
     args = tuple(resolve(run, a, pairs=pairs) for a in node.args)
     kwargs = {key: resolve(run, a, pairs=pairs) for key, a in node.kwargs.items()}
-    results = None if rule is None else _call_rule(call, rule, args, kwargs)
+    try:
+        results = None if rule is None else _checked_results(call, rule, args, kwargs)
+    except _ERRORS as error:
+        if rule is None or run.strict or not FALLS_BACK or not rule.function.__module__.startswith(_OWN):
+            raise
+        return _by_samples(call, args, kwargs, f"{FAILED} ({error}): run on samples")
     if rule is None or results is None:
         return _by_samples(call, args, kwargs)
-    if not run.independent:  # AutoInit's own assumptions follow no spectrum
-        results = [None if result is None else run.weights.led_back(node, result) for result in results]
-    results = _valid(call, rule, rule.tag, _states_in((args, kwargs)), results)
     if run.weights.repeated:
         remember(call, rule, args, kwargs, results)
     return results, rule.tag, ""
 
 
-def _by_samples(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
+def _checked_results(
+    call: Call, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[State | None] | None:
+    """Return what a rule makes of its arguments, once it has been checked; None where it covers no such case."""
+    results = _call_rule(call, rule, args, kwargs)
+    if results is None:
+        return None
+    if not call.independent:  # AutoInit's own assumptions follow no spectrum
+        results = [None if result is None else call.run.weights.led_back(call.node, result) for result in results]
+    return _valid(call, rule, rule.tag, _states_in((args, kwargs)), results)
+
+
+def _by_samples(
+    call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], note: str = "no rule: run on samples"
+) -> Results:
     """Return what an operator makes of draws of its operands: of joint ones, else of each operand's own.
 
     Where it cannot be run, its results are assumed to have the moments of its first operand.
     """
-    run, node, note = call.run, call.node, "no rule: run on samples"
+    run, node = call.run, call.node
     if can_run(run, node) and draw_together(run, node):
         return states_of_draws(run, node), "sampled", note
     incoming, results = _states_in((args, kwargs)), sample_operator(run.graph, node, args, kwargs, run.root)
     if results is None:
-        note = "no rule, and it cannot be run on samples: assumed to pass on its input's signal"
+        said = note.removesuffix(": run on samples")
+        note = f"{said}, and it cannot be run on samples: assumed to pass on its input's signal"
         return _assumed(call, incoming), "assumed", note
     return _valid(call, None, "sampled", incoming, results), "sampled", note
 

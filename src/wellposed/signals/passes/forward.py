@@ -58,7 +58,7 @@ def run_pass(
     if strict:
         of_signals = [node for node in graph.nodes if _has_signals(graph, node)]
         RULES.require(graph, [node for node in of_signals if not graph.known.keys() >= set(node.outputs)])
-    run = Pass(graph, weights, describe_inputs(graph, inputs), independent=state == "independent")
+    run = Pass(graph, weights, describe_inputs(graph, inputs), independent=state == "independent", strict=strict)
     run.postpones = not (keep or moments)
     gone = last_needed(run)
     signals: list[Signal] = []
