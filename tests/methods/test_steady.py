@@ -276,3 +276,36 @@ def test_random_biases_are_drawn_with_the_standard_deviation_of_the_models_own()
 def test_options_outside_their_range_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=next(iter(options))):
         wp.plan(Residual(), torch.randn(4, 12), method="steady", **options)
+
+
+# ---- recurrent layers ------------------------------------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: str, **options: object) -> None:
+        super().__init__()
+        self.layer = getattr(nn, kind)(6, 16, batch_first=True, **options)
+        self.head = nn.Linear(32 if options.get("bidirectional") else 16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x)[0])
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"bidirectional": True, "num_layers": 2}])
+def test_what_recurrent_layers_make_of_their_inputs_has_the_target_variance(
+    kind: str, options: dict[str, object]
+) -> None:
+    model, x = Recurrent(kind, **options), 2.0 * torch.randn(8, 5, 6)
+    before = {name: values.clone() for name, values in model.named_parameters()}
+    plan = wp.initialize_(model, x, method="steady", inputs=x)
+    level = float(x.square().mean())
+    for name, values in model.named_parameters():
+        said = plan.prescriptions[name]
+        if "weight_ih_l0" in name:
+            assert said.std == pytest.approx(1.0 / math.sqrt(6.0 * level), rel=0.05)
+        elif "weight_ih" in name:
+            assert said.std == pytest.approx(1.0 / math.sqrt(values.shape[1]))
+        elif "layer" in name:
+            assert torch.equal(values, before[name])
+    assert wp.check(model, x, plan=plan).ok

@@ -350,7 +350,7 @@ def _weight(
         reason += f": {weights.composite.words[name]}"
     if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
         reason += "; also used as an embedding: its use as a weight decides its scale"
-    role: Role = "embedding" if use.kind == "embedding" else "weight"
+    role: Role = use.kind if use.kind in ("embedding", "recurrent") else "weight"
     length = weight_norm_length(graph, name)
     if length is not None:
         return Constant(

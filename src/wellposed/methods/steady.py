@@ -21,9 +21,10 @@ from wellposed.plans import Constant, Drawn, Prescription, RandomDistribution, R
 from wellposed.signals import Input
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.context.call import Call, Pass
+from wellposed.signals.weights.planned import PlannedWeights
 from wellposed.structure.carriers import offset_of
 from wellposed.structure.residual_branches import ResidualBranch
-from wellposed.structure.starts import argument_factors, is_transformed, readouts
+from wellposed.structure.starts import argument_factors, is_transformed, readouts, recurrent_inputs
 from wellposed.structure.streams import residual_streams
 
 Branches = Literal["auto", "zero", "depth", "full"]
@@ -48,11 +49,13 @@ def steady(
 ) -> Draft:
     """Give the arguments of functions variance ν, hold residual streams as they begin, and start with small outputs.
 
-    Weights are scaled as by ``autoinit`` (Algorithm 1), but for three parts:
+    Weights are scaled as by ``autoinit`` (Algorithm 1), but for four parts:
 
     - *functions*: where a constant stands between a weight and the function that follows, as the frequency of
       ``sin(30 * linear(x))``, the argument of the function has variance ν.
     - *readouts*: what leaves the model has variance ``readout`` times ν.
+    - *recurrent layers*: what they make of their inputs has variance ν, where ``autoinit`` keeps the model's own
+      weights; weights between steps stay as they are.
     - *residual branches*: the parameters at the end of each branch are 0 where the stream carries the sum on as it is,
       and times 1/√L, for the L sums of the stream, where a norm or a function follows each sum. A branch that the model
       itself holds closed stays as it is. ``branches`` makes it ``"zero"``, ``"depth"`` (1/√L) or ``"full"`` for all.
@@ -66,7 +69,7 @@ def steady(
     """
     check_positive(target_variance=target_variance, readout=readout)
     check_choice("branches", branches, ("auto", "zero", "depth", "full"))
-    held = _Held(_factors(graph, request, branches), CLOSED * target_variance)
+    held = _Held(graph, _factors(graph, request, branches), CLOSED * target_variance)
     targets = {value: factor**-2.0 for value, factor in argument_factors(graph).items()}
     targets |= dict.fromkeys(readouts(graph), readout)
     while True:
@@ -104,9 +107,11 @@ class _Held:
         open: the branches that were scaled in the last pass, with what they are multiplied by, and why.
     """
 
-    def __init__(self, factors: Mapping[ResidualBranch, tuple[float, str]], closed: float) -> None:
+    def __init__(self, graph: Graph, factors: Mapping[ResidualBranch, tuple[float, str]], closed: float) -> None:
         """Prepare: ``closed`` is the second moment below which the model itself holds a branch closed."""
+        self.graph = graph
         self.factors = factors
+        self._entered = recurrent_inputs(graph)
         self.closed = closed
         self.open: dict[ResidualBranch, tuple[float, str]] = {}
         self._at: dict[int, list[ResidualBranch]] = {}
@@ -115,10 +120,17 @@ class _Held:
 
     def without(self, some: Collection[ResidualBranch]) -> _Held:
         """Return one that leaves some branches alone."""
-        return _Held({branch: told for branch, told in self.factors.items() if branch not in some}, self.closed)
+        return _Held(
+            self.graph, {branch: told for branch, told in self.factors.items() if branch not in some}, self.closed
+        )
 
     def __call__(self, run: Pass, node: Node) -> None:
         """Scale the branches that a node is the first to read."""
+        for use, first in self._entered.get(node.index, ()):
+            entering = run.state(use.data) if first else None
+            before = 1.0 if entering is None else entering.second_moment
+            if use.parameter is not None and before > 0.0 and isinstance(run.weights, PlannedWeights):
+                run.weights.enter(use.parameter, node, use.fan_in, before)
         for branch in self._at.get(node.index, ()):
             state = run.state(branch.value)
             if state is None or state.second_moment < self.closed:

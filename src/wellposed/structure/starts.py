@@ -10,6 +10,7 @@ from wellposed.graphs.graph import once
 from wellposed.operators.arithmetic import times_number
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.facts import facts_of
+from wellposed.operators.schema import named_arguments
 from wellposed.operators.views import is_view
 from wellposed.structure.branches import END, Step, branches
 from wellposed.structure.scale_free import scale_free
@@ -110,6 +111,37 @@ def _is_normalised(graph: Graph, value: int) -> bool:
             seen.add(at)
             pending += leaving.get(at, ())
     return True
+
+
+# ---- recurrent layers ------------------------------------------------------------------------------------------------
+
+
+@once
+def recurrent_inputs(graph: Graph) -> Mapping[int, tuple[tuple[Contraction, bool], ...]]:
+    """Return the weights of recurrent operators that take what enters a layer, by node.
+
+    Each is told with whether it takes what enters the operator, as those of the first layer do; the others take what
+    the layer before makes. Weights that something else makes, as a weight norm, are left out.
+    """
+    found: dict[int, list[Contraction]] = {}
+    for use in contractions(graph):
+        if use.kind == "recurrent":
+            found.setdefault(use.node, []).append(use)
+    inputs = {}
+    for index, uses in found.items():
+        node = graph.nodes[index]
+        named = named_arguments(node)
+        layers = int(named.get("num_layers", 1))
+        sides = 2 if named.get("bidirectional") else 1
+        if len(uses) % (layers * sides):
+            continue  # some of the weights are made of others
+        each = len(uses) // (layers * sides)
+        inputs[index] = tuple(
+            (use, place < sides * each)
+            for place, use in enumerate(uses)
+            if place % each == 0 and graph.values[use.weight].kind == "parameter"
+        )
+    return inputs
 
 
 # ---- residual streams ------------------------------------------------------------------------------------------------

@@ -145,6 +145,8 @@ class PlannedWeights(Weights):
             return make_state(parameter.shape, 0.0, std**2, roots=root if std else 0)
         if role == "gain":
             return make_state(parameter.shape, self.gain(parameter), 0.0)
+        if role == "recurrent" and name in self.decisions:
+            return make_state(parameter.shape, 0.0, self.decisions[name].scale ** 2, roots=root, gauss=True)
         return super().state(parameter, root)
 
     def _scale_of_scoring(self, name: str) -> float | None:
@@ -188,6 +190,8 @@ class PlannedWeights(Weights):
             return torch.full(parameter.shape, self.gain(parameter), dtype=parameter.tensor.dtype)
         if self._is_drawn(parameter.name):
             return unit_draw(parameter) if drawn and role != "weight_norm" else None
+        if role == "recurrent" and parameter.name in self.decisions:
+            return unit_draw(parameter) * self.decisions[parameter.name].scale if drawn else None
         if parameter.name in self.biases:
             return unit_draw(parameter) * self.biases[parameter.name] if drawn else None
         return super().values(parameter, drawn) if role in ("other", "recurrent") else None
@@ -201,6 +205,14 @@ class PlannedWeights(Weights):
         if not self.center or mean == 0.0 or bias not in self.roles or bias in self.kept or self.roles[bias] != "bias":
             return False
         return self.centred.setdefault(bias, mean) == mean
+
+    def enter(self, name: str, node: Node, fan_in: int, before: float) -> None:
+        """Choose the scale of a weight that takes the input of a recurrent layer, of second moment ``before``."""
+        if name in self.decisions or name in self.kept or name in self.zero_kept:
+            return
+        scale = self.scales.get(name, math.sqrt(self.target / (fan_in * before)))
+        after = fan_in * before * scale**2
+        self.decisions[name] = Decision(name, node.index, scale, fan_in * before, before, after)
 
     # ---- the life of a scale (`Weights`) -----------------------------------------------------------------------------
 
