@@ -16,6 +16,7 @@ from wellposed.methods.autoinit import adjusted
 from wellposed.methods.carrying import number_in
 from wellposed.methods.options import Draft, Request, method
 from wellposed.methods.roles import zero
+from wellposed.operators.contraction import contractions
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Constant, Drawn, Prescription, RandomDistribution, Rescaled
 from wellposed.signals import Input
@@ -70,8 +71,10 @@ def steady(
     check_positive(target_variance=target_variance, readout=readout)
     check_choice("branches", branches, ("auto", "zero", "depth", "full"))
     held = _Held(graph, _factors(graph, request, branches), CLOSED * target_variance)
-    targets = {value: factor**-2.0 for value, factor in argument_factors(graph).items()}
-    targets |= dict.fromkeys(readouts(graph), readout)
+    factors, last = argument_factors(graph), readouts(graph)
+    targets = {value: factor**-2.0 for value, factor in factors.items()} | dict.fromkeys(last, readout)
+    why = {value: f"the function behind it takes {factor:.4g} times this" for value, factor in factors.items()}
+    why |= dict.fromkeys(last, f"readout: {readout:g} ν")
     while True:
         draft = adjusted(
             graph, request, targets, held, target_variance=target_variance, distribution=distribution, center=False,
@@ -80,8 +83,18 @@ def steady(
         )  # fmt: skip
         ends, stuck = _ends(graph, draft.prescriptions, held)
         if not stuck:
-            return Draft({**draft.prescriptions, **ends}, draft.inputs, draft.coverage, draft.warnings)
+            prescriptions = _explained(graph, {**draft.prescriptions, **ends}, why)
+            return Draft(prescriptions, draft.inputs, draft.coverage, draft.warnings)
         held = held.without(stuck)
+
+
+def _explained(graph: Graph, prescriptions: dict[str, Prescription], why: Mapping[int, str]) -> dict[str, Prescription]:
+    """Return prescriptions whose reasons say why the outputs of their weights have another variance than ν."""
+    for use in contractions(graph):
+        words, mine = why.get(graph.nodes[use.node].outputs[0]), prescriptions.get(use.parameter or "")
+        if words is not None and mine is not None and mine.action == "write" and mine.signal_after:
+            prescriptions[mine.name] = mine.changed(reason=f"{words}; {mine.reason}")
+    return prescriptions
 
 
 def _ends(
