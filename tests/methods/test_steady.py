@@ -306,6 +306,9 @@ def test_what_recurrent_layers_make_of_their_inputs_has_the_target_variance(
             assert said.std == pytest.approx(1.0 / math.sqrt(6.0 * level), rel=0.05)
         elif "weight_ih" in name:
             assert said.std == pytest.approx(1.0 / math.sqrt(values.shape[1]))
+        elif "weight_hh" in name:
+            for matrix in values.detach().split(16):
+                torch.testing.assert_close(matrix @ matrix.T, torch.eye(16), atol=1e-5, rtol=0.0)
         elif "layer" in name:
             assert torch.equal(values, before[name])
     assert wp.check(model, x, plan=plan).ok

@@ -25,7 +25,7 @@ from wellposed.signals.context.call import Call, Pass
 from wellposed.signals.weights.planned import PlannedWeights
 from wellposed.structure.carriers import offset_of
 from wellposed.structure.residual_branches import ResidualBranch
-from wellposed.structure.starts import argument_factors, is_transformed, readouts, recurrent_inputs
+from wellposed.structure.starts import argument_factors, is_transformed, readouts, recurrent_weights
 from wellposed.structure.streams import residual_streams
 
 Branches = Literal["auto", "zero", "depth", "full"]
@@ -55,8 +55,8 @@ def steady(
     - *functions*: where a constant stands between a weight and the function that follows, as the frequency of
       ``sin(30 * linear(x))``, the argument of the function has variance ν.
     - *readouts*: what leaves the model has variance ``readout`` times ν.
-    - *recurrent layers*: what they make of their inputs has variance ν, where ``autoinit`` keeps the model's own
-      weights; weights between steps stay as they are.
+    - *recurrent layers*: what they make of their inputs has variance ν, and the weights from step to step are
+      orthogonal, where ``autoinit`` keeps the model's own.
     - *residual branches*: the parameters at the end of each branch are 0 where the stream carries the sum on as it is,
       and times 1/√L, for the L sums of the stream, where a norm or a function follows each sum. A branch that the model
       itself holds closed stays as it is. ``branches`` makes it ``"zero"``, ``"depth"`` (1/√L) or ``"full"`` for all.
@@ -83,9 +83,23 @@ def steady(
         )  # fmt: skip
         ends, stuck = _ends(graph, draft.prescriptions, held)
         if not stuck:
-            prescriptions = _explained(graph, {**draft.prescriptions, **ends}, why)
+            prescriptions = _explained(graph, _orthogonal(graph, {**draft.prescriptions, **ends}), why)
             return Draft(prescriptions, draft.inputs, draft.coverage, draft.warnings)
         held = held.without(stuck)
+
+
+def _orthogonal(graph: Graph, prescriptions: dict[str, Prescription]) -> dict[str, Prescription]:
+    """Return prescriptions in which what takes the state of the step before is orthogonal, a matrix for each gate."""
+    for weight in (one for weights in recurrent_weights(graph).values() for one in weights if one.takes == "state"):
+        mine = prescriptions.get(weight.use.parameter or "")
+        if isinstance(mine, Drawn):
+            prescriptions[mine.name] = mine.changed(
+                distribution="orthogonal",
+                groups=weight.gates,
+                std=weight.orthogonal_std,
+                reason=f"orthogonal from step to step, {weight.gates} matrices: states keep their length",
+            )
+    return prescriptions
 
 
 def _explained(graph: Graph, prescriptions: dict[str, Prescription], why: Mapping[int, str]) -> dict[str, Prescription]:
@@ -124,7 +138,7 @@ class _Held:
         """Prepare: ``closed`` is the second moment below which the model itself holds a branch closed."""
         self.graph = graph
         self.factors = factors
-        self._entered = recurrent_inputs(graph)
+        self._recurrent = recurrent_weights(graph)
         self.closed = closed
         self.open: dict[ResidualBranch, tuple[float, str]] = {}
         self._at: dict[int, list[ResidualBranch]] = {}
@@ -139,11 +153,15 @@ class _Held:
 
     def __call__(self, run: Pass, node: Node) -> None:
         """Scale the branches that a node is the first to read."""
-        for use, first in self._entered.get(node.index, ()):
-            entering = run.state(use.data) if first else None
+        for weight in self._recurrent.get(node.index, ()):
+            entering = run.state(weight.use.data) if weight.takes == "input" else None
             before = 1.0 if entering is None else entering.second_moment
-            if use.parameter is not None and before > 0.0 and isinstance(run.weights, PlannedWeights):
-                run.weights.enter(use.parameter, node, use.fan_in, before)
+            name, weights = weight.use.parameter, run.weights
+            if name is None or before <= 0.0 or not isinstance(weights, PlannedWeights):
+                continue
+            if weight.takes == "state":
+                weights.scales[name] = weight.orthogonal_std
+            weights.enter(name, node, weight.use.fan_in, before)
         for branch in self._at.get(node.index, ()):
             state = run.state(branch.value)
             if state is None or state.second_moment < self.closed:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.graph import once
@@ -116,32 +118,48 @@ def _is_normalised(graph: Graph, value: int) -> bool:
 # ---- recurrent layers ------------------------------------------------------------------------------------------------
 
 
-@once
-def recurrent_inputs(graph: Graph) -> Mapping[int, tuple[tuple[Contraction, bool], ...]]:
-    """Return the weights of recurrent operators that take what enters a layer, by node.
+@dataclass(frozen=True, slots=True)
+class RecurrentWeight:
+    """A weight of a recurrent operator.
 
-    Each is told with whether it takes what enters the operator, as those of the first layer do; the others take what
-    the layer before makes. Weights that something else makes, as a weight norm, are left out.
+    Attributes:
+        use: where it is used.
+        takes: what it takes: what enters the operator, what the layer before makes, or the state of the step before.
+        gates: how many matrices are stacked in it.
     """
+
+    use: Contraction
+    takes: Literal["input", "layer", "state"]
+    gates: int
+
+    @property
+    def orthogonal_std(self) -> float:
+        """The standard deviation of its elements where each of its matrices is orthogonal."""
+        return float(max(self.use.fan_in, self.use.fan_out // self.gates) ** -0.5)
+
+
+@once
+def recurrent_weights(graph: Graph) -> Mapping[int, tuple[RecurrentWeight, ...]]:
+    """Return the weights of recurrent operators by node, but those that are made of others, or that project states."""
     found: dict[int, list[Contraction]] = {}
     for use in contractions(graph):
         if use.kind == "recurrent":
             found.setdefault(use.node, []).append(use)
-    inputs = {}
+    weights = {}
     for index, uses in found.items():
-        node = graph.nodes[index]
-        named = named_arguments(node)
-        layers = int(named.get("num_layers", 1))
+        named, gates = named_arguments(graph.nodes[index]), facts_of(graph.nodes[index].op).recurrent
         sides = 2 if named.get("bidirectional") else 1
-        if len(uses) % (layers * sides):
+        count = sides * int(named.get("num_layers", 1))
+        each = len(uses) // count
+        if len(uses) % count or each < 2:
             continue  # some of the weights are made of others
-        each = len(uses) // (layers * sides)
-        inputs[index] = tuple(
-            (use, place < sides * each)
+        takes: dict[int, Literal["layer", "state"]] = {0: "layer", 1: "state"}
+        weights[index] = tuple(
+            RecurrentWeight(use, "input" if place % each == 0 and place < sides * each else takes[place % each], gates)
             for place, use in enumerate(uses)
-            if place % each == 0 and graph.values[use.weight].kind == "parameter"
+            if place % each in takes and graph.values[use.weight].kind == "parameter"
         )
-    return inputs
+    return weights
 
 
 # ---- residual streams ------------------------------------------------------------------------------------------------
