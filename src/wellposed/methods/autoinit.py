@@ -80,7 +80,7 @@ def autoinit(
     the most that a first layer's output may have. Activations like ReLU do not allow it: then a warning says so.
     """
     return adjusted(
-        graph, request, {}, None, target_variance=target_variance, distribution=distribution, center=center,
+        graph, request, {}, {}, None, target_variance=target_variance, distribution=distribution, center=center,
         inputs=inputs, state=state, strict=strict, zeros=zeros, zero_signal=zero_signal, biases=biases,
         direction=direction, objective=objective,
     )  # fmt: skip
@@ -90,6 +90,7 @@ def adjusted(
     graph: Graph,
     request: Request,
     targets: Mapping[int, float],
+    rows: Mapping[str, float],
     visit: Callable[[Pass, Node], None] | None,
     *,
     target_variance: float,
@@ -110,6 +111,7 @@ def adjusted(
         graph: from `wellposed.trace`.
         request: as for every method.
         targets: what ν is multiplied by, by the value that a contraction makes.
+        rows: what ν is multiplied by for the rows of a table, by its name.
         visit: called before each node of the pass that chooses the scales (`run_pass`); it may change states.
         target_variance: ν, and this and all that follow as for `autoinit`.
         distribution: of the weights.
@@ -143,6 +145,7 @@ def adjusted(
             kept=tuple(request.kept),
             scales=scales,
             targets=targets,
+            rows=rows,
             biases=random_biases,
         )
 
@@ -387,7 +390,11 @@ def _of_table(graph: Graph, weights: PlannedWeights, name: str) -> str:
     factor, leader = tables(graph).factors[name], weights.leader_of(name)
     times = "" if factor == 1.0 else f" times {factor:.4g}, which the model multiplies them by"
     if leader is None:
-        return f"embedding: variance ν = {weights.target:.4g} for its rows{times}, which are its output"
+        level = weights.target * weights.rows.get(name, 1.0)
+        undone = (
+            ", whose size norms undo: small ones learn faster" if name in weights.rows else ", which are its output"
+        )
+        return f"embedding: variance ν = {level:.4g} for its rows{times}{undone}"
     return f"embedding: its rows{times} have the variance of those of {leader!r}, which they are added to"
 
 

@@ -25,6 +25,7 @@ from wellposed.signals.context.call import Call, Pass
 from wellposed.signals.weights.planned import PlannedWeights
 from wellposed.structure.carriers import offset_of
 from wellposed.structure.residual_branches import ResidualBranch
+from wellposed.structure.scale_free import scale_free
 from wellposed.structure.starts import argument_factors, is_transformed, readouts, recurrent_weights
 from wellposed.structure.streams import residual_streams
 
@@ -40,6 +41,7 @@ def steady(
     *,
     target_variance: float = 1.0,
     readout: float = 0.1,
+    table: float = 0.01,
     branches: Branches = "auto",
     biases: Literal["zero", "own"] = "own",
     distribution: RandomDistribution = "truncated_normal",
@@ -50,11 +52,13 @@ def steady(
 ) -> Draft:
     """Give the arguments of functions variance ν, hold residual streams as they begin, and start with small outputs.
 
-    Weights are scaled as by ``autoinit`` (Algorithm 1), but for four parts:
+    Weights are scaled as by ``autoinit`` (Algorithm 1), but for five parts:
 
     - *functions*: where a constant stands between a weight and the function that follows, as the frequency of
       ``sin(30 * linear(x))``, the argument of the function has variance ν.
     - *readouts*: what leaves the model has variance ``readout`` times ν.
+    - *tables*: rows that are looked up, and whose size norms undo, have variance ``table`` times ν: steps of one size
+      turn small rows further.
     - *recurrent layers*: what they make of their inputs has variance ν, and the weights from step to step are
       orthogonal, where ``autoinit`` keeps the model's own.
     - *residual branches*: the parameters at the end of each branch are 0 where the stream carries the sum on as it is,
@@ -68,8 +72,10 @@ def steady(
     Raises:
         OptionError: a value outside an option's range.
     """
-    check_positive(target_variance=target_variance, readout=readout)
+    check_positive(target_variance=target_variance, readout=readout, table=table)
     check_choice("branches", branches, ("auto", "zero", "depth", "full"))
+    undone = {name for group in scale_free(graph) for name in group}
+    rows = {use.parameter: table for use in contractions(graph) if use.kind == "embedding" and use.parameter in undone}
     held = _Held(graph, _factors(graph, request, branches), CLOSED * target_variance)
     factors, last = argument_factors(graph), readouts(graph)
     targets = {value: factor**-2.0 for value, factor in factors.items()} | dict.fromkeys(last, readout)
@@ -77,8 +83,8 @@ def steady(
     why |= dict.fromkeys(last, f"readout: {readout:g} ν")
     while True:
         draft = adjusted(
-            graph, request, targets, held, target_variance=target_variance, distribution=distribution, center=False,
-            inputs=inputs, state="full", strict=strict, zeros=zeros, zero_signal=zero_signal, biases=biases,
+            graph, request, targets, rows, held, target_variance=target_variance, distribution=distribution,
+            center=False, inputs=inputs, state="full", strict=strict, zeros=zeros, zero_signal=zero_signal, biases=biases,
             direction="forward", objective="variance",
         )  # fmt: skip
         ends, stuck = _ends(graph, draft.prescriptions, held)

@@ -56,6 +56,7 @@ class PlannedWeights(Weights):
         unmet: the weights that met a signal of zeros first, with the first node at which they did.
         scales: scales that are given, by parameter name; the others are chosen. A visitor may add to them on the way.
         targets: what the target variance is multiplied by, by the value that a contraction makes; 1 elsewhere.
+        rows: what the target variance of a table's rows is multiplied by, by parameter name; 1 for the others.
         biases: standard deviations with which biases are drawn, by parameter name; the others are 0.
     """
 
@@ -70,11 +71,13 @@ class PlannedWeights(Weights):
         kept: Collection[str] = (),
         scales: Mapping[str, float] | None = None,
         targets: Mapping[int, float] | None = None,
+        rows: Mapping[str, float] | None = None,
         biases: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(graph)
         self.target = target
         self.targets: Mapping[int, float] = targets or {}
+        self.rows: Mapping[str, float] = rows or {}
         self.biases: Mapping[str, float] = biases or {}
         self.scales: dict[str, float] = dict(scales or {})
         self.center = center
@@ -164,7 +167,7 @@ class PlannedWeights(Weights):
         """
         factors, leader = tables(self.graph).factors, self.leader_of(name)
         if leader is None:
-            return math.sqrt(self.target) / factors[name]
+            return math.sqrt(self.target * self.rows.get(name, 1.0)) / factors[name]
         return (self._leading(leader) or 1.0) * factors[leader] / factors[name]
 
     def leader_of(self, table: str) -> str | None:
