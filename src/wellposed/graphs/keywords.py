@@ -15,7 +15,12 @@ from wellposed.graphs.unwrap import class_name, unwrap
 
 
 def split_keywords(
-    what: str, model: nn.Module | Graph, given: Mapping[str, Any], known: Collection[str], own: Collection[str]
+    what: str,
+    model: nn.Module | Graph,
+    given: Mapping[str, Any],
+    known: Collection[str],
+    own: Collection[str],
+    elsewhere: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split keyword arguments into options and arguments of the model's forward.
 
@@ -27,6 +32,7 @@ def split_keywords(
         given: what the user gave.
         known: the options' names.
         own: further names that a misspelt one may have meant.
+        elsewhere: options that something else has, by name, with what has them.
 
     Raises:
         OptionError: neither an option nor an argument of ``forward`` (names the near matches).
@@ -49,5 +55,7 @@ def split_keywords(
         if key in accepted or (anything and not difflib.get_close_matches(key, everything, n=1, cutoff=0.8)):
             continue
         where = f" nor an argument of {class_name(model)}.forward" if isinstance(model, nn.Module) else ""
-        raise OptionError(f"{key!r} is no option of {what}{where}{near_matches(key, everything)}")
+        other = (elsewhere or {}).get(key)
+        said = near_matches(key, everything) if other is None else f"; it is one of {other}"
+        raise OptionError(f"{key!r} is no option of {what}{where}{said}")
     return options, rest

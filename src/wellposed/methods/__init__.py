@@ -83,7 +83,8 @@ def plan(
     """
     draft_of = find_method(method)
     check_integer(None, seed=seed)
-    options, rest = split_keywords(f"method {method!r}", model, kwargs, options_of(method), _OWN)
+    others = {key: f"method {name!r}" for name in methods() for key in options_of(name)}
+    options, rest = split_keywords(f"method {method!r}", model, kwargs, options_of(method), _OWN, others)
     if isinstance(model, Graph):
         if args:
             raise OptionError(f"a graph takes no example arguments, received {len(args)}; give them to wellposed.trace")

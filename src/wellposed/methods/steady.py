@@ -45,7 +45,9 @@ def steady(
     branches: Branches = "auto",
     biases: Literal["zero", "own"] = "own",
     distribution: RandomDistribution = "truncated_normal",
+    center: bool = False,
     inputs: Input | Tensor | Mapping[str, Input | Tensor] | None = None,
+    state: Literal["full", "independent"] = "full",
     strict: bool = False,
     zeros: Literal["keep", "write"] = "keep",
     zero_signal: Literal["error", "fan_in"] = "fan_in",
@@ -66,8 +68,8 @@ def steady(
       itself holds closed stays as it is. ``branches`` makes it ``"zero"``, ``"depth"`` (1/√L) or ``"full"`` for all.
 
     Options: ``target_variance`` ν; ``biases="own"`` draws biases that the model makes at random with its own standard
-    deviation, ``"zero"`` sets them to 0; ``distribution``, ``inputs``, ``strict``, ``zeros`` and ``zero_signal`` as for
-    ``autoinit``.
+    deviation, ``"zero"`` sets them to 0; ``distribution``, ``center``, ``inputs``, ``state``, ``strict``, ``zeros`` and
+    ``zero_signal`` as for ``autoinit``.
 
     Raises:
         OptionError: a value outside an option's range.
@@ -84,8 +86,8 @@ def steady(
     while True:
         draft = adjusted(
             graph, request, targets, rows, held, target_variance=target_variance, distribution=distribution,
-            center=False, inputs=inputs, state="full", strict=strict, zeros=zeros, zero_signal=zero_signal, biases=biases,
-            direction="forward", objective="variance",
+            center=center, inputs=inputs, state=state, strict=strict, zeros=zeros, zero_signal=zero_signal,
+            biases=biases, direction="forward", objective="variance",
         )  # fmt: skip
         ends, stuck = _ends(graph, draft.prescriptions, held)
         if not stuck:
