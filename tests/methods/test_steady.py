@@ -93,12 +93,29 @@ def test_arguments_of_hidden_functions_have_the_target_variance(function: Callab
     assert total[1:].tolist() == pytest.approx([1.0, 1.0], rel=0.15)
 
 
-def test_frequencies_on_coordinates_and_soft_bounds_are_left_as_the_model_has_them() -> None:
-    sine, bound = dense(32, 2, lambda x: torch.sin(30.0 * x), 2), dense(32, 2, lambda x: 30.0 * torch.tanh(x / 30.0))
+def test_frequencies_over_coordinates_keep_the_size_that_the_model_gives_them() -> None:
+    class Fourier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rates = nn.Linear(2, 16)
+            self.head = nn.Linear(32, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            turns = 2.0 * math.pi * self.rates(x)
+            return self.head(torch.cat((turns.sin(), turns.cos()), -1))
+
     x = torch.rand(64, 2)
-    found = argument_factors(wp.trace(sine, x))
-    assert list(found.values()) == [30.0]
-    assert stds(sine, x, biases="zero")["0.weight"] == pytest.approx(math.sqrt(1.0 / (2.0 / 3.0) / 1.0), rel=0.5)
+    for model, name in ((dense(32, 2, lambda x: torch.sin(30.0 * x), 2), "0.weight"), (Fourier(), "rates.weight")):
+        plan = wp.plan(model, x, method="steady")
+        own = model.get_parameter(name).detach().square().mean().sqrt()
+        assert plan.prescriptions[name].std == pytest.approx(float(own))
+        assert "frequencies" in plan.prescriptions[name].reason
+        assert wp.check(model, x, plan=plan).ok
+        assert set(argument_factors(wp.trace(model, x)).values()) <= {30.0}
+
+
+def test_soft_bounds_are_left_as_the_model_has_them() -> None:
+    bound = dense(32, 2, lambda x: 30.0 * torch.tanh(x / 30.0))
     assert not argument_factors(wp.trace(bound, torch.randn(8, 16)))
 
 

@@ -26,7 +26,7 @@ from wellposed.signals.weights.planned import PlannedWeights
 from wellposed.structure.carriers import offset_of
 from wellposed.structure.residual_branches import ResidualBranch
 from wellposed.structure.scale_free import scale_free
-from wellposed.structure.starts import argument_factors, is_transformed, readouts, recurrent_weights
+from wellposed.structure.starts import argument_factors, frequencies, is_transformed, readouts, recurrent_weights
 from wellposed.structure.streams import residual_streams
 
 Branches = Literal["auto", "zero", "depth", "full"]
@@ -57,7 +57,8 @@ def steady(
     Weights are scaled as by ``autoinit`` (Algorithm 1), but for five parts:
 
     - *functions*: where a constant stands between a weight and the function that follows, as the frequency of
-      ``sin(30 * linear(x))``, the argument of the function has variance ν.
+      ``sin(30 * linear(x))``, the argument of the function has variance ν. Weights between the model's inputs and
+      periodic functions keep the standard deviation that the model gives them: they are frequencies.
     - *readouts*: what leaves the model has variance ``readout`` times ν.
     - *tables*: rows that are looked up, and whose size norms undo, have variance ``table`` times ν: steps of one size
       turn small rows further.
@@ -83,6 +84,11 @@ def steady(
     targets = {value: factor**-2.0 for value, factor in factors.items()} | dict.fromkeys(last, readout)
     why = {value: f"the function behind it takes {factor:.4g} times this" for value, factor in factors.items()}
     why |= dict.fromkeys(last, f"readout: {readout:g} ν")
+    why |= {
+        graph.nodes[use.node].outputs[0]: "frequencies over the model's inputs, drawn at the model's own size"
+        for use in contractions(graph)
+        if use.parameter in held.frequencies
+    }
     while True:
         draft = adjusted(
             graph, request, targets, rows, held, target_variance=target_variance, distribution=distribution,
@@ -112,10 +118,12 @@ def _orthogonal(graph: Graph, prescriptions: dict[str, Prescription]) -> dict[st
 
 def _explained(graph: Graph, prescriptions: dict[str, Prescription], why: Mapping[int, str]) -> dict[str, Prescription]:
     """Return prescriptions whose reasons say why the outputs of their weights have another variance than ν."""
-    for use in contractions(graph):
-        words, mine = why.get(graph.nodes[use.node].outputs[0]), prescriptions.get(use.parameter or "")
+    said = {use.parameter: why.get(graph.nodes[use.node].outputs[0]) for use in contractions(graph)}
+    for name, words in said.items():
+        mine = prescriptions.get(name or "")
         if words is not None and mine is not None and mine.action == "write" and mine.signal_after:
-            prescriptions[mine.name] = mine.changed(reason=f"{words}; {mine.reason}")
+            rest = "" if words.startswith("frequencies") else f"; {mine.reason}"
+            prescriptions[mine.name] = mine.changed(reason=words + rest)
     return prescriptions
 
 
@@ -138,7 +146,10 @@ def _ends(
 class _Held:
     """Scales what residual branches add in the course of a pass (`run_pass`, ``visit``), but for closed ones.
 
+    It also gives the weights of recurrent layers, and those that are frequencies, their scales.
+
     Attributes:
+        frequencies: by name, the root mean squares of the weights that are frequencies of the model's inputs.
         open: the branches that were scaled in the last pass, with what they are multiplied by, and why.
     """
 
@@ -147,6 +158,7 @@ class _Held:
         self.graph = graph
         self.factors = factors
         self._recurrent = recurrent_weights(graph)
+        self.frequencies = _own_sizes(graph)
         self.closed = closed
         self.open: dict[ResidualBranch, tuple[float, str]] = {}
         self._at: dict[int, list[ResidualBranch]] = {}
@@ -161,11 +173,14 @@ class _Held:
 
     def __call__(self, run: Pass, node: Node) -> None:
         """Scale the branches that a node is the first to read."""
+        weights = run.weights
+        assert isinstance(weights, PlannedWeights)
+        weights.scales.update(self.frequencies)
         for weight in self._recurrent.get(node.index, ()):
             entering = run.state(weight.use.data) if weight.takes == "input" else None
             before = 1.0 if entering is None else entering.second_moment
-            name, weights = weight.use.parameter, run.weights
-            if name is None or before <= 0.0 or not isinstance(weights, PlannedWeights):
+            name = weight.use.parameter
+            if name is None or before <= 0.0:
                 continue
             if weight.takes == "state":
                 weights.scales[name] = weight.orthogonal_std
@@ -177,6 +192,13 @@ class _Held:
             else:
                 self.open[branch] = self.factors[branch]
                 run.states[branch.value] = linear(Call(run, node), state, self.factors[branch][0])
+
+
+def _own_sizes(graph: Graph) -> dict[str, float]:
+    """Return the root mean squares of the model's own frequencies, by name, where they are known and not 0."""
+    held = {name: graph.parameters[name].values for name in frequencies(graph)}
+    found = {name: float(v.detach().double().square().mean().sqrt()) for name, v in held.items() if v is not None}
+    return {name: size for name, size in found.items() if size > 0.0}
 
 
 def _factors(graph: Graph, request: Request, kind: Branches) -> dict[ResidualBranch, tuple[float, str]]:

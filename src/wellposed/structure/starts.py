@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,41 +28,61 @@ def argument_factors(graph: Graph) -> Mapping[int, float]:
     """Return the constant between what a contraction makes and the function that it enters, by that value.
 
     The frequency 30 of ``sin(30 * linear(x))`` is one. Values without such a constant, and those that others read too,
-    are left out. So are contractions of the model's inputs before a periodic function, whose frequencies are chosen for
-    the coordinates, and bounds as ``30 * tanh(linear(x) / 30)``, which leave small values as they are.
+    are left out. So are `frequencies`, and bounds as ``30 * tanh(linear(x) / 30)``, which leave small values as they
+    are.
     """
-    steps = branches(graph).steps
     found: dict[int, float] = {}
+    chosen = frequencies(graph)
     for use in contractions(graph):
         value = graph.nodes[use.node].outputs[0]
-        if use.parameter is None or use.kind in ("recurrent", "embedding"):
+        if use.parameter is None or use.parameter in chosen or use.kind in ("recurrent", "embedding"):
             continue
-        factor, function = _followed(graph, value)
-        if function is None or abs(factor) in (0.0, 1.0) or _is_undone(graph, function, factor):
-            continue
-        data = steps.get(use.data)
-        raw = data is not None and steps[data.base].kind == "start"
-        if not (raw and facts_of(function.op).periodic):
+        ends = list(_behind(graph, value))
+        factor, function = ends[0] if len(ends) == 1 else (1.0, None)
+        if function is not None and abs(factor) not in (0.0, 1.0) and not _is_undone(graph, function, factor):
             found[value] = abs(factor)
     return found
 
 
-def _followed(graph: Graph, value: int) -> tuple[float, Node | None]:
-    """Return the constants that a value alone is multiplied by, and the function of single elements that comes next."""
-    factor, outputs, users = 1.0, frozenset(graph.outputs), graph.users()
-    while value not in outputs:
-        readers = [index for index in users.get(value, ()) if index not in graph.dead_nodes]
-        if len(readers) != 1:
-            break
-        node = graph.nodes[readers[0]]
-        times = times_number(graph, node)
-        if times is not None and times[0] == Ref(value):
-            factor *= times[1]
-        elif not is_view(node.op):
-            facts = facts_of(node.op)
-            return factor, node if facts.function and facts.active else None
-        value = node.outputs[0]
-    return factor, None
+@once
+def frequencies(graph: Graph) -> frozenset[str]:
+    """Return the weights between the model's inputs and periodic functions alone, as those of Fourier features.
+
+    Their scale says how fast the model's function varies over its coordinates, which the author of a model chooses.
+    """
+    steps = branches(graph).steps
+    found: dict[str, bool] = {}
+    for use in contractions(graph):
+        if use.parameter is not None:
+            data = steps.get(use.data)
+            ends = [end for _, end in _behind(graph, graph.nodes[use.node].outputs[0])]
+            periodic = bool(ends) and all(end is not None and facts_of(end.op).periodic for end in ends)
+            raw = data is not None and steps[data.base].kind == "start"
+            found[use.parameter] = found.get(use.parameter, True) and periodic and raw
+    return frozenset(name for name, holds in found.items() if holds)
+
+
+def _behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
+    """Yield what reads a value, behind constant factors and views: the factor, and the function of single elements that
+    is next; None for anything else.
+    """
+    pending = [(value, 1.0)]
+    while pending:
+        at, factor = pending.pop()
+        if at in graph.outputs:
+            yield factor, None
+        for index in graph.users().get(at, ()):
+            node = graph.nodes[index]
+            times = times_number(graph, node)
+            if index in graph.dead_nodes:
+                continue
+            if times is not None and times[0] == Ref(at):
+                pending.append((node.outputs[0], factor * times[1]))
+            elif is_view(node.op):
+                pending += [(out, factor) for out in node.outputs]
+            else:
+                facts = facts_of(node.op)
+                yield factor, node if facts.function and facts.active else None
 
 
 def _is_undone(graph: Graph, function: Node, factor: float) -> bool:
