@@ -1,12 +1,13 @@
 """`plan` and `initialize_`: options, selection, frozen parameters, ties, and that the model is only read."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
-from wellposed import Plan, initialize_, plan, trace
+from wellposed import Plan, check, explain, initialize_, plan, trace
 from wellposed.errors import OptionError, PlanError
 from wellposed.methods import Draft, method, methods, options_of
 from wellposed.methods import options as registry
@@ -223,3 +224,37 @@ def test_slices_of_a_stack_are_gains_where_all_of_them_are():
     made = plan(Stack(), torch.zeros(4, 8)).prescriptions
     assert [(made[name].role, made[name].constant) for name in ("gains", "shifts")] == [("gain", 1.0), ("shift", 0.0)]
     assert [made[name].action for name in ("table", "read")] == ["keep", "keep"]
+
+
+# ---- a model is only read --------------------------------------------------------------------------------------------
+
+
+class Gathered(nn.Module):
+    """Neighbours of points, two blocks of convolution, norm and ReLU, and maxima: drawn together."""
+
+    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 32, 1), norm(32)
+        self.second, self.last = nn.Conv2d(32, 64, 1), norm(64)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        near = torch.cdist(x, x).topk(8, -1, largest=False)[1]
+        moved = (x[torch.arange(x.size(0))[:, None, None], near] - x.unsqueeze(2)).permute(0, 3, 2, 1)
+        moved = torch.relu(self.norm(self.first(moved)))
+        moved = torch.relu(self.last(self.second(moved)))
+        return self.head(moved.max(2)[0].transpose(1, 2).max(1)[0])
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [nn.BatchNorm2d, lambda width: nn.InstanceNorm2d(width, track_running_stats=True)],
+    ids=["batch", "instance"],
+)
+def test_running_statistics_are_read_and_never_written(norm: Callable[[int], nn.Module]) -> None:
+    model, x = Gathered(norm), torch.randn(4, 64, 3)
+    before = {name: values.clone() for name, values in model.state_dict().items()}
+    made = plan(model, x)
+    check(model, x, plan=made, draws=2)
+    explain(model, "head", x, plan=made)
+    assert all(torch.equal(values, before[name]) for name, values in model.state_dict().items())

@@ -69,7 +69,10 @@ _FILLS = frozenset(
 )
 UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
 """Operators whose outputs are uninitialised memory: no signal until something is written there."""
-RUNNING = frozenset({torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default})
+RUNNING = frozenset({
+    torch.ops.aten.batch_norm.default, torch.ops.aten.instance_norm.default, torch.ops.aten.native_batch_norm.default,
+    torch.ops.aten.cudnn_batch_norm.default, torch.ops.aten.miopen_batch_norm.default,
+})  # fmt: skip
 """Operators that write to their running statistics without saying so in their schema."""
 
 

@@ -214,6 +214,22 @@ def call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.
     return results + [tensor for tensor in written if not any(tensor is other for other in results)]
 
 
+def call_apart(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Run one operator as `call` does, on copies of the running statistics that it would write to: they may be those
+    of a user's model.
+    """
+    if op not in RUNNING:
+        return call(op, args, kwargs)
+    names = [argument.name for argument in op._schema.arguments]
+    given = {name: _apart(name, argument) for name, argument in kwargs.items()}
+    return call(op, [_apart(name, argument) for name, argument in zip(names, args, strict=False)], given)
+
+
+def _apart(name: str, argument: Any) -> Any:
+    """Return a copy of an argument of this name, where that says that it holds running statistics."""
+    return argument.clone() if name.startswith("running_") and isinstance(argument, torch.Tensor) else argument
+
+
 def _with_copies(
     effects: Traits, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], list[torch.Tensor]]:

@@ -10,7 +10,7 @@ import torch
 
 from wellposed.errors import UnsupportedError, joined
 from wellposed.graphs import Graph, Node, Ref
-from wellposed.graphs.run import call
+from wellposed.graphs.run import call_apart
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.product import describe
 from wellposed.operators.scale_parameters import parameter_values, scale_parameters
@@ -224,7 +224,9 @@ def _run(graph: Graph, nodes: list[Node], name: str, factor: float) -> dict[int,
 
     with torch.no_grad():
         for node in nodes:
-            results = call(node.op, [resolved(a) for a in node.args], {k: resolved(a) for k, a in node.kwargs.items()})
+            results = call_apart(
+                node.op, [resolved(a) for a in node.args], {k: resolved(a) for k, a in node.kwargs.items()}
+            )
             env.update(zip(node.outputs, results, strict=False))
     return env
 

@@ -11,7 +11,7 @@ import torch
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.graph import once
 from wellposed.graphs.operators import traits
-from wellposed.graphs.run import call
+from wellposed.graphs.run import call_apart
 from wellposed.operators.arithmetic import factors_of, scaled_by, terms_of
 from wellposed.operators.facts import ANY, POSITIVE, Bounds, facts_of
 from wellposed.operators.product import is_product
@@ -102,7 +102,7 @@ def _between(node: Node, bounds_of: Callable[[Ref], Bounds]) -> Bounds:
             else a
             for a in node.args
         ]
-        ends.append(float(call(node.op, at, node.kwargs)[0]))
+        ends.append(float(call_apart(node.op, at, node.kwargs)[0]))
     return ANY if any(map(math.isnan, ends)) else Bounds(*sorted(ends))
 
 

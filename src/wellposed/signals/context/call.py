@@ -62,13 +62,13 @@ class Pass:
         sources: the sources of everything that has been drawn, as bits.
         segmented: where maxima were taken over segments of an axis (the edges of a graph), that axis.
         last_weight: index of the last node that meets a weight.
+        strict: whether a rule that fails ends the pass.
     """
 
     graph: Graph
     weights: Weights
     inputs: Mapping[int, Input]
     independent: bool = False
-    strict: bool = False
     dependence: Dependence = field(default_factory=Dependence)
     states: dict[int, State | None] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)
@@ -83,6 +83,7 @@ class Pass:
     segmented: int | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     last_weight: int = -1
+    strict: bool = False
 
     def __post_init__(self) -> None:
         self.last_weight = max(self.weights.weight_at, default=-1)

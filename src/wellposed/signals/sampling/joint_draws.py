@@ -16,7 +16,7 @@ import torch
 
 from wellposed.graphs import Node, Ref
 from wellposed.graphs.operators import traits
-from wellposed.graphs.run import call
+from wellposed.graphs.run import call_apart
 from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
@@ -167,7 +167,7 @@ def _one_by_one(node: Node, columns: dict[int, list[torch.Tensor]], count: int) 
 def results_of(node: Node, env: dict[int, torch.Tensor]) -> list[torch.Tensor]:
     """Return a node's results for one draw of each value that it reads (``env``), as many as the graph has uses for."""
     args = [_bound(a, env) for a in node.args]
-    made = call(node.op, args, {key: _bound(a, env) for key, a in node.kwargs.items()})
+    made = call_apart(node.op, args, {key: _bound(a, env) for key, a in node.kwargs.items()})
     return list(made)[: len(node.outputs)]
 
 

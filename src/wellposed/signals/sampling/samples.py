@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Graph, Node, Ref
-from wellposed.graphs.run import call
+from wellposed.graphs.run import call_apart
 from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.distributions.lazy import evaluated
@@ -275,7 +275,7 @@ def sample_operator(
             for _ in range(repeats):
                 given = [_drawn(a, generator, graph, raw) for a, raw in zip(args, node.args, strict=True)]
                 named = {key: _drawn(a, generator, graph, node.kwargs.get(key)) for key, a in kwargs.items()}
-                draws.append(call(node.op, given, named))
+                draws.append(call_apart(node.op, given, named))
     except FAILURES:
         return None
     results: list[State | None] = []
