@@ -277,14 +277,20 @@ def test_a_branch_whose_end_is_kept_is_left_at_its_size() -> None:
 # ---- biases ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_plan_does_not_follow_the_numbers_of_one_models_biases() -> None:
+    x = torch.rand(16, 2)
+    assert wp.plan(dense(6, 2, F.relu, 2), x) == wp.plan(dense(6, 2, F.relu, 2), x)
+
+
 def test_random_biases_are_drawn_with_the_standard_deviation_of_the_models_own() -> None:
     model, x = dense(64, 2, F.relu, 2), torch.rand(256, 2)
     with torch.no_grad():
         model[2].bias.zero_()
+        model[4].bias.copy_(torch.tensor([1.0, -2.0, 2.0]))
     plan = wp.plan(model, x, method="steady")
-    own = float(model[0].bias.detach().square().mean().sqrt())
-    assert plan.prescriptions["0.bias"].std == pytest.approx(own)
+    assert plan.prescriptions["0.bias"].std == pytest.approx(1.0 / math.sqrt(3.0 * 2.0))
     assert plan.prescriptions["2.bias"].constant == 0.0
+    assert plan.prescriptions["4.bias"].std == pytest.approx(3.0**0.5)
     assert wp.check(model, x, plan=plan).ok
     assert stds(model, x, biases="zero")["0.bias"] == 0.0
 

@@ -36,6 +36,8 @@ ROUNDS = 12
 """Most passes in which the weights of loops that start at zero settle."""
 STEADY = 0.005
 """Change of the logarithm of a scale from one pass to the next at which it has settled."""
+_LEAST_OF_BOUND = 0.02
+"""Root mean square of biases between ±1/√fan-in, as a share of it, from which PyTorch may have drawn them. Chosen."""
 UNSTEADY = 3.0
 """Predicted standard deviation of a second moment over weight draws, in octaves, from which a plan warns."""
 
@@ -184,15 +186,23 @@ def adjusted(
 
 
 def _random_biases(graph: Graph, request: Request) -> dict[str, float]:
-    """Return the root mean squares of the biases that a model makes at random, by name."""
+    """Return standard deviations for the biases that a model makes at random, by name.
+
+    Biases between ±1/√fan-in, as PyTorch draws them, have that of this distribution, so that a plan does not follow the
+    numbers that one model was constructed with. Others have their root mean square.
+    """
     found = {}
-    for name, one in constants(graph, contractions(graph)).items():
-        values = graph.parameters[name].values
-        if one.role != "bias" or name in request.kept or values is None or values.numel() < 2 or values.is_complex():
+    for use in contractions(graph):
+        name = use.bias
+        values = None if name is None else graph.parameters[name].values
+        if name is None or values is None or name in request.kept or not values.numel() or values.is_complex():
             continue
-        flat = values.detach().double().flatten()
-        if bool((flat != flat[0]).any()) and bool(flat.isfinite().all()):
-            found[name] = float(flat.square().mean().sqrt())
+        flat, bound = values.detach().double().flatten(), use.fan_in**-0.5
+        size, largest = float(flat.square().mean().sqrt()), float(flat.abs().max())
+        if largest <= bound * (1.0 + 1e-6) and size > _LEAST_OF_BOUND * bound:
+            found.setdefault(name, bound / math.sqrt(3.0))
+        elif math.isfinite(size) and bool((flat != flat[0]).any()):
+            found.setdefault(name, size)
     return found
 
 
