@@ -18,6 +18,7 @@ from wellposed.methods import autoinit, classic, complete_p, fixup, mup, steady,
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
 from wellposed.methods.readouts import tied_widths
 from wellposed.methods.roles import left_alone, weight_norm_directions
+from wellposed.methods.unmet import like_siblings, words_on_unmet
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.operators.contraction import contractions
 from wellposed.options import DEFAULT_METHOD, check_integer
@@ -101,6 +102,7 @@ def plan(
     uses = contractions(graph)
     why = unscaled(graph, uses)
     prescriptions = _complete(graph, draft, kept, method, why, widths(graph, uses))
+    prescriptions |= like_siblings(graph, prescriptions)
     without = [
         one
         for name, one in why.items()
@@ -117,7 +119,12 @@ def plan(
         model=graph.model,
         inputs=draft.inputs,
         coverage=dict(draft.coverage),
-        warnings=(*graph.remarks, *draft.warnings, *warning_of(without)),
+        warnings=(
+            *graph.remarks,
+            *draft.warnings,
+            *warning_of(without),
+            *words_on_unmet(graph, prescriptions, kept),
+        ),
         prescriptions=prescriptions,
     )
 

@@ -1,0 +1,63 @@
+"""Parameters that the traced pass does not meet: planned like their siblings, or named in a warning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from wellposed.errors import joined, listed
+from wellposed.graphs import Graph
+from wellposed.graphs.naming import numberless
+from wellposed.plans import Prescription
+
+_SHOWN = 8
+
+
+def like_siblings(graph: Graph, prescriptions: Mapping[str, Prescription]) -> dict[str, Prescription]:
+    """Return prescriptions for parameters that the pass does not meet, from those that differ by numbers in their name.
+
+    Experts that no token of the example chose, and layers that were dropped at random, have siblings of one shape which
+    the pass did meet.
+
+    Args:
+        graph: from `wellposed.trace`.
+        prescriptions: of all parameters.
+    """
+    met: dict[tuple[str, tuple[int, ...]], Prescription] = {}
+    unused = set(graph.unused_parameters)
+    for name, mine in prescriptions.items():
+        if name not in unused and mine.action == "write":
+            met.setdefault((numberless(name), mine.shape), mine)
+    found = {}
+    for name in unused:
+        mine = prescriptions[name]
+        sibling = met.get((numberless(name), mine.shape))
+        if sibling is not None and graph.parameters[name].tensor.requires_grad:
+            found[name] = sibling.changed(
+                name=name, reason=f"like {sibling.name!r}, as the example does not reach it: {sibling.reason}"
+            )
+    return found
+
+
+def words_on_unmet(graph: Graph, prescriptions: Mapping[str, Prescription], chosen: Mapping[str, str]) -> Iterator[str]:
+    """Yield warnings of what a plan leaves alone though nobody asked for that, with the remedy.
+
+    Args:
+        graph: from `wellposed.trace`.
+        prescriptions: of all parameters.
+        chosen: the parameters that the user, or the model, asked to be kept, with the reason.
+    """
+    copied = [name for name in graph.unused_parameters if prescriptions[name].action == "write"]
+    if copied:
+        yield (
+            f"{len(copied)} parameters that the example does not reach are planned like their siblings: "
+            f"{listed(copied, _SHOWN)}"
+        )
+    left = [name for name in graph.unused_parameters if name not in chosen and name not in copied]
+    if left:
+        yield (
+            f"{len(left)} parameters keep what they have, as the example does not reach them: {listed(left, _SHOWN)}; "
+            "give an example that does, plan the module that they are in by itself, or leave them out with skip="
+        )
+    if graph.parameters and graph.parameters.keys() <= chosen.keys():
+        reasons = joined(dict.fromkeys(chosen.values()), 3, "; ")
+        yield f"nothing is written, as all {len(graph.parameters)} parameters are kept: {reasons}"
