@@ -45,7 +45,7 @@ demo: $(VENV)/.demo ## Make an environment, install, analyse and initialise ResN
 
 install: $(VENV)/.dev ## Make an environment with all that working on the project needs
 
-quick: $(VENV)/.dev ## Run the tests of the library that are not slow, in four minutes on two cores
+quick: $(VENV)/.dev ## Run the tests of the library that are not slow, in two minutes on two cores
 	$(PYTEST) -m "not slow" --ignore tests/experiments $(PYTEST_ARGS)
 
 test: $(VENV)/.dev ## Make an environment, install, run the tests

@@ -93,8 +93,8 @@ def _unjoined(function: Callable[..., Any], graph: Any, *args: Any, **kwargs: An
 
 def _untold(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return the marginal of a product without a shape of its own."""
-    made = function(*args, **kwargs)
-    return Marginal() if isinstance(made.transport, transport.Postponed) else made
+    made, tag = function(*args, **kwargs)
+    return (Marginal() if isinstance(made.transport, transport.Postponed) else made), tag
 
 
 def _unlinked_by_position(function: Callable[..., Any], x: Any, y: Any, p: Any, q: Any) -> Any:
@@ -267,7 +267,7 @@ def _rules() -> dict[str, Mechanism]:
     add("shape: sums", "transports of sums", Answer(transport, "of_sum", none), serves=of_sums)
     of_products = transport.of_product, transport._of_product
     products_alone = Answer(
-        elementwise_products, "_marginal_of_product", _untold, lambda a, b: a.transport is not b.transport
+        elementwise_products, "_marginal_of_product", _untold, lambda a, b: a[0].transport is not b[0].transport
     )
     add("shape: products", "transports of products", products_alone, serves=of_products)
     add("shape: mixtures", "transports of mixtures", Answer(transport, "of_mixture", none))

@@ -8,7 +8,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
-from tests.slow import FAILED, spent, too_slow, unmarked
+from tests.slow import FAILED, spent, too_many, too_slow, unmarked
 
 from wellposed.signals.passes import application
 
@@ -33,13 +33,20 @@ def _seeded():
     torch.manual_seed(0)
 
 
+STARTED = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    item.stash[STARTED] = spent()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    start = spent()
     try:
         return (yield)
     finally:
-        item.user_properties.append(("processor_seconds", spent() - start))
+        item.user_properties.append(("processor_seconds", spent() - item.stash[STARTED]))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -52,6 +59,9 @@ def pytest_runtest_makereport():
 
 
 def pytest_terminal_summary(terminalreporter):
-    for test, seconds in unmarked(terminalreporter.getreports("passed")).items():
+    passed = terminalreporter.getreports("passed")
+    if together := too_many(passed):
+        terminalreporter.write_line(f"make quick takes {together:.0f} s of processor time: mark more tests slow")
+    for test, seconds in unmarked(passed).items():
         took = f"{sum(seconds):.1f} s of processor time in {len(seconds)} cases"
         terminalreporter.write_line(f"{test} takes {took}, and is not marked slow")

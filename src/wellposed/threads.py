@@ -27,16 +27,38 @@ def _pools(kind: str) -> ThreadpoolController:
     return _found("scipy.linalg" in sys.modules)[kind]
 
 
+def _let_any_thread_set(libraries: ThreadpoolController) -> None:
+    """Let any thread set the numbers of BLAS: newer versions of threadpoolctl hear only the thread that was first."""
+    for library in libraries.lib_controllers:
+        if hasattr(library, "clear_controlling_thread"):
+            library.clear_controlling_thread(force=True)
+
+
+def _limit_blas() -> Any:
+    """Limit BLAS to one thread and return the limit."""
+    libraries = _pools("blas")
+    _let_any_thread_set(libraries)
+    return libraries.limit(limits=1)
+
+
+def _restore_blas(limit: Any) -> None:
+    """Give BLAS the numbers from before the limit, which another thread may have set."""
+    libraries = _pools("blas")
+    _let_any_thread_set(libraries)
+    limit.restore_original_limits()
+    _let_any_thread_set(libraries)
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run a block in which PyTorch, in this thread, and BLAS work on one thread; it may be nested."""
     with _pools("openmp").limit(limits=1):
         with _lock:
-            _limits.append(_limits[0] if _limits else _pools("blas").limit(limits=1))
+            _limits.append(_limits[0] if _limits else _limit_blas())
         try:
             yield
         finally:
             with _lock:
                 limit = _limits.pop()
                 if not _limits:
-                    limit.restore_original_limits()
+                    _restore_blas(limit)

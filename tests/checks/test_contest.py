@@ -83,6 +83,7 @@ def test_the_p_value_is_that_of_welchs_test():
     assert found.p_value("a", "b") == pytest.approx(stats.ttest_ind(one, other, equal_var=False).pvalue, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_divergence_is_an_outcome():
     def exploding():
         made = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
@@ -127,6 +128,7 @@ def test_a_training_that_cannot_run_raises():
         compared(shallow, given=batches(3), steps=9)
 
 
+@pytest.mark.slow
 def test_the_generators_are_left_alone():
     state = torch.get_rng_state()
     compared(shallow, seeds=2)

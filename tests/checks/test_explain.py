@@ -220,6 +220,7 @@ def test_dependence_of_two_operands_is_measured(monkeypatch: pytest.MonkeyPatch)
     assert explained(graph, ["add"])[0].leaving[0].rule_error == pytest.approx(-1.0, abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", NETS)
 def test_every_kind_of_node_is_explained(net: str) -> None:
     make, example = NETS[net]

@@ -55,6 +55,7 @@ def found():
     return checked({"right": right, "ignorant": ignorant}, rates=[2.0**k for k in range(-8, -2)], seeds=3)
 
 
+@pytest.mark.slow
 def test_a_known_shift_is_found(found):
     way = found["ignorant"]
     low, high = way.interval
@@ -140,6 +141,7 @@ def test_the_picture_has_a_panel_for_each_way_and_a_curve_for_each_size(found, t
         assert 0 <= float(text.get("y")) <= height
 
 
+@pytest.mark.slow
 def test_names_of_others_are_written_out_in_pictures():
     hostile = "<script>&\x1b[31m"
     drawn = checked({hostile: right}, sizes=(1, 2)).figure()
@@ -184,6 +186,7 @@ def test_runs_that_all_diverge_are_an_error():
         checked({"wild": wild}, widen=1)
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_at_the_carried_rate_is_told():
     found = checked({"ignorant": ignorant}, sizes=(1, 100))
     way = found["ignorant"]
@@ -200,6 +203,7 @@ def test_a_loss_that_no_rate_lowers_is_an_error():
         checked({"right": right}, reference=0.001, widen=1)
 
 
+@pytest.mark.slow
 def test_a_journal_goes_on(tmp_path):
     calls = []
 
@@ -223,6 +227,7 @@ def test_a_journal_goes_on(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_held_out_batches_are_taken_in_evaluation_mode():
     class Modal(Quadratic):
         def forward(self, target):
@@ -262,6 +267,7 @@ def test_each_seed_has_an_order_or_batches_of_its_own():
     assert len(seen) == 10
 
 
+@pytest.mark.slow
 def test_seeds_that_are_all_the_same_are_told():
     def seeded(size):
         torch.manual_seed(0)
@@ -451,6 +457,7 @@ def test_a_stream_is_read_as_far_as_the_steps_go():
     )
 
 
+@pytest.mark.slow
 def test_one_degree_of_freedom_is_told():
     few = checked({"right": right}, sizes=(1, 2))
     assert few.warnings == (

@@ -77,6 +77,7 @@ def test_moments_leave_the_tensor_alone() -> None:
     assert tensor._version == version
 
 
+@pytest.mark.slow
 def test_standard_error_matches_the_spread_of_repeated_measurements() -> None:
     """The mean of 16 draws, measured 4000 times: the jackknife's square must average to the variance that is seen."""
     rng = np.random.default_rng(5)

@@ -122,6 +122,7 @@ def test_gradients_that_are_off_share_the_cause_of_their_signals() -> None:
     assert [cause.first.name for cause in found.causes] == ["2"]
 
 
+@pytest.mark.slow
 def test_no_false_alarm_where_draws_scatter() -> None:
     """Fifteen layers of Mish without norms, as predicted over 400 draws; five of eight seeds had nodes off before."""
     graph = trace(mish(), torch.zeros(32, 128))

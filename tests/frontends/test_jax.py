@@ -103,6 +103,7 @@ def test_modules_are_run_planned_and_as_predicted(name):
     assert {p.name for p in plan.prescriptions.values() if p.reason.startswith("autoinit has no")} <= {"position"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_are_run_planned_and_as_predicted(name):
     build, args = FUNCTIONS[name]
@@ -123,6 +124,7 @@ def test_functions_are_run_planned_and_as_predicted(name):
         assert np.array_equal(np.asarray(leaf), drawn[path].numpy()), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformer", "CNN with BatchNorm and Dropout", "scan over layers"])
 def test_a_graph_gives_the_models_own_outputs(name):
     build, args = SPECIFICATIONS[name]
@@ -230,6 +232,7 @@ PRIMITIVES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_torch_computes_what_jax_does(name):
     def function(_params, x):
@@ -258,6 +261,7 @@ TRANSPOSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [(nnx.Conv, one) for one in CONVOLUTIONS.values()] + [(nnx.ConvTranspose, one) for one in TRANSPOSED.values()],
@@ -328,20 +332,23 @@ def held_statistics(p, x):
     return (x - mean) * (jax.lax.rsqrt(var + 1e-3) * p["gain"]) + p["shift"]
 
 
+LAYERS = {
+    "LayerNorm": (partial(layer, nnx.LayerNorm, 4), ["layer_norm"]),
+    "LayerNorm slow": (partial(layer, nnx.LayerNorm, 4, use_fast_variance=False), ["layer_norm"]),
+    "LayerNorm over two axes": (partial(layer, nnx.LayerNorm, 4, reduction_axes=(-2, -1)), None),
+    "LayerNorm without gain": (partial(layer, nnx.LayerNorm, 4, use_scale=False), ["layer_norm"]),
+    "RMSNorm": (partial(layer, nnx.RMSNorm, 4), ["rms_norm"]),
+    "BatchNorm": (partial(layer, nnx.BatchNorm, 4), ["batch_norm"]),
+    "BatchNorm axis 1": (partial(layer, nnx.BatchNorm, 6, axis=1), ["batch_norm"]),
+    "GroupNorm": (partial(layer, nnx.GroupNorm, 4, num_groups=2), ["group_norm"]),
+    "InstanceNorm": (partial(layer, nnx.InstanceNorm, 4), ["group_norm"]),
+    "Linear": (partial(layer, nnx.Linear, 4, 5), ["linear"]),
+    "LinearGeneral to heads": (partial(layer, nnx.LinearGeneral, 4, (2, 3)), ["linear"]),
+    "LinearGeneral from heads": (partial(layer, nnx.LinearGeneral, (8, 4), 5, axis=(-2, -1)), ["linear"]),
+    "Conv": (partial(layer, nnx.Conv, 4, 5, (3, 3)), ["convolution"]),
+}
+
 WHOLE = {
-    "LayerNorm": (*layer(nnx.LayerNorm, 4), ["layer_norm"]),
-    "LayerNorm slow": (*layer(nnx.LayerNorm, 4, use_fast_variance=False), ["layer_norm"]),
-    "LayerNorm over two axes": (*layer(nnx.LayerNorm, 4, reduction_axes=(-2, -1)), None),
-    "LayerNorm without gain": (*layer(nnx.LayerNorm, 4, use_scale=False), ["layer_norm"]),
-    "RMSNorm": (*layer(nnx.RMSNorm, 4), ["rms_norm"]),
-    "BatchNorm": (*layer(nnx.BatchNorm, 4), ["batch_norm"]),
-    "BatchNorm axis 1": (*layer(nnx.BatchNorm, 6, axis=1), ["batch_norm"]),
-    "GroupNorm": (*layer(nnx.GroupNorm, 4, num_groups=2), ["group_norm"]),
-    "InstanceNorm": (*layer(nnx.InstanceNorm, 4), ["group_norm"]),
-    "Linear": (*layer(nnx.Linear, 4, 5), ["linear"]),
-    "LinearGeneral to heads": (*layer(nnx.LinearGeneral, 4, (2, 3)), ["linear"]),
-    "LinearGeneral from heads": (*layer(nnx.LinearGeneral, (8, 4), 5, axis=(-2, -1)), ["linear"]),
-    "Conv": (*layer(nnx.Conv, 4, 5, (3, 3)), ["convolution"]),
     "a layer norm by hand": (by_hand, P, ["layer_norm"]),
     "a batch norm by hand": (batch_by_hand, P, ["batch_norm"]),
     "an RMS norm by hand": (rms_by_hand, P, ["rms_norm"]),
@@ -363,9 +370,10 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*LAYERS, *WHOLE])
 def test_whole_operators_give_the_numbers_of_jax(name):
-    function, tree, wanted = WHOLE[name]
+    function, tree, wanted = (*LAYERS[name][0](), LAYERS[name][1]) if name in LAYERS else WHOLE[name]
     values = randomised(tree)
     assert close(wj.module(wj.Function(function, values))(*tensors(X)), jax.jit(function)(values, X))
     found = [step for step in steps(function, values, X) if step not in ("reshape", "slice", "squeeze", "transpose")]
@@ -488,6 +496,7 @@ def test_random_numbers_have_the_distribution_of_jax(sample, mean, std):
     assert abs(drawn.var() - std**2) <= 5 * (fourth - drawn.var() ** 2) ** 0.5 / number
 
 
+@pytest.mark.slow
 def test_dropout_follows_the_seed_of_a_check():
     model = nnx.Sequential(nnx.Linear(24, 24, rngs=nnx.Rngs(0)), nnx.Dropout(0.3, rngs=nnx.Rngs(1)))
     graph = wj.trace(model, normal(16, 24))
@@ -510,6 +519,7 @@ def test_names_are_paths():
     assert graph.model == "ResNet"
 
 
+@pytest.mark.slow
 def test_calls_of_one_layer_are_counted():
     class Twice(nnx.Module):
         def __init__(self, rngs):
@@ -534,6 +544,7 @@ def test_branches_on_signals_are_those_of_one_batch():
     assert [node.name for node in graph if node.op_name == "linear.default"] == ["second"]
 
 
+@pytest.mark.slow
 def test_shared_variables_are_one_parameter():
     class Tied(nnx.Module):
         def __init__(self, rngs):
@@ -612,6 +623,7 @@ def test_tables_are_embeddings(look_up):
     assert wj.check(wj.Function(apply, tree), i, plan=plan).ok
 
 
+@pytest.mark.slow
 def test_nothing_that_is_written_to_a_module_reaches_the_model():
     model = MLP(nnx.Rngs(0))
     before = leaves(model)
@@ -873,6 +885,7 @@ def test_an_example_is_needed_and_must_fit():
         wj.plan(model, normal(4, 5))
 
 
+@pytest.mark.slow
 def test_a_plan_for_another_model_is_refused():
     plan = wj.plan(MLP(nnx.Rngs(0)), normal(4, 24))
     model = CNN(nnx.Rngs(0))

@@ -534,6 +534,7 @@ TWINS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
 def test_networks_of_the_paper_are_those_of_pytorch(name):
     with torch.device("meta"):

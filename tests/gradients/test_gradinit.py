@@ -97,6 +97,7 @@ def test_loss_after_the_step_falls_and_the_model_has_it() -> None:
     assert same(once, state(model))
 
 
+@pytest.mark.slow
 def test_norm_comes_down_to_its_bound() -> None:
     torch.manual_seed(0)
     model, batch = Skip().double(), pictures(24)

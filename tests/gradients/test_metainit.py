@@ -75,6 +75,7 @@ def test_slopes_agree_with_central_differences() -> None:
         assert float(found[name]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_norms_move_by_momentum_on_signs() -> None:
     model, batch = small()
     norms = {name: float(p.detach().norm()) for name, p in model.named_parameters() if p.ndim > 1}

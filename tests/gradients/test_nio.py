@@ -155,6 +155,7 @@ def test_interruption_leaves_the_best_so_far() -> None:
     assert plan.figures["after"]["cosine"] == pytest.approx(max(history), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_checkpointed_and_half_precision_models() -> None:
     class Checkpointed(Skip):
         def forward(self, x: Tensor) -> Tensor:

@@ -165,6 +165,7 @@ def test_a_transposed_square_is_not_made_again_as_it_was() -> None:
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_recipe_ends_with_its_tensor() -> None:
     recomputed, tensor = Recomputed(), torch.ones(4)
     recomputed.note(tensor, lambda: torch.full((4,), 2.0))

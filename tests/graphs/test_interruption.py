@@ -76,6 +76,7 @@ def process() -> list[object]:
     return [torch.get_rng_state().tolist(), random.getstate(), *modes, len(hooks), signal.getsignal(signal.SIGINT)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", USES)
 def test_wherever_it_strikes_the_model_is_as_it_was(what: str) -> None:
     """Also where the model is being put back: wherever a ``with`` is entered or left."""

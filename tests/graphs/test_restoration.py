@@ -365,6 +365,7 @@ def unmoved():
     return dict(line.split() for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_importing_a_part_moves_no_random_generator(part, unmoved):
     assert unmoved[part] == "True"

@@ -108,6 +108,7 @@ def test_at_its_base_a_model_is_drawn_and_trained_as_by_the_scheme():
         assert {group.get("eps", 1e-8) for group in groups} == {1e-8}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [True, False])
 def test_signals_are_as_predicted_and_do_not_grow_with_the_depth(norm):
     sizes = {}
@@ -206,6 +207,7 @@ def test_nested_streams_have_the_depth_of_their_own():
         planned(Groups(4, 6), base_depth=2)
 
 
+@pytest.mark.slow
 def test_heads_follow_the_base():
     transformers = import_library("transformers", what="the tests")
 

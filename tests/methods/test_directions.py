@@ -115,6 +115,7 @@ def test_before_a_norm_the_forward_choice_stands() -> None:
     assert backward["5.weight"].std ** 2 == pytest.approx(1 / 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["backward", "both"])
 def test_before_a_norm_the_signal_is_kept_whatever_scales_stand_before(direction: str) -> None:
     model = nn.Sequential(

@@ -161,3 +161,42 @@ def test_a_weight_beside_a_branch_of_one_layer_keeps_its_scale() -> None:
     plan, kaiming = (wp.plan(Cell(), x, method=method) for method in ("fixup", "kaiming"))
     assert plan.prescriptions["last.weight"].constant == 0.0
     assert plan.prescriptions["beside.weight"].std == kaiming.prescriptions["beside.weight"].std
+
+
+class Tied(nn.Module):
+    """A language model of two residual blocks whose readout is its table of tokens, or one of its own."""
+
+    def __init__(self, tied: bool, shared: bool = False) -> None:
+        super().__init__()
+        self.table, self.readout = nn.Embedding(20, 8), nn.Linear(8, 20, bias=False)
+        if tied:
+            self.readout.weight = self.table.weight
+        block = [nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(2)]
+        self.blocks = nn.ModuleList([block[0], block[0] if shared else block[1]])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.readout(x)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_readout_that_is_looked_up_too_is_not_closed_and_a_warning_names_it(tied: bool) -> None:
+    tokens = torch.arange(20)[None]
+    model = Tied(tied)
+    plan = wp.plan(model, tokens, method="fixup")
+    plan.apply_(model)
+    with torch.no_grad():
+        assert len(model.table(tokens)[0].unique(dim=0)) == 20
+        assert bool(model(tokens).any()) == tied
+    told = "'table.weight' is drawn as by 'kaiming', neither 0 nor smaller, as table (embedding.default) uses it too"
+    assert any(told in warning for warning in plan.warnings) == tied
+
+
+def test_a_block_that_runs_twice_is_scaled_once() -> None:
+    tokens = torch.arange(20)[None]
+    plans = [wp.plan(Tied(False, shared), tokens, method="fixup").prescriptions for shared in (True, False)]
+    shared, apart = (plan["blocks.0.0.weight"] for plan in plans)
+    assert shared.std == pytest.approx(apart.std)
+    assert plans[0]["blocks.0.2.weight"].constant == 0.0

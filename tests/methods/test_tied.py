@@ -56,6 +56,7 @@ def rates(model: nn.Module, plan: wp.Plan, optimizer: str = "adam") -> dict[str,
     return {name: group["lr"] for group in plan.param_groups(model, 1.0, optimizer) for name in group["param_names"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm, OneMore])
 @pytest.mark.parametrize(("before", "after"), [(1.0, 1.0), (8.0, 1.0), (1.0, 0.125), (8.0, 0.125)])
 @pytest.mark.parametrize("width", [BASE, 64])

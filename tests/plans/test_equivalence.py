@@ -499,6 +499,7 @@ def counting(model, optimizer, ours):
     return nn.utils.clip_grad_norm_(model.parameters(), CLIP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "olmo2", "mixtral", "resnetv2", "parallel"])
 def test_clipping_that_counts_what_is_carried_trains_as_multipliers_do(name, optimizer):

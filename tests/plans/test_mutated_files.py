@@ -133,6 +133,7 @@ def test_a_damaged_file_gives_a_plan_or_our_error_and_an_error_writes_nothing(fi
             use()
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(raw=st.binary(max_size=60))
 def test_bytes_that_are_no_plan_are_refused(file: Path, raw: bytes) -> None:

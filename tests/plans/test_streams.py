@@ -47,6 +47,7 @@ REFERENCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2**63])
 @pytest.mark.parametrize("mean", [0.0, 0.3])
 @pytest.mark.parametrize("distribution", REFERENCES)

@@ -81,6 +81,7 @@ def test_another_seed_gives_other_numbers():
     assert not torch.equal(one[0].weight, two[0].weight)
 
 
+@pytest.mark.slow
 def test_subset_and_order_do_not_matter():
     model, whole = net(), net()
     plan = plan_for(model)

@@ -119,6 +119,7 @@ def held_by_the_package():
     return found
 
 
+@pytest.mark.slow
 def test_every_switch_replaces_something_and_gives_it_back(switches, mechanisms):
     switches.load_all()
     before = held_by_the_package()
@@ -175,6 +176,7 @@ def test_switches_are_given_back_after_an_error(switches, mechanisms):
     assert held() == before
 
 
+@pytest.mark.slow
 def test_every_mechanism_costs_lines_that_hold_code(mechanisms):
     lines = {name: mechanism.lines() for name, mechanism in mechanisms.items()}
     assert min(lines.values()) > 0

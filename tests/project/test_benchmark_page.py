@@ -42,6 +42,7 @@ def test_table_and_pictures_are_those_of_the_stored_results(drawn):
         assert path.read_text(encoding="utf-8") == drawn[name], f"{name}: run python benchmarks/page.py"
 
 
+@pytest.mark.slow
 def test_page_shows_every_picture_and_table_once(drawn):
     pictures = re.findall(r"\]\((images/benchmarks/[\w-]+\.svg)\)", PAGE)
     assert sorted(pictures) == sorted(name for name in drawn if name.endswith(".svg"))
@@ -54,6 +55,7 @@ def test_every_section_has_a_picture_before_its_table():
         assert 0 < section.find("](images/benchmarks/") < section.find("--8<--"), section.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_another_result_changes_what_is_shown(page, tmp_path, drawn):
     results = tmp_path / "results"
     shutil.copytree(DOCS / "results", results)

@@ -111,6 +111,7 @@ def test_checks_and_reports_take_the_weights_of_the_file(run, saved):
     assert "head" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["build", "of_any_length"])
 def test_a_function_returns_a_keras_model(run, net, function):
     code, out, err = run("check", f"{net}:{function}", "--method", "autoinit", "--draws", "4")
@@ -140,6 +141,7 @@ def test_scores_are_those_of_the_same_model_in_torch(net):
     assert own == pytest.approx(other, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_rates_are_relative_to_those_of_a_base(run, net):
     code, out, err = run("lr", f"{net}:deep", "--base", f"{net}:net", "--base-rate", "0.1", "--json")
     assert code == 0, err
@@ -169,6 +171,7 @@ def test_starts_leave_recurrent_weights_as_keras_draws_them(net):
     assert actions == {"kernel": "keep", "recurrent_kernel": "keep", "bias": "keep"}
 
 
+@pytest.mark.slow
 def test_trainings_are_functions(run, saved):
     _, name = saved
     for argv in (("lr", name, "--find"), ("compare", name), ("score", name), ("refine", name)):
@@ -177,6 +180,7 @@ def test_trainings_are_functions(run, saved):
         assert "a training is named as path/to/file.py:function, which returns (model, loss_fn, batches)" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "name"), [("flax", "kernel"), ("applied", "w")])
 def test_a_function_returns_a_model_of_jax(run, net, function, name):
     pytest.importorskip("flax", reason="Flax is not installed: pip install 'wellposed[jax]'")
@@ -185,6 +189,7 @@ def test_a_function_returns_a_model_of_jax(run, net, function, name):
     assert json.loads(out)["prescriptions"][name]["action"] == "write"
 
 
+@pytest.mark.slow
 def test_a_model_of_keras_is_built_alike_under_a_seed(run, net):
     told = []
     for seed in (3, 3, 4):

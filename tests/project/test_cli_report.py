@@ -78,6 +78,7 @@ def test_a_saved_plan_is_shown(run, net, tmp_path, monkeypatch):
     assert "<dd>xavier</dd>" in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_base_is_named(run, tmp_path):
     (tmp_path / "net.py").write_text(
         """
@@ -122,6 +123,7 @@ def test_a_training_adds_the_agreement_of_gradients(run, net, tmp_path):
     assert "--draws 0 --training</pre>" in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_check_of_transfer_is_shown(run, net, tmp_path):
     argv = [net.replace(":net", ":family"), "--sizes", "8,16", "-O", "widen=0", "-O", "refine=0", "--way", "own"]
     code, out, _ = run("transfer", *argv, "--json")
@@ -194,6 +196,7 @@ def test_bad_usage_is_said_before_the_model_is_built(run, net, monkeypatch, word
     assert message in err
 
 
+@pytest.mark.slow
 def test_it_is_what_the_function_finds(run, net):
     torch.manual_seed(0)
     layers = [layer for _ in range(6) for layer in (torch.nn.Linear(16, 16), torch.nn.ReLU())]

@@ -88,6 +88,7 @@ def file(tmp_path):
     return str(tmp_path / "train.py")
 
 
+@pytest.mark.slow
 def test_lr_multiplies_the_base(run, file):
     code, out, err = run("lr", f"{file}:deep", "--base", f"{file}:base", "--base-rate", "0.1", "--json")
     assert (code, err) == (0, "")
@@ -223,6 +224,7 @@ def test_compare_trains_from_every_start(run, file):
     assert (code, "2 different starts" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_lr_checks_coordinates_over_sizes(run, file):
     options = ["-O", "optimizer=sgd", "-O", "lr=0.1", "-O", "seeds=8"]
     argv = ["lr", f"{file}:family", "--coordinates", "32,64,128", *options]

@@ -184,6 +184,7 @@ def test_citation_is_of_this_version_and_the_papers_of_the_readme():
         assert f"{listed}, {reference['collection-title']}" in before
 
 
+@pytest.mark.slow
 def test_what_the_extra_for_tests_names_is_used():
     plugins = {"pytest-timeout": "timeout = ", "pytest-xdist": "-n $(WORKERS)"}
     imported = {"pyyaml": "yaml", "import-linter": "importlinter", "hydra-core": "hydra"}

@@ -11,6 +11,7 @@ docs_constants = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(docs_constants)
 
 
+@pytest.mark.slow
 def test_the_table_on_the_page_is_that_of_the_sources():
     text = docs_constants.PAGE.read_text(encoding="utf-8")
     assert text == docs_constants.page(text), "run scripts/docs_constants.py"

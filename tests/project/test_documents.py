@@ -148,6 +148,7 @@ def test_python_blocks_run(document, tmp_path, monkeypatch):
             assert wrong is None, f"{document.name}, block {number}\n{wrong}\nall of it:\n{printed.getvalue()}"
 
 
+@pytest.mark.slow
 @documents_with("console")
 def test_console_blocks_run(document, tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
@@ -268,6 +269,7 @@ def test_needs_are_twenty_and_name_files_that_exist():
             assert (ROOT / file).is_file(), f"need {number}: {file}"
 
 
+@pytest.mark.slow
 def test_pictures_show_what_the_library_predicts():
     spec = importlib.util.spec_from_file_location("docs_images", ROOT / "scripts/docs_images.py")
     script = importlib.util.module_from_spec(spec)

@@ -72,6 +72,7 @@ def test_ci_runs_the_two_commands_and_stops_at_the_first_failure():
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
 
 
+@pytest.mark.slow
 def test_check_covers_every_step_without_repeating_the_tests(tmp_path):
     # A dry run with the stamps of a finished installation and test run newer than everything else.
     def planned(*stamps):

@@ -6,7 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.slow import BUSY, FAILED, SLOW, SPECIFIED, TOGETHER, too_slow, unmarked
+from tests.signals.specs import SPECS, by_operator
+from tests.slow import BUSY, FAILED, SLOW, SPECIFIED, TOGETHER, TWO_MINUTES, too_many, too_slow, unmarked
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTED_ELSEWHERE = {"cli": "project"}
@@ -45,11 +46,19 @@ def test_most_tests_of_a_folder_are_quick(folder):
 @pytest.mark.parametrize("file", SPECIFIED)
 def test_the_specifications_of_operators_are_quick(file):
     every, quick = listed(ROOT / file)
-    over_all = [
-        name for name in every if name.endswith(("of_an_operator_predicts_its_samples", "predicts_its_gradients"))
-    ]
+    ends = "of_an_operator_predicts_its_samples", "predicts_its_gradients", "what_is_declared_holds"
+    over_all = [name for name in every if name.endswith(ends)]
     assert over_all
     assert set(over_all) <= set(quick)
+
+
+def test_one_case_of_every_operator_is_quick():
+    marked = [
+        (op, cases, bool(marks)) for (op, cases), marks in ((one.values, one.marks) for one in by_operator(SPECS))
+    ]
+    assert {op: len(cases) for op, cases, slow in marked if not slow} == dict.fromkeys(SPECS, 1)
+    for op, cases in SPECS.items():
+        assert [case for other, part, _ in marked if other == op for case in part] == cases
 
 
 def test_the_command_selects_what_is_not_slow(tmp_path):
@@ -90,3 +99,10 @@ def test_a_test_is_slow_by_all_its_cases_together_unless_it_runs_specifications(
 def test_a_case_that_is_far_too_slow_fails_without_the_mark(marks):
     assert not too_slow(report("a.py::test_one", FAILED / 2, *marks))
     assert too_slow(report("a.py::test_one", 2 * FAILED, *marks)) == (not marks)
+
+
+def test_tests_without_the_mark_that_take_too_long_together_are_noticed():
+    half = [report(f"a.py::test_{i}", SLOW / 2) for i in range(int(TWO_MINUTES / SLOW))]
+    assert not too_many(half)
+    assert not too_many([*half, *(report(r.nodeid, SLOW, "slow") for r in 2 * half)])
+    assert too_many(3 * half) == pytest.approx(1.5 * TWO_MINUTES)

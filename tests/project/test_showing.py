@@ -62,6 +62,7 @@ KINDS = ["graph", "plan", "signals", "verdict", "relative", "rate", "agreement",
 SHORT = ["comparison", "explanation", "structure", "initialisation", "spectrum", "contest"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS + SHORT)
 def test_a_line_and_the_rows_that_matter(deep: dict[str, object], kind: str) -> None:
     text, page = repr(deep[kind]), deep[kind]._repr_html_()
@@ -160,6 +161,7 @@ class Odd(nn.Module):
 HIDDEN = {"\x1b", "\u202e", "\x9b", "\u2028", "\ud800"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(HIDDEN))
 def test_nothing_of_a_models_names_is_obeyed_in_errors_verdicts_and_pages(tmp_path: Path, name: str) -> None:
     model, x = Odd(name), torch.randn(4, 4)

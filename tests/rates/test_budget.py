@@ -66,6 +66,7 @@ def test_adamw_trains_alike_sample_by_sample():
         assert apart(before, adamw(other, RATIO * FIRST, 2)) > 8, name
 
 
+@pytest.mark.slow
 def test_adam_with_decay_in_the_gradient_keeps_it():
     given = Hyperparameters(lr=0.03, weight_decay=0.02, betas=(0.99, 0.998), eps=0.5)
     carried = over_budget(given, optimizer="adam", batch=(FIRST, RATIO * FIRST)).hyperparameters

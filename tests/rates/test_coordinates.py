@@ -115,6 +115,7 @@ def test_mup_passes_and_the_standard_parametrisation_fails(kind, lr):
     assert logits.slopes[0] > 3 * logits.errors[0]
 
 
+@pytest.mark.slow
 def test_rates_without_the_initialisation_and_the_reverse_fail():
     """Neither half alone is μP: each is what the other test would miss."""
 
@@ -130,17 +131,20 @@ def test_rates_without_the_initialisation_and_the_reverse_fail():
     assert not coordinate_check(mlp, WIDTHS[:3], loss, (X, Y), halves("mup", "standard")).ok
 
 
+@pytest.mark.slow
 def test_convolutions_with_batch_norm_and_a_skip_pass():
     found = coordinate_check(Convolutions, WIDTHS[:3], loss, (IMAGES, Y[:12]), optimizer("adam", 2e-3, IMAGES))
     assert found.ok, str(found)
 
 
+@pytest.mark.slow
 def test_a_transformer_with_more_heads_passes():
     made = optimizer("adam", 2e-3, TOKENS)
     found = coordinate_check(lambda n: Language(n, n // 16), WIDTHS[:3], next_token, TOKENS, made)
     assert found.ok, str(found)
 
 
+@pytest.mark.slow
 def test_heads_that_grow_need_their_size_of_reference():
     """Keys and queries that agree: the score of a token with itself, after some steps (definition 4.1 of the paper)."""
 
@@ -238,6 +242,7 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("power", "kind"), [(1.0, adam), (0.5, sgd)])
 def test_branches_over_depth_pass_where_theory_says_so(power, kind):
     """Branches times 1/depth with Adam, or 1/√depth with SGD, change the stream by as much at every depth."""
@@ -248,6 +253,7 @@ def test_branches_over_depth_pass_where_theory_says_so(power, kind):
     assert found.sizes == found.widths == (2, 4, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [0.0, 2.0])
 def test_branches_of_another_scale_over_depth_fail(power):
     found = coordinate_check(lambda n: residual(n, power), (2, 4, 8), loss, (X, Y), adam, steps=4, axis="depth")

@@ -462,6 +462,7 @@ def test_signals_that_die_are_an_error() -> None:
         relative(net, torch.zeros(2, 100), rule="kernel")
 
 
+@pytest.mark.slow
 def test_signals_that_die_out_are_warned_of() -> None:
     """PyTorch's own weights make inputs look alike after ten layers; those of a plan do not."""
     torch.manual_seed(0)

@@ -83,6 +83,7 @@ def _without_dropout(attention, *args, dropout_p=0.0, **options):
     return attention(*args, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [in_place, gru, resnet, vit, llama], ids=lambda f: f.__name__)
 def test_derivatives_are_those_of_the_model(make):
     """J^T v and J t of what the readout receives, against autograd and differences on the model itself (float64)."""

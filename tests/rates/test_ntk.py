@@ -136,6 +136,7 @@ def test_relu_dags_agree_with_the_programme(name, variance, readout):
     assert found.figures["inexact"] == 0.0
 
 
+@pytest.mark.slow
 def test_a_random_dag_agrees_with_the_programme():
     generator = np.random.default_rng(0)
     for _ in range(8):

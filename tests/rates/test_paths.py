@@ -149,6 +149,7 @@ class Residual(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_a_thousand_blocks_are_counted_in_under_a_second():
     """Σ C(n, k) k³ = n² (n + 3) 2^(n-3), exactly; counted in under a second."""
     n = 1000

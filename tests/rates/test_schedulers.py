@@ -213,6 +213,7 @@ class WithLoss(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_TRAINER, reason="needs pip install transformers accelerate")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "cosine_with_restarts", "polynomial", "constant_with_warmup"])

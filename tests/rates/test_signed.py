@@ -72,6 +72,7 @@ def test_the_change_is_the_norm_of_a_batchs_gradient() -> None:
     assert error < 0.02 * change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
 def test_one_step_of_adam_changes_outputs_alike_where_rates_follow_it(kind: type[torch.optim.Optimizer]) -> None:
     """With exponent 1, the first step moves the features of any net by the same part of their size."""
@@ -146,6 +147,7 @@ def test_models_are_left_as_they_were_and_seeds_repeat() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 
 
+@pytest.mark.slow
 def test_transfer_takes_it_for_rates_of_adam() -> None:
     small, large, x = perceptron(64, 1), perceptron(64, 4), torch.zeros(2, INPUTS)
     for optimizer, rule in (("adamw", "signed"), ("torch.optim.Adam", "signed"), ("sgd", "kernel"), (None, "kernel")):

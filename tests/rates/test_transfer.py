@@ -189,6 +189,7 @@ def loss_fn(model, batch):
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
+@pytest.mark.slow
 def test_a_short_search_is_averaged_with_the_rule():
     """By weights of one over the squares of their errors; neither model is changed."""
     torch.manual_seed(0)

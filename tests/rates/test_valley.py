@@ -92,6 +92,7 @@ def test_what_seeds_have_in_common_is_no_chance():
     assert change(values, 0.9) == (2.0, (2.0, 2.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [parabola, lopsided, cliff])
 @pytest.mark.parametrize(("noise", "jitter", "seeds", "sizes"), [(0.05, 0.0, 2, 4), (0.0, 0.3, 3, 2)])
 def test_intervals_cover(function, noise, jitter, seeds, sizes):

@@ -98,6 +98,7 @@ def cells(page, table, column):
     return page.locator(f"#table-{table} tbody tr td:nth-child({column})").all_inner_texts()
 
 
+@pytest.mark.slow
 def test_the_plots_are_drawn_from_the_data(page):
     # Own init and plan, each predicted (a line) and measured (points), both ways; an axis with decades.
     for name in ("forward", "backward"):
@@ -113,6 +114,7 @@ def test_the_plots_are_drawn_from_the_data(page):
     assert [text.partition(" ")[2] for text in legend] == shown
 
 
+@pytest.mark.slow
 def test_every_branch_is_a_line_of_its_own(page):
     paths = page.evaluate("lines(chosen()).map(path => path.map(i => OPERATIONS.name[i]))")
     assert paths == [
@@ -123,6 +125,7 @@ def test_every_branch_is_a_line_of_its_own(page):
     ]
 
 
+@pytest.mark.slow
 def test_the_buttons_of_a_plot_hide_no_point_of_it(page):
     for name in ("forward", "backward"):
         box = page.evaluate(
@@ -136,6 +139,7 @@ def test_the_buttons_of_a_plot_hide_no_point_of_it(page):
         assert box[2] == "rgba(0, 0, 0, 0)"
 
 
+@pytest.mark.slow
 def test_the_plots_show_what_is_chosen(page):
     def shown():
         return page.evaluate(
@@ -151,6 +155,7 @@ def test_the_plots_show_what_is_chosen(page):
     assert "‖g‖²" in page.locator("#plot-backward .ytitle").text_content()
 
 
+@pytest.mark.slow
 def test_tables_filter(page):
     assert len(cells(page, "parameters", 1)) == 14
     page.fill("#table-parameters input", "1.1.up")
@@ -164,6 +169,7 @@ def numbers(texts):
     return [float(text.replace("−", "-")) for text in texts if text != "–"]
 
 
+@pytest.mark.slow
 def test_tables_sort_by_mouse_and_by_keyboard(page):
     column = 7  # std now
     head = page.locator("#table-parameters th").nth(column - 1)
@@ -187,6 +193,7 @@ def boxes(page):
     return page.locator("#graph-picture .box").evaluate_all("found => found.map(box => box.getAttribute('aria-label'))")
 
 
+@pytest.mark.slow
 def test_the_graph_unfolds_by_mouse_and_by_keyboard(page):
     page.click("#graph-fold")
     assert len(boxes(page)) == 3  # the input, the first layer, the blocks
@@ -214,6 +221,7 @@ def scale(page):
     return page.evaluate("view.scale")
 
 
+@pytest.mark.slow
 def test_the_graph_zooms_and_moves(page):
     begun = scale(page)
     page.click("#graph-in")
@@ -234,6 +242,7 @@ def test_the_graph_zooms_and_moves(page):
     assert scale(page) == pytest.approx(begun)
 
 
+@pytest.mark.slow
 def test_the_wheel_scrolls_the_page_where_the_graph_has_no_focus(page):
     begun = scale(page)
     page.locator("#graph-picture").scroll_into_view_if_needed()
@@ -245,6 +254,7 @@ def test_the_wheel_scrolls_the_page_where_the_graph_has_no_focus(page):
     assert scale(page) == begun
 
 
+@pytest.mark.slow
 def test_an_operation_is_found_by_name(page):
     page.fill("#graph-find", "1.2.down")
     page.keyboard.press("Enter")
@@ -254,6 +264,7 @@ def test_an_operation_is_found_by_name(page):
     assert page.locator("#graph-details").inner_text() == "No operation is called nothing of the kind."
 
 
+@pytest.mark.slow
 def test_colours_follow_the_choice_and_show_how_far_a_signal_is_off(desktop, tmp_path):
     model, example = mlp(8, scale=0.3)
     page = opened(desktop, wp.report(model, example, draws=0).to_html(tmp_path / "report.html"))
@@ -273,6 +284,7 @@ def test_colours_follow_the_choice_and_show_how_far_a_signal_is_off(desktop, tmp
     page.close()
 
 
+@pytest.mark.slow
 def test_infinite_and_nan_signals_are_marked(desktop, tmp_path):
     model, example = mlp(4)
     with torch.no_grad():
@@ -289,6 +301,7 @@ def test_infinite_and_nan_signals_are_marked(desktop, tmp_path):
     page.close()
 
 
+@pytest.mark.slow
 def test_it_is_dark_where_the_system_is(browser, file):
     def ground(page):
         return page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
@@ -302,6 +315,7 @@ def test_it_is_dark_where_the_system_is(browser, file):
     assert page.problems == []
 
 
+@pytest.mark.slow
 def test_it_fits_a_phone(browser, file):
     page = opened(browser(viewport=PHONE, has_touch=True, is_mobile=True), file)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
@@ -314,6 +328,7 @@ def test_it_fits_a_phone(browser, file):
     assert page.problems == []
 
 
+@pytest.mark.slow
 def test_every_control_has_a_name_and_a_visible_focus(page):
     unnamed = page.evaluate(
         """[...document.querySelectorAll('main button, main select, main input, main svg [tabindex], main [tabindex]')]
@@ -331,6 +346,7 @@ def test_every_control_has_a_name_and_a_visible_focus(page):
     assert float(width.removesuffix("px")) >= 2
 
 
+@pytest.mark.slow
 def test_a_thousand_operations_open_in_seconds(desktop, tmp_path):
     path = made_up(1000).to_html(tmp_path / "report.html")
     # Twice the time that is asked for (`benchmarks/report.py` holds what it takes): other work on the same core can
@@ -338,6 +354,7 @@ def test_a_thousand_operations_open_in_seconds(desktop, tmp_path):
     assert 0.05 < min(seconds_to_open(desktop, path) for _ in range(3)) < 4.0
 
 
+@pytest.mark.slow
 def test_twenty_thousand_operations_open_folded(desktop, tmp_path):
     page = opened(desktop, made_up(20_000).to_html(tmp_path / "report.html"))
     assert page.evaluate("COUNT") == 20_000

@@ -40,6 +40,7 @@ def test_it_shows_the_own_weights_and_the_plan_both_ways(report):
     assert report.failure is None
 
 
+@pytest.mark.slow
 def test_its_figures_are_those_of_the_analyses_themselves(report):
     model, example = residual()
     plan = wp.plan(model, example, seed=1)
@@ -140,6 +141,7 @@ def test_what_comes_after_the_last_weight_and_its_bias_may_be_alike():
     assert "alike" not in found.judgement.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 2])
 def test_inputs_that_are_alike_themselves_tell_nothing(rows):
     model, example = mlp(15)
@@ -469,6 +471,7 @@ class Tied(nn.Module):
         return 0.5 * nn.functional.linear(self.encoder(x), self.encoder.weight.t())
 
 
+@pytest.mark.slow
 def test_what_is_off_is_explained(monkeypatch):
     torch.manual_seed(0)
     report = wp.report(Tied(), torch.randn(16, 64), draws=8)

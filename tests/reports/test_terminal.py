@@ -56,6 +56,7 @@ def test_it_fits_eighty_columns_and_shows_both_ways_before_and_after():
     assert "relative rate" in shown
 
 
+@pytest.mark.slow
 def test_the_ten_worst_are_the_ten_worst():
     model, example = mlp(20)
     report = wp.report(model, example, draws=2)
@@ -76,6 +77,7 @@ def test_the_ten_worst_are_the_ten_worst():
         assert any(line.startswith(f"{name} ") for line in shown.splitlines())
 
 
+@pytest.mark.slow
 def test_odd_numbers_come_first():
     model, example = mlp(12)
     with torch.no_grad():

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+from _pytest.mark import ParameterSet
 from tests.signals import (
     specs_contraction,
     specs_lookup,
@@ -42,3 +45,18 @@ def collect() -> dict[Any, list[Case]]:
 
 
 SPECS = collect()
+
+
+def by_operator(cases: Mapping[Any, Sequence[Case]]) -> list[ParameterSet]:
+    """Return the parameters ``op, cases`` of a test: each operator's first case, and the others, which are slow."""
+    first = [pytest.param(op, its[:1], id=_name(op)) for op, its in cases.items()]
+    others = [
+        pytest.param(op, its[1:], id=f"{_name(op)}-others", marks=pytest.mark.slow)
+        for op, its in cases.items()
+        if its[1:]
+    ]
+    return [*first, *others]
+
+
+def _name(op: Any) -> str:
+    return str(op).removeprefix("aten.")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.signals.backward_driver import verify_adjoint
 from tests.signals.driver import Back, Case, Source, Weight
-from tests.signals.specs import SPECS
+from tests.signals.specs import SPECS, by_operator
 
 from wellposed.signals.algebra.gradient_terms import Adjoint, Term, settled
 from wellposed.signals.registry import ADJOINTS
@@ -46,9 +46,9 @@ def test_every_registered_adjoint_is_specified() -> None:
     assert not missing, f"no specification reaches the backward rules of {sorted(map(str, missing))}"
 
 
-@pytest.mark.parametrize("op", [op for op in ADJOINTS if op in SPECS], ids=lambda op: str(op).removeprefix("aten."))
-def test_the_adjoint_of_an_operator_predicts_its_gradients(op: torch._ops.OpOverload) -> None:
-    for case in SPECS[op]:
+@pytest.mark.parametrize(("op", "cases"), by_operator({op: SPECS[op] for op in ADJOINTS if op in SPECS}))
+def test_the_adjoint_of_an_operator_predicts_its_gradients(op: torch._ops.OpOverload, cases: list[Case]) -> None:
+    for case in cases:
         verify_adjoint(op, case)
 
 

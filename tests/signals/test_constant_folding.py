@@ -35,6 +35,7 @@ def test_a_spectral_norm_is_that_of_its_own_weight(new, method):
         assert plan.prescriptions["2.weight"].std == pytest.approx((192 * hidden.second_moment / 2) ** -0.5, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_spectral_norm_on_meta():
     plan = wp.plan(spectral(True, device="meta"), X)
     expected = (96 * 96 / (96**0.5 + 192**0.5) ** 2) ** -0.5
@@ -116,6 +117,7 @@ class SelectiveScan(nn.Module):
         return self.out(torch.stack(seen, 1))
 
 
+@pytest.mark.slow
 def test_a_selective_scan_fades():
     torch.manual_seed(0)
     graph = wp.trace(SelectiveScan(), torch.zeros(4, 24, 128))

@@ -30,6 +30,7 @@ def ones(*shape: int) -> torch.Tensor:
     return torch.ones(shape, dtype=torch.float64)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     kernel=pairs,
@@ -92,6 +93,7 @@ def test_average_pooling_of_white_noise_divides_by_the_window(kernel, stride, pa
     np.testing.assert_allclose(var, np.broadcast_to(exact.numpy(), var.shape), rtol=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(size=st.tuples(st.integers(1, 11), st.integers(1, 11)))
 def test_pooling_and_interpolation_are_their_matrices(size):

@@ -74,6 +74,7 @@ def test_powers_are_followed_over_all_scales(power, kappa):
     assert mixed == pytest.approx(double * moment, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variance", [0.0099, 0.0101])  # by the slope, and by seven scales
 @pytest.mark.parametrize("std", [2.0, 3.0, 4.0])
 def test_the_spread_is_that_of_what_is_shown(std, variance):

@@ -364,6 +364,7 @@ class RunningMaximum(nn.Module):
         return self.out(torch.stack(made, 1))
 
 
+@pytest.mark.slow
 def test_a_running_maximum_begins_a_scan_that_is_drawn() -> None:
     draws = 12  # as many as are drawn of so many elements
     signals, measured = seen(RunningMaximum(), torch.zeros(4, 20, 256), draws)

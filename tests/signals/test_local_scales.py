@@ -223,6 +223,7 @@ class Patches(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_patches_keep_contrasts_of_their_own():
     predicted, measured = predicted_and_measured(Patches(), torch.randn(8, 3, 16, 16), 100)
     for one, other in zip(predicted, measured, strict=True):

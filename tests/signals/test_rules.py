@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.signals.driver import Case, Source, Weight, dense_moments, verify
-from tests.signals.specs import SPECS
+from tests.signals.specs import SPECS, by_operator
+from torch import nn
 from torch.nn import functional
 
+import wellposed as wp
 from wellposed.signals import operators, rule, unregister
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.registry import RULES
@@ -42,9 +44,9 @@ def test_labels_are_unique():
     assert len(set(labels)) == len(labels), [x for x in set(labels) if labels.count(x) > 1]
 
 
-@pytest.mark.parametrize("op", SPECS, ids=lambda op: str(op).removeprefix("aten."))
-def test_the_rule_of_an_operator_predicts_its_samples(op):
-    for case in SPECS[op]:
+@pytest.mark.parametrize(("op", "cases"), by_operator(SPECS))
+def test_the_rule_of_an_operator_predicts_its_samples(op, cases):
+    for case in cases:
         verify(op, case)
 
 
@@ -283,6 +285,54 @@ def test_decays_stay_between_0_and_1(case, monkeypatch):
     for state in verify(None, case).states:
         mean, var = dense_moments(state)
         assert (mean**2 + var).max() <= 1.0 + 1e-6 or "factors" in case.label or "masked" in case.label
+
+
+BROADCAST = torch.full((6, 3), 2.0, dtype=torch.float64)
+MADE = {"sources": (Source((256, 8)),), "weights": {"w": Weight((8, 6), 0.35)}, "draws": 400}
+"""What few features make: a signal whose local scale differs from sample to sample."""
+
+
+def made(function):
+    return lambda x, w: function(functional.softplus(x @ w)[..., None])
+
+
+REPEATED = [
+    Case("decay at one rate, as a table", made(lambda h: torch.exp(-h * BROADCAST)), **MADE),
+    Case("decay of what is repeated", made(lambda h: torch.exp(-2 * h.expand(-1, -1, 3))), **MADE),
+    Case("decay at several rates", made(lambda h: torch.exp(-h * RATES)), **MADE),
+    Case("one constant, added as a table", made(lambda h: torch.exp(-(h + BROADCAST))), **MADE),
+    Case("decay times what decays", made(lambda h: h * BROADCAST * torch.exp(-h * BROADCAST)), **MADE),
+]
+
+
+@pytest.mark.parametrize("case", REPEATED, ids=lambda case: case.label)
+def test_what_constants_repeat_along_a_new_axis_stays_the_function_that_it_is(case):
+    why = "what the weights of one feature make all samples share is not followed through functions"
+    verify(None, replace(case, bound=0.01, why=why))
+
+
+@pytest.mark.parametrize("columns", [1, 6], ids=["rows", "elements"])
+def test_a_step_and_its_complement_covary_beyond_the_series(columns):
+    def chosen(x):
+        return torch.where(torch.rand(4, columns, dtype=x.dtype) < 0.3, x, -1.0)
+
+    verify(aten.where.ScalarOther, Case(f"chosen at random among {columns}", chosen, (Source((4, 6), mean=0.5),)))
+
+
+def test_what_follows_numbers_of_both_signs_is_approximate():
+    x, signs = torch.randn(8, 6), torch.tensor([1.0, -1.0])
+    for rates, tag in ((signs, "approximate"), (signs.abs(), "exact"), (-signs.abs(), "exact")):
+        graph = wp.trace(nn.Sequential(nn.Linear(6, 6), nn.ReLU(), Times(rates), nn.Tanh()), x)
+        assert wp.propagate(graph, weights=wp.plan(graph))["3"].tag == tag
+
+
+class Times(nn.Module):
+    def __init__(self, numbers):
+        super().__init__()
+        self.register_buffer("numbers", numbers)
+
+    def forward(self, x):
+        return x[..., None] * self.numbers
 
 
 MARGINS = [

@@ -96,6 +96,7 @@ class Centred(nn.Module):
         return torch.sigmoid(self.last(x)) - 0.5
 
 
+@pytest.mark.slow
 def test_a_shift_by_the_mean_leaves_the_spread_of_the_input() -> None:
     """The second moment of a sigmoid rests on its mean and hardly varies; without it, it varies as its input does."""
     torch.manual_seed(0)

@@ -5,7 +5,7 @@ import threading
 import pytest
 import scipy.linalg  # noqa: F401 - with a BLAS of its own
 import torch
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 from torch import nn
 
 import wellposed as wp
@@ -68,4 +68,40 @@ def test_blocks_of_several_threads_end_in_any_order(two):
     assert set(numbers()[1]) <= {1}
     leave.set()
     thread.join()
+    assert numbers() == two
+
+
+@pytest.fixture
+def _set_by_one_thread(monkeypatch):
+    """Let only the thread that was first set the numbers of OpenBLAS, until it gives that up, as newer versions do."""
+    if hasattr(OpenBLASController, "clear_controlling_thread"):
+        return
+    own, before = [], OpenBLASController.set_num_threads
+
+    def set_num_threads(self, number):
+        own.append(threading.current_thread())
+        return before(self, number) if own[0] is threading.current_thread() else None
+
+    monkeypatch.setattr(OpenBLASController, "set_num_threads", set_num_threads)
+    clear = classmethod(lambda cls, force=False: own.clear())
+    monkeypatch.setattr(OpenBLASController, "clear_controlling_thread", clear, raising=False)
+
+
+@pytest.mark.usefixtures("_set_by_one_thread")
+def test_the_block_that_ends_last_restores_blas_where_another_thread_limited_it(two):
+    test_blocks_of_several_threads_end_in_any_order(two)
+
+
+@pytest.mark.usefixtures("_set_by_one_thread")
+def test_a_thread_limits_blas_that_another_thread_has_set(two):
+    seen = []
+
+    def other():
+        with one_thread():
+            seen.append(numbers()[1])
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert set(seen[0]) <= {1}
     assert numbers() == two

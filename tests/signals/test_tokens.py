@@ -35,6 +35,7 @@ class Causal(nn.Module):
         return x + self.out(made.transpose(1, 2).reshape(batch, length, width))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
 def test_later_tokens_of_causal_attention_share_what_early_ones_share(written):
     predicted, measured = predicted_and_measured(
@@ -44,6 +45,7 @@ def test_later_tokens_of_causal_attention_share_what_early_ones_share(written):
         assert_alike(predicted[f"{name}.out"], measured[f"{name}.out"], 0.04)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("length", [384, 290])  # groups of 3, and of 5
 def test_of_many_tokens_groups_keep_what_early_ones_share(length, written):
@@ -376,6 +378,7 @@ def test_energies_of_centred_filters_are_those_without_the_mean():
     assert predicted["1"].log2_std < 0.15  # filters of one size vary less still
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("picture", "tolerance"), [(True, 0.2), (False, 1.0)])
 def test_filters_that_differ_in_size_give_channels_that_differ_in_mean(picture, tolerance):
     """Centred filters take out what all channels share; what is left in a mean over positions is how these differ."""
@@ -516,6 +519,7 @@ class Recurrence(nn.Module):
         return state, self.out(result).mean(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("written", "length"), [(True, 6), (True, 24), (False, 24)])
 def test_the_times_of_a_recurrence_stay_correlated(written, length):
     net = Recurrence(128, written)
@@ -526,6 +530,7 @@ def test_the_times_of_a_recurrence_stay_correlated(written, length):
     assert_alike(predicted[last], measured[last], 0.03)
 
 
+@pytest.mark.slow
 def test_a_window_sees_how_alike_near_tokens_are():
     class Smoothed(nn.Module):
         def __init__(self):

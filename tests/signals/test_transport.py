@@ -45,6 +45,7 @@ def test_a_function_of_a_sum_predicts_its_samples(case):
     verify(None, Case(case.label, case.function, case.sources, case.weights, case.draws, bound, why))
 
 
+@pytest.mark.slow
 def test_a_function_of_a_concatenation_and_a_branch_predicts_its_samples():
     case = Case(
         "relu of uneven rectified parts and a branch",
@@ -175,6 +176,7 @@ def neighbours(x, w):
     return relu(x @ w + biases)[:, 1:] - torch.sigmoid(3.0 * (x @ w + biases))[:, :-1]
 
 
+@pytest.mark.slow
 def test_what_functions_share_is_told_by_position():
     """Where one of two functions is steep the other may be flat: at the average bias both are steep."""
     sources, weights = (Source((4, 8, 512), mean=1.0),), {"w": Weight((512, 12), 1 / 32)}

@@ -64,6 +64,7 @@ def shown(streams: Iterable[Iterable[str]]) -> str:
     return "\n".join(f"  stream {i}:\n" + "\n".join(f"    {one}" for one in lines) for i, lines in enumerate(streams))
 
 
+@pytest.mark.slow
 @every_case
 def test_streams_and_carriers(case: Case) -> None:
     from wellposed.structure.streams import residual_streams

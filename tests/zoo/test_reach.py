@@ -126,6 +126,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("name", SMALL)
 def test_interpreter_gives_the_models_outputs(name: str, training: bool) -> None:

@@ -5,16 +5,18 @@ Source: Zhang, Dauphin & Ma 2019, *Fixup Initialization: Residual Learning Witho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph
 from wellposed.methods.options import Draft, Request, find_method, method
-from wellposed.methods.roles import zero
+from wellposed.methods.roles import op_of, zero
 from wellposed.operators.contraction import contractions
+from wellposed.operators.scale_parameters import parameter_values
 from wellposed.plans import Constant, Prescription
 from wellposed.structure.branches import branches
+from wellposed.structure.residual_branches import ResidualBranch, other_use
 from wellposed.structure.streams import residual_streams
 from wellposed.structure.vertices import vertices
 
@@ -30,7 +32,8 @@ def fixup(
 
     Everything else is drawn as by ``kaiming``, with ``distribution`` and ``mode``. What a residual branch is stands in
     `wellposed.structure.streams`; m counts the layers of its longest chain, and branches inside a branch are
-    scaled by their own.
+    scaled by their own. A weight that something else uses too, as a tied table that is looked up, is left as
+    ``kaiming`` draws it, and a warning names it.
 
     What else Fixup does changes the model, and no plan can: a scalar bias before each layer and activation, and one
     scalar multiplier in each branch. The plan's warnings say so.
@@ -47,23 +50,41 @@ def fixup(
             f"method 'fixup' needs residual branches, and {graph.model} has none: no sum adds contractions to a path "
             "around them; 'kaiming' or 'autoinit' initialise nets without them"
         )
-    weights = {use.node: use.parameter for use in contractions(graph)}
-    prescriptions = dict(draft.prescriptions)
+    closed, inner = _changed_layers(graph, residual)
+    weights: dict[str, list[int]] = {}
+    for use in contractions(graph):
+        if use.parameter is not None and (use.node in closed or use.node in inner):
+            weights.setdefault(use.parameter, []).append(use.node)
+    prescriptions, warnings = dict(draft.prescriptions), _warnings(graph, draft.prescriptions)
+    for name, nodes in weights.items():
+        if prescriptions[name].action != "write":
+            continue
+        other = other_use(graph, name, {*closed, *inner}, parameter_values(graph), graph.dead_nodes)
+        depths = [inner[node] for node in nodes if node in inner]
+        if other is not None:
+            warnings.append(
+                f"{name!r} is drawn as by 'kaiming', neither 0 nor smaller, as {op_of(graph.nodes[other])} uses it "
+                "too; give each a weight of its own for Fixup's scale"
+            )
+        elif depths:
+            prescriptions[name] = _scaled(prescriptions[name], len(residual), depths[0])
+        else:
+            prescriptions[name] = _zero(prescriptions[name], closed[nodes[0]])
+    return Draft(prescriptions, warnings=tuple(warnings))
+
+
+def _changed_layers(graph: Graph, residual: Sequence[ResidualBranch]) -> tuple[dict[int, str], dict[int, int]]:
+    """Return by node the contractions whose weights are 0, with the reason, and those of smaller ones, with the depth
+    of their branch.
+    """
+    closed, inner = dict.fromkeys(vertices(branches(graph)).readouts, "readout: 0"), dict[int, int]()
     for branch in residual:
         for node in branch.weights:
-            name = weights.get(node)
-            if name is None or prescriptions[name].action != "write":
-                continue
             if node in branch.last:
-                reason = "last layer of its residual branch: 0, so that the branch starts closed"
-                prescriptions[name] = _zero(prescriptions[name], reason)
+                closed[node] = "last layer of its residual branch: 0, so that the branch starts closed"
             elif branch.depth > 1:  # else a weight that joins the branch's only layer from elsewhere
-                prescriptions[name] = _scaled(prescriptions[name], len(residual), branch.depth)
-    for node in vertices(branches(graph)).readouts:
-        name = weights.get(node)
-        if name is not None and prescriptions[name].action == "write":
-            prescriptions[name] = _zero(prescriptions[name], "readout: 0")
-    return Draft(prescriptions, warnings=_warnings(graph, prescriptions))
+                inner[node] = branch.depth
+    return closed, inner
 
 
 def _scaled(base: Prescription, count: int, depth: int) -> Prescription:
@@ -79,7 +100,7 @@ def _zero(base: Prescription, reason: str) -> Prescription:
     return zero(base, f"{reason} ({_PAPER})", output_axis=base.output_axis, groups=base.groups)
 
 
-def _warnings(graph: Graph, prescriptions: Mapping[str, Prescription]) -> tuple[str, ...]:
+def _warnings(graph: Graph, prescriptions: Mapping[str, Prescription]) -> list[str]:
     """Return warnings of the scalars that a plan cannot add, and of normalisation layers that the model has."""
     warnings = [
         "Fixup also puts a scalar bias before each layer and activation, and a scalar multiplier into each residual "
@@ -91,4 +112,4 @@ def _warnings(graph: Graph, prescriptions: Mapping[str, Prescription]) -> tuple[
             f"Fixup is meant for nets without normalisation, and {graph.model} has {gains} normalisation layer(s), "
             "which undo the scale of the weights before them"
         )
-    return tuple(warnings)
+    return warnings

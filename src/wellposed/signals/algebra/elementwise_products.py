@@ -14,6 +14,7 @@ from wellposed.signals.algebra.linear_maps import times_known
 from wellposed.signals.algebra.local_scales import EVEN_SIZES, Sizes, sizes_by_factor, sizes_of_product
 from wellposed.signals.algebra.operands import (
     Recogniser,
+    broadcast,
     covariance_at_positions,
     cross_covariance,
     either_way,
@@ -28,7 +29,7 @@ from wellposed.signals.algebra.statistics import jointly, times_statistic
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned, align, covariances, without_repeats
 from wellposed.signals.distributions.functions import Pointwise
-from wellposed.signals.distributions.marginals import marginal, sign_of
+from wellposed.signals.distributions.marginals import marginal, shape_of, sign_of
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.repeats import REPEATED, Factors
 from wellposed.signals.distributions.spread import Spread, source
@@ -37,8 +38,9 @@ from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import times
-from wellposed.signals.integration.transport import Postponed, of_product, of_values
+from wellposed.signals.integration.transport import Postponed, of_mixture, of_product
 from wellposed.signals.sampling.joint_sources import can_run
+from wellposed.signals.signal import Tag
 
 VARYING_DIVISOR = 1e-3
 """Var / E[y²] of a divisor y from which on its dependence on the dividend counts. Chosen."""
@@ -56,7 +58,7 @@ def multiply(call: Call, x: State, y: State) -> State:
 
 def _with_constant(call: Call, x: State, constant: State) -> State | None:
     """Return x times one number that ``constant`` holds everywhere; None elsewhere."""
-    return scaled(call, x, constant.pooled_mean) if constant.is_constant and x.shape == call.shape() else None
+    return scaled(call, broadcast(call, x, call.shape()), constant.pooled_mean) if constant.is_constant else None
 
 
 def divide(call: Call, x: State, y: State) -> State | None:
@@ -157,14 +159,14 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
         mean, var = mean + c, var + c * c + 2 * p.mean * q.mean * c
     kernel, var = _with_common_scales(kernel, np.asarray(var), together, p, q)
     alike = finite_width_correlation_of_product(call, (x, y), (p, q), layout, kernels.average(var))
-    marginal_of = _marginal_of_product(call, x, y, cross is None)
+    marginal_of, shape_is = _marginal_of_product(call, x, y, cross is None)
     by_factor = None
     if cross is None and not call.independent:
         by_factor = sizes_by_factor(call, x, y, p, q) or sizes_by_factor(call, y, x, q, p)
     result = State(
         layout,
         Moments(mean, var, kernels.correlation(kernel, var), alike, _equal_norm_of_product(x, y, p, q)),
-        tag=weakest(x.tag, y.tag),
+        tag=weakest(x.tag, y.tag, shape_is),
         marginal=_with_local_scales(marginal_of, sizes) if by_factor is None else by_factor.marginal(True),
         ancestry=Ancestry(_links_of_product(x, y, p, q), x.roots | y.roots, _scale_parameter_of_product(x, y)),
         spread=_spread_of_product(call, x, y, of_x, of_y, layout.lengths),
@@ -234,25 +236,25 @@ def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array,
     return Spread(spread.inherited, spread.own + source(call.source(), mixed))
 
 
-def _marginal_of_product(call: Call, x: State, y: State, independent: bool) -> Marginal:
-    """Return the shape of a product's marginal: with known numbers of one sign it is that of the other factor."""
+def _marginal_of_product(call: Call, x: State, y: State, independent: bool) -> tuple[Marginal, Tag]:
+    """Return the shape of a product's marginal, and whether it is exact: with known numbers it is that of the other
+    factor, turned over where they are negative; of both signs, positions are not told apart.
+    """
     for factor, other in ((y, x), (x, y)):
         if kernels.nonzero(factor.var):
             continue
-        least, most = kernels.extent(factor.mean)
-        if (
-            other.gauss
-            or call.independent
-            or other.local_scales is not None
-            or least * most < 0.0
-            or least == most == 0.0
-        ):
-            return Marginal(other.gauss)
-        transport = of_values(marginal(other))
-        return Marginal(transport=transport if transport is None or least >= 0.0 else transport.negated())
+        if other.gauss or call.independent or not kernels.nonzero(factor.mean):
+            return Marginal(other.gauss), "exact"
+        shape, negative = shape_of(other), float(np.mean(factor.mean < 0.0))
+        if shape is None or negative == 0.0:
+            return Marginal(transport=shape), "exact"
+        if negative == 1.0:
+            return Marginal(transport=shape.negated()), "exact"
+        mixed = of_mixture([-shape.values[::-1], shape.values], [negative, 1.0 - negative])
+        return Marginal(transport=mixed), "approximate"
     if not independent or call.independent:
-        return Marginal()
-    return Marginal(transport=Postponed(lambda: of_product(marginal(x), marginal(y))))
+        return Marginal(), "exact"
+    return Marginal(transport=Postponed(lambda: of_product(marginal(x), marginal(y)))), "exact"
 
 
 def _scale_parameter_of_product(x: State, y: State) -> str | None:

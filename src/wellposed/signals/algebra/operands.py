@@ -91,10 +91,19 @@ def as_state(call: Call, value: Any) -> State:
 
 
 def broadcast(call: Call, value: State | float, shape: tuple[int, ...]) -> State:
-    """Return an operand broadcast to a shape."""
-    if isinstance(value, State):
-        return expand(value, shape)
-    return make_state(shape, value if np.isfinite(value) else 0.0, 0.0)
+    """Return an operand broadcast to a shape: as one tensor, however often it is."""
+    if not isinstance(value, State):
+        return make_state(shape, value if np.isfinite(value) else 0.0, 0.0)
+    if value.shape == shape:
+        return value
+    key = ("broadcast", value.serial, value.axes, value.scale_parameter, value.tag, shape)
+    made: State | None = call.run.alive.get(key)
+    if made is None:
+        made = expand(value, shape)
+        if made.fn is not None and value.base is not None:  # two functions of one tensor stay so
+            made = made.amended(base=broadcast(call, value.base.amended(axes=value.axes), shape))
+        call.run.alive[key] = made
+    return made
 
 
 def fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Any) -> State | None:

@@ -12,6 +12,7 @@ from wellposed.signals.algebra.local_scales import EVEN_SIZES, sizes_of_sum
 from wellposed.signals.algebra.masked_scores import masked
 from wellposed.signals.algebra.operands import (
     Recogniser,
+    broadcast,
     covariance_at_positions,
     cross_covariance,
     either_way,
@@ -75,9 +76,9 @@ def _of_masked_scores(call: Call, x: State, y: State, a: float, b: float) -> Sta
 
 def _with_constant(call: Call, x: State, constant: State, a: float, b: float) -> State | None:
     """Return a x plus b times one number that ``constant`` holds everywhere; None elsewhere."""
-    if not constant.is_constant or x.shape != call.shape():
+    if not constant.is_constant:
         return None
-    return linear(call, x, a, b * constant.pooled_mean)
+    return linear(call, broadcast(call, x, call.shape()), a, b * constant.pooled_mean)
 
 
 def _less_an_operand(call: Call, x: State, y: State, a: float, b: float) -> State | None:

@@ -10,10 +10,11 @@ from scipy.special import ndtr, ndtri
 
 from wellposed.signals.distributions.lazy import evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN, gamma_nodes
+from wellposed.signals.distributions.spread import NONE
 from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import of_values
+from wellposed.signals.integration.transport import Transport, of_values
 
 
 def marginal(x: State) -> Array:
@@ -37,14 +38,23 @@ def _of_mixture(kappa: float) -> Array:
     return np.asarray(np.interp(NODES, np.where(values < 0.0, below, -below), values))
 
 
+def shape_of(x: State) -> Transport | None:
+    """Return the transport of an element of x, over its local scale too; None where it is all but Gaussian, or not
+    known.
+    """
+    if x.fn is None:
+        return x.transport
+    return of_values(marginal(x if x.local_scales is None else x.amended(local_scales=None, local_scale_sources=NONE)))
+
+
 def one_signed(x: State) -> Marginal:
     """Return the shape of the marginal of a part or a repetition of x: kept where x never crosses 0, by its transport.
 
     What is bounded so (step sizes, rates of decay) stays bounded in sums and functions of it.
     """
-    if x.gauss or x.local_scales is not None or not sign_of(x):
+    if x.gauss or not sign_of(x):
         return Marginal(x.gauss)
-    return Marginal(transport=x.transport if x.fn is None else of_values(marginal(x)))
+    return Marginal(transport=shape_of(x))
 
 
 def sign_of(x: State) -> int:

@@ -6,6 +6,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -370,6 +371,9 @@ def expand(state: State, shape: Sequence[int]) -> State:
         one_signed(state) if state.local_scales is None else _with_scales(state, lambda k: _broadcast(k, extra))
     )
     dims = (*range(len(state.lengths)), *(None,) * extra)
+    if state.fn is not None and state.base is not None and state.base.lengths == state.lengths:
+        base = expand(state.base.amended(axes=state.axes), shape)
+        shape_of_one = replace(shape_of_one, base=base, fn=state.fn)
     wider = state.with_moments(
         lengths=tuple(sizes),
         axes=tuple(axes),

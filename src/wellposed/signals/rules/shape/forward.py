@@ -10,6 +10,7 @@ import torch
 
 from wellposed.operators.steps import Cut, Expand, Permute, Regroup, Steps
 from wellposed.operators.views import view_of, views
+from wellposed.signals.algebra import operands
 from wellposed.signals.algebra.linear_maps import from_sources, mapped, picked_links
 from wellposed.signals.algebra.masked_scores import masked
 from wellposed.signals.algebra.operands import as_state
@@ -23,7 +24,7 @@ from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.parts import select
 from wellposed.signals.distributions.spread import Spread, source
 from wellposed.signals.distributions.state import LinearMap, State
-from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
+from wellposed.signals.distributions.views import merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.windows import Indices
 from wellposed.signals.registry import overloads, rule
@@ -83,7 +84,7 @@ def through(call: Call, x: State, steps: Steps, across: Callable[[], State | Non
         elif isinstance(step, Permute):
             x = permute(x, step.order)
         elif isinstance(step, Expand):
-            x = expand(x, step.shape)
+            x = operands.broadcast(call, x, step.shape)
         elif isinstance(step, Cut):
             x = _cut(call, x, step)
         else:
@@ -152,7 +153,7 @@ def _with_own_chance(call: Call, whole: State, part: State) -> State:
 @rule(overloads("broadcast_tensors.default"), source="definition", tensors=True, pairs=True)
 def broadcast(call: Call, tensors: Any) -> tuple[State, ...]:
     """Every tensor expanded to their common shape."""
-    return tuple(expand(as_state(call, t), call.shape(i)) for i, t in enumerate(tensors))
+    return tuple(operands.broadcast(call, as_state(call, t), call.shape(i)) for i, t in enumerate(tensors))
 
 
 @rule(
