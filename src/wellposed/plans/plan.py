@@ -24,8 +24,8 @@ from wellposed.showing import ROWS, Shown, Summary, by_size, short, visible
 from wellposed.tables import Table
 
 SCHEMA = 2
-"""Version of files that say what the base of rates is, and what the factors of branches are; others are of version 1,
-which older versions of the library read."""
+"""Version of files that say what the base of rates is, what the factors of branches are, or which rows are written;
+others are of version 1, which older versions of the library read."""
 _KIND: Literal["wellposed.plan"] = "wellposed.plan"
 
 
