@@ -7,6 +7,7 @@ draws end at; what it finds is then held against the whole.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,6 +37,7 @@ BEYOND = 4.0
 """Size over fan-in^-1/2, PyTorch's bound on biases, from which on the few numbers of a bias are no draws. Chosen."""
 _ROWS = 64
 """Rows whose scalar products show whether a large matrix is orthogonal."""
+_ROUNDING = 2.0**-6
 _PIECE = 1 << 16
 
 
@@ -118,6 +120,8 @@ def _of_zeros(values: Tensor, groups: int) -> Found | None:
         if values.ndim > 2 and (found := _of_rows(matrix, groups, _is_half(values))) is not None:
             return found
     share = float((values == 0).sum()) / values.numel()
+    if share < 0.25 and (found := _of_rows(values, groups, _is_half(values))) is not None:
+        return found
     return Found("sparse", f"{share:.0%} exact zeros") if share > 0.0 else None
 
 
@@ -147,8 +151,7 @@ def _of_rows(values: Tensor, groups: int, coarse: bool) -> Found | None:
     length, other, product = float(first @ first), float(second @ second), float(first @ second)
     tolerance = 2e-2 if coarse else 1e-4
     if longer >= FEW and product > SMOOTH * length > SMOOTH * tolerance:
-        centred = np.corrcoef(first, second)[0, 1]
-        return Found("structured", "neighbours alike") if centred >= SMOOTH else None
+        return Found("structured", "neighbours alike") if _correlation(first, second) >= SMOOTH else None
     if length == 0.0 or max(abs(other - length), abs(product)) > tolerance * length:
         return None
     some = array_of(matrix[:: max(1, side // _ROWS)][:_ROWS])
@@ -159,17 +162,26 @@ def _of_rows(values: Tensor, groups: int, coarse: bool) -> Found | None:
 
 def _of_few(head: Floats, coarse: bool) -> Found | None:
     """Return a weight of few different numbers, or one whose neighbours are alike, by the first elements."""
-    different = len(np.unique(head))
-    if different <= (FEW if coarse else len(head) // 2) and len(head) >= (8 * FEW if coarse else 4):
-        return Found("structured", f"{different} different numbers among {len(head)}")
+    numbers = np.unique(head)
+    if coarse:  # numbers that rounding makes of draws lie as close to each other as numbers of their type can
+        apart = float(np.diff(numbers).min()) > _ROUNDING * float(np.abs(numbers).max())
+        few = len(numbers) <= FEW and len(head) >= 8 * FEW and apart
+    else:
+        few = len(numbers) <= len(head) // 2 and len(head) >= 4
+    if few:
+        return Found("structured", f"{len(numbers)} different numbers among {len(head)}")
     return Found("structured", "neighbours alike") if len(head) == SAMPLE and _neighbours(head) >= SMOOTH else None
 
 
 def _neighbours(values: Floats) -> float:
     """Return the correlation of neighbours."""
-    centred = values - values.sum() / len(values)
-    total = float(centred @ centred)
-    return float(centred[1:] @ centred[:-1]) / total if total > 0.0 else 0.0
+    return _correlation(values[1:], values[:-1])
+
+
+def _correlation(one: Floats, other: Floats) -> float:
+    one, other = one - one.sum() / len(one), other - other.sum() / len(other)
+    total = float(one @ one) * float(other @ other)
+    return float(one @ other) / math.sqrt(total) if total > 0.0 else 0.0
 
 
 def levels_of(values: Tensor, fan_in: int | None = None) -> str | None:
