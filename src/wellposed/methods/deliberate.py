@@ -16,18 +16,23 @@ from torch import Tensor
 
 from wellposed.errors import OptionError, PlanError, joined, listed
 from wellposed.graphs import Graph, Parameter
-from wellposed.methods.independence import Floats, levels_of, pattern_of, sample_of
+from wellposed.methods.independence import Floats, levels_of, pattern_of, sample_of, varies
 from wellposed.operators.contraction import Contraction
 from wellposed.options import check_choice
 from wellposed.plans import Prescription
 from wellposed.structure.roles import Role, roles
 from wellposed.structure.tables import rows_drawn
 
-Kind = Literal["loaded", "marked", "bias", "identity", "orthogonal", "sparse", "structured", "constant", "small"]
+Kind = Literal[
+    "loaded", "marked", "trained", "bias", "identity", "orthogonal", "sparse", "structured", "constant", "small"
+]
 Choice = Literal["keep", "write"]
 
-DEFAULT: Mapping[str, Choice] = MappingProxyType(dict.fromkeys(get_args(Kind), "keep") | {"constant": "write"})
-"""What becomes of each kind by default. All units behind a constant weight are one unit, so that it is no start."""
+DEFAULT: Mapping[str, Choice] = MappingProxyType(
+    dict.fromkeys(get_args(Kind), "keep") | {"constant": "write", "trained": "write"}
+)
+"""What becomes of each kind by default. All units behind a constant weight are one unit, so that it is no start; and
+gains alone are no training that could go on."""
 
 SMALL = 2.0**-5
 """Size of a weight over the median of the others from which on it counts as small on purpose. Chosen: depth scales
@@ -165,8 +170,13 @@ def _held(values: Tensor, head: Floats, role: Role, use: Contraction | None, fan
         levels = levels_of(values, fan_in)
         return Deliberate("bias", levels) if levels is not None else None
     if role == "gain":  # one number for all channels is kept by every method
-        levels = levels_of(values) if bool((head != head[0]).any()) else None
-        return Deliberate("bias", levels) if levels is not None and "one sign" not in levels else None
+        if not bool((head != head[0]).any()):
+            return None
+        return (
+            Deliberate("trained", "a gain that varies")
+            if varies(values)
+            else Deliberate("bias", levels_of(values) or "")
+        )
     if role not in ("weight", "embedding") or use is None:
         return None
     pattern = pattern_of(values, head, use.groups if use.output_axis == 0 else 1)
@@ -217,6 +227,12 @@ def warnings_of(
         yield (
             f"{len(loaded)} parameter(s) are filled by a checkpoint, as transformers marks them, and keep their "
             f"values: {listed(loaded, 3)}; only= with their names, or deliberate={{'loaded': 'write'}}, draws them anew"
+        )
+    trained = [n for n, one in found.items() if one.kind == "trained" and prescriptions[n].action == "write"]
+    if trained and not _asks(asked, "trained"):
+        yield (
+            f"the model looks trained, as {len(trained)} gain(s) of its norms vary from channel to channel, such as "
+            f"{listed(trained, 1)}: the plan draws its weights anew; only= and skip= leave parts of it as they are"
         )
     weights = {name: one for name, one in found.items() if one.kind in _WEIGHTS}
     kept = {name: one for name, one in weights.items() if choices[one.kind] == "keep" and not _asks(asked, one.kind)}

@@ -37,6 +37,7 @@ BEYOND = 4.0
 """Size over fan-in^-1/2, PyTorch's bound on biases, from which on the few numbers of a bias are no draws. Chosen."""
 _ROWS = 64
 """Rows whose scalar products show whether a large matrix is orthogonal."""
+_ONE_SIGN = "numbers of one sign"
 _ROUNDING = 2.0**-6
 _PIECE = 1 << 16
 
@@ -207,8 +208,17 @@ def levels_of(values: Tensor, fan_in: int | None = None) -> str | None:
     if count < 8 and fan_in and float(np.abs(array).min()) * fan_in**0.5 >= BEYOND:
         return _listed(array)
     if count >= ONE_SIGN and (different[0] > 0 or different[-1] < 0):
-        return f"numbers of one sign, {different[0]:.4g} to {different[-1]:.4g}"
+        return f"{_ONE_SIGN}, {different[0]:.4g} to {different[-1]:.4g}"
     return f"neighbours alike, {different[0]:.4g} to {different[-1]:.4g}" if _is_smooth(array) else None
+
+
+def varies(gain: Tensor) -> bool:
+    """Whether the gain of a norm varies from channel to channel, as no initialisation has it, but not by blocks."""
+    low, high = torch.aminmax(gain.detach())
+    if bool(low == high):
+        return False
+    levels = levels_of(gain)
+    return levels is None or levels.startswith(_ONE_SIGN)
 
 
 def _is_short(number: float) -> bool:
