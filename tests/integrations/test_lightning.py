@@ -125,6 +125,22 @@ def test_training_resumed_from_a_checkpoint_is_not_initialised(tmp_path):
     assert found["signals/net.0"][3] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
+def test_a_loaded_checkpoint_that_would_be_written_over_is_named(tmp_path):
+    def fit(module, name, steps, *callbacks):
+        trainer = trainer_for(tmp_path / name, list(callbacks), steps=steps)
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            trainer.fit(module, data())
+        trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
+        return [str(w.message) for w in given if "looks trained" in str(w.message)]
+
+    assert not fit(Module(), "one", 60, WellposedCallback("autoinit"))
+    loaded = Module.load_from_checkpoint(tmp_path / "one.ckpt")
+    (warning,) = fit(loaded, "two", 1, WellposedCallback("autoinit"))
+    assert "leave initialize= out to go on from a checkpoint" in warning
+
+
 def test_a_second_fit_goes_on_from_the_first(tmp_path):
     module, callback = Module(lr=0.0), WellposedCallback("autoinit", seed=1)
     trainer_for(tmp_path, [callback]).fit(module, data())

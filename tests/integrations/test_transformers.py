@@ -190,6 +190,24 @@ def test_a_language_model_is_initialised_and_watched(tmp_path):
         assert f"updates/model.layers.{layer}.mlp.up_proj.weight" in record[1]
 
 
+@pytest.mark.slow
+def test_a_loaded_body_stays_and_a_new_head_is_drawn(tmp_path):
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
+    )
+    transformers.BertModel(config).save_pretrained(tmp_path / "body")
+    model = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "body")
+    before = state_of(model)
+    data = [{"input_ids": row, "labels": row[0] % 2} for row in torch.randint(50, (8, 12))]
+    trainer = trainer_for(tmp_path, model, data, steps=1, report_to=[], max_grad_norm=0, lr_scheduler_type="constant")
+    trainer.args.learning_rate = 0.0
+    trainer.add_callback(WellposedCallback(initialize="autoinit"))
+    with pytest.warns(UserWarning, match="filled by a checkpoint"):
+        trainer.train()
+    changed = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
+    assert changed == ["classifier.weight"]  # its bias was 0
+
+
 # ---- clipping -------------------------------------------------------------------------------------------------------
 
 

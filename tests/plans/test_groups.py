@@ -220,6 +220,41 @@ def test_weights_and_embeddings_decay_and_vectors_do_not_unless_asked():
     assert set(decays.values()) == {0.5}
 
 
+class Excepting(nn.Module):
+    """A model, and a part of it, that name parameters without weight decay as timm's do; one is marked."""
+
+    class Part(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.mix = nn.Parameter(torch.randn(4, 8)), nn.Linear(8, 8)
+
+        def no_weight_decay(self):
+            return {"tab*"}
+
+        def forward(self, x):
+            return self.mix(x + self.table)
+
+    def __init__(self):
+        super().__init__()
+        self.part, self.stem, self.rates, self.head = self.Part(), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2)
+        self.rates.weight._no_weight_decay = True
+
+    def no_weight_decay(self):
+        return {"stem.weight", "absent"}
+
+    def forward(self, x):
+        return self.head(self.rates(self.part(self.stem(x))))
+
+
+def test_what_a_model_excepts_from_decay_has_none_unless_all_has():
+    model = Excepting()
+    plan = wp.plan(model, torch.zeros(2, 4, 8))
+    decay = by_name(plan.param_groups(model, 0.1, "adamw", weight_decay=0.1), "weight_decay")
+    assert {name for name, value in decay.items() if value} == {"part.mix.weight", "head.weight"}
+    decay = by_name(plan.param_groups(model, 0.1, "adamw", weight_decay=0.1, decay_all=True), "weight_decay")
+    assert all(decay.values())
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_weights_shrink_by_the_same_factor_at_every_width(optimizer):
     """Wang & Aitchison 2024: lr·wd is what has to stay; measured on a step without gradient."""

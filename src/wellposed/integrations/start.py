@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 from wellposed import methods, ranks
 from wellposed.graphs import Graph, trace
 from wellposed.graphs.unwrap import flat_parameters
+from wellposed.methods.trained import in_words, signs_of_training
 from wellposed.plans import Plan
 from wellposed.plans.names import parameters_by_name
 
@@ -36,6 +38,25 @@ def planned(
         graph = trace(model, *args, training=None, **kwargs)
         plan = methods.plan(graph, method=method, **options)
     return graph, ranks.shared(plan)
+
+
+def warn_of_training(graph: Graph, plan: Plan) -> None:
+    """Warn of what a plan says of the model's own weights, and where it writes over weights that look trained."""
+    for text in plan.warnings:
+        warnings.warn(text, stacklevel=4)
+    found = {n: words for n, words in signs_of_training(graph).items() if _is_written(plan, n)}
+    if found:
+        warnings.warn(
+            f"{graph.model} looks trained, and is initialised ({plan.method}) all the same: {in_words(found)}; leave "
+            "initialize= out to go on from a checkpoint, or name in only= what is new",
+            stacklevel=4,
+        )
+
+
+def _is_written(plan: Plan, name: str) -> bool:
+    """Whether a plan writes a parameter, or of a buffer anything."""
+    known = plan.prescriptions.get(name)
+    return any(p.action == "write" for p in plan.prescriptions.values()) if known is None else known.action == "write"
 
 
 def write_(plan: Plan, model: nn.Module) -> None:

@@ -17,7 +17,7 @@ from wellposed import ranks
 from wellposed.errors import OptionError, PlanError, WellposedError, listed
 from wellposed.graphs import Graph, trace
 from wellposed.integrations.signals import Observed, Patterns
-from wellposed.integrations.start import is_sharded, planned, write_
+from wellposed.integrations.start import is_sharded, planned, warn_of_training, write_
 from wellposed.integrations.updates import Figures, Updates, rate_figures
 from wellposed.methods import options_of
 from wellposed.options import check_integer
@@ -238,6 +238,8 @@ class Watcher:
         graph: Graph | None
         if self._method is not None:
             graph, self.plan = planned(root, args, kwargs, self._method, self._options)
+            if ranks.index() == 0:
+                warn_of_training(graph, self.plan)
             write_(self.plan, root)
             for steps in self._steps:  # a step that runs the model itself is under way
                 if steps.due:

@@ -15,6 +15,8 @@ from wellposed.graphs import Graph, trace
 from wellposed.graphs.keywords import split_keywords
 from wellposed.graphs.restore import paused_collection
 from wellposed.methods import autoinit, classic, complete_p, fixup, mup, steady, topology  # each registers its methods
+from wellposed.methods.deliberate import Choice, check_deliberate, uninitialised, warnings_of
+from wellposed.methods.deliberate import deliberate as on_purpose
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
 from wellposed.methods.readouts import tied_widths
 from wellposed.methods.roles import left_alone, weight_norm_directions
@@ -23,6 +25,7 @@ from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled
 from wellposed.operators.contraction import contractions
 from wellposed.options import DEFAULT_METHOD, check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied, unselected
+from wellposed.structure.tables import rows_drawn
 from wellposed.structure.widths import Widths, widths
 
 __all__ = [
@@ -43,6 +46,7 @@ __all__ = [
 ]
 
 Patterns = str | Sequence[str] | None
+Deliberately = Choice | Mapping[str, Choice] | None
 
 
 @paused_collection()
@@ -54,6 +58,7 @@ def plan(
     only: Patterns = None,
     skip: Patterns = None,
     frozen: bool = False,
+    deliberate: Deliberately = None,
     training: bool = True,
     **kwargs: Any,
 ) -> Plan:
@@ -65,9 +70,13 @@ def plan(
         method: ``steady``, ``autoinit``, ``topology``, ``mup``, ``complete_p``, ``fixup``, ``lecun``, ``xavier``,
             ``kaiming``, ``orthogonal``, ``default``, or one registered with `wellposed.methods.method`.
         seed: of the random streams, one for each parameter.
-        only: glob patterns of the parameters to plan; all others are kept.
+        only: glob patterns of the parameters to plan; all others are kept. ``"uninitialized"``: those that no
+            checkpoint has filled, as transformers marks them.
         skip: glob patterns of parameters to keep.
         frozen: also plan parameters that do not require gradients, which are kept otherwise.
+        deliberate: what becomes of parameters that the model sets on purpose: ``"keep"``, ``"write"``, or a mapping
+            from kinds of them to either (`wellposed.methods.deliberate.Kind`). None keeps all but constant weights.
+            Weights that are kept or written over so are named in the plan's warnings.
         training: the mode to trace in; a model in eval mode is planned for training all the same.
         kwargs: options of the method (`wellposed.methods.options_of`); what the method does not know goes to
             ``forward``. Where a name is both, it is an option: trace the model first, and plan the graph.
@@ -84,6 +93,7 @@ def plan(
     """
     draft_of = find_method(method)
     check_integer(None, seed=seed)
+    choices = check_deliberate(deliberate)
     others = {key: f"method {name!r}" for name in methods() for key in options_of(name)}
     options, rest = split_keywords(f"method {method!r}", model, kwargs, options_of(method), _OWN, others)
     if isinstance(model, Graph):
@@ -95,11 +105,11 @@ def plan(
     for key, value in options.items():
         if isinstance(value, nn.Module):  # a model that this one is measured against, on the same example
             options[key] = trace(value, *args, training=training, **rest)
-    names = {name: parameter.names for name, parameter in graph.parameters.items()}
-    kept = _frozen(graph) if not frozen else {}
-    kept |= unselected(names, only, skip)
-    draft = draft_of(graph, Request(seed, kept), **options)
     uses = contractions(graph)
+    kept = _left_alone(graph, only, skip, frozen)
+    found = {} if method == "default" else on_purpose(graph, uses, kept, only is not None)  # it writes nothing
+    kept |= {name: one.reason for name, one in found.items() if choices[one.kind] == "keep"}
+    draft = draft_of(graph, Request(seed, kept), **options)
     why = unscaled(graph, uses)
     prescriptions = _complete(graph, draft, kept, method, why, widths(graph, uses))
     prescriptions |= like_siblings(graph, prescriptions)
@@ -124,6 +134,7 @@ def plan(
             *draft.warnings,
             *warning_of(without),
             *words_on_unmet(graph, prescriptions, kept),
+            *warnings_of(found, choices, deliberate, prescriptions),
         ),
         prescriptions=prescriptions,
     )
@@ -140,6 +151,7 @@ def initialize_(
     only: Patterns = None,
     skip: Patterns = None,
     frozen: bool = False,
+    deliberate: Deliberately = None,
     materialize: bool | str | torch.device = False,
     **kwargs: Any,
 ) -> Plan:
@@ -153,6 +165,7 @@ def initialize_(
         only: glob patterns of the parameters to plan; all others are kept.
         skip: glob patterns of parameters to keep.
         frozen: also plan and write parameters that do not require gradients.
+        deliberate: as for `plan`: what becomes of parameters that the model sets on purpose.
         materialize: True, or a device, allocates a model on meta first (`Plan.apply_`).
         kwargs: options of the method, and keyword arguments of ``forward``.
 
@@ -163,9 +176,20 @@ def initialize_(
         PlanError: a plan that cannot be made or written; the model is as it was.
         OptionError, TraceError, UnsupportedError: as `plan`.
     """
-    made = plan(model, *args, method=method, seed=seed, only=only, skip=skip, frozen=frozen, **kwargs)
+    made = plan(
+        model, *args, method=method, seed=seed, only=only, skip=skip, frozen=frozen, deliberate=deliberate, **kwargs
+    )
     made.apply_(model, frozen=frozen, materialize=materialize)
     return made
+
+
+def _left_alone(graph: Graph, only: Patterns, skip: Patterns, frozen: bool) -> dict[str, str]:
+    """Return the parameters that the call itself leaves alone, each with the reason."""
+    kept = _frozen(graph) if not frozen else {}
+    if only == "uninitialized":
+        kept |= uninitialised(graph)
+        only = None
+    return kept | unselected({name: parameter.names for name, parameter in graph.parameters.items()}, only, skip)
 
 
 def _frozen(graph: Graph) -> dict[str, str]:
@@ -202,8 +226,8 @@ def _complete(
                 mine = _placed(mine, other)
         else:
             mine = drafted.get(name) or left_alone(graph, name, method, why)
-            if isinstance(mine, Drawn) and parameter.tensor.is_complex():
-                mine = mine.changed(distribution="complex_normal")
+            if isinstance(mine, Drawn):
+                mine = _of_its_kind(graph, mine)
         sides = tied_widths(mine, scaled[name])
         planned[name] = mine.model_copy(update={"width_in": sides.fan_in, "width_out": sides.fan_out})
         for alias in parameter.names[1:]:
@@ -215,6 +239,16 @@ def _complete(
                 reason=f"the same tensor as {name}, which is written once" + (f" as {mine.op}" if mine.op else ""),
             )
     return planned
+
+
+def _of_its_kind(graph: Graph, drawn: Drawn) -> Drawn:
+    """Return a draw as its parameter takes it: complex numbers, or the rows of a table but that for padding."""
+    if graph.parameters[drawn.name].tensor.is_complex():
+        drawn = drawn.changed(distribution="complex_normal")
+    rows = rows_drawn(graph).get(drawn.name)
+    if rows is None:
+        return drawn
+    return drawn.changed(rows=rows, reason=f"{drawn.reason}; the row of padding_idx stays as it is")
 
 
 def _placed(prescription: Prescription, other: Prescription | None) -> Prescription:

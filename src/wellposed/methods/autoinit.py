@@ -306,20 +306,17 @@ def _kept(
 
 
 def _fixed(graph: Graph, weights: PlannedWeights, uses: tuple[Contraction, ...]) -> dict[str, Prescription]:
-    """Return the constants: biases and shifts 0, gains 1 or what the model sets them to (0 in a closed branch)."""
+    """Return the constants: biases and shifts 0, gains 1 or what the model sets them to; kept ones in their places."""
     prescriptions = constants(graph, uses)
-    for name, prescription in list(prescriptions.items()):
+    for name, one in list(prescriptions.items()):
         if name in weights.decisions or weights.roles[name] == "weight_norm":
             del prescriptions[name]
-        elif prescription.role == "gain":
-            own = weights.gain(graph.parameters[name])
-            if own != 1.0:
-                reason = f"gain: {own:g}, as the model sets it"
-                prescriptions[name] = prescription.changed(constant=own, reason=reason)
+        elif name in weights.kept:
+            prescriptions[name] = keep(name, one.shape, "left alone", one.role)
         elif name in weights.biases:
             prescriptions[name] = Drawn(
-                name=name, shape=prescription.shape, distribution="uniform", std=weights.biases[name], role="bias",
-                op=prescription.op, reason="bias: drawn with the standard deviation that the model gives it",
+                name=name, shape=one.shape, distribution="uniform", std=weights.biases[name], role="bias",
+                op=one.op, reason="bias: drawn with the standard deviation that the model gives it",
             )  # fmt: skip
     return prescriptions
 

@@ -55,7 +55,8 @@ def zero(before: Prescription, reason: str, **fields: Any) -> Constant:
 
 
 def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Prescription]:
-    """Return constant prescriptions: 1 for gains of normalisations, 0 for their shifts and for biases.
+    """Return constant prescriptions: 1 for gains of normalisations, or the number that the model sets them to, 0 for
+    their shifts and for biases.
 
     They are identified by where operators take them, not by name. Where a parameter has two uses, the first decides.
     """
@@ -83,14 +84,26 @@ def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Pres
             (norm.shift_of(node), 0.0, "shift"),
         )
         for value, level, role in places:
-            if value is not None:
-                reason = f"{role} of {node.op_name}: {level:.0f}, so that its output has mean 0 and variance 1"
-                add(parameter_of(graph, value) or parts.get(value), level, role, node, reason)
+            if value is None:
+                continue
+            name = parameter_of(graph, value) or parts.get(value)
+            own = level if role == "shift" or name is None else _own_level(graph, name)
+            reason = f"{role} of {node.op_name}: {level:.0f}, so that its output has mean 0 and variance 1"
+            add(name, own, role, node, reason if own == level else f"gain: {own:g}, as the model sets it")
     for contraction in contracted:
         node = graph.nodes[contraction.node]
         if contraction.kind != "recurrent":
             add(contraction.bias, 0.0, "bias", node, "bias: 0, so that it adds no mean")
     return prescriptions
+
+
+def _own_level(graph: Graph, gain: str) -> float:
+    """Return the number that a gain holds, in a branch that starts closed 0; 1 where it varies, or is not known."""
+    values = graph.parameters[gain].values
+    if values is None or not values.numel():
+        return 1.0
+    low, high = torch.aminmax(values.detach())
+    return float(low) if bool(low == high) else 1.0
 
 
 def _parts_of_norms(graph: Graph) -> dict[int, str]:

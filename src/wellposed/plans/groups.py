@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 from wellposed.errors import OptionError, PlanError, UnsupportedError, listed
 from wellposed.options import check_not_negative, check_positive
 from wellposed.plans.fits import check_names, check_ties
-from wellposed.plans.names import parameters_by_name
+from wellposed.plans.names import parameters_by_name, walk
 from wellposed.plans.optimizers import (
     UNSCALED,
     Family,
@@ -79,8 +80,10 @@ def param_groups(
     check_names(prescriptions, parameters, model)
     check_ties(prescriptions, parameters)
     groups: dict[tuple[object, ...], Group] = {}
+    undecayed = _marked(model, parameters)
     for name, (family, rate) in _takers(prescriptions, parameters, families).items():
-        numbers = _numbers(prescriptions[name], family, rate, settings, scaling)
+        decayed = settings.decay_all or (_is_decayed(prescriptions[name]) and name not in undecayed)
+        numbers = _numbers(prescriptions[name], family, rate, settings, scaling, decayed)
         group = groups.setdefault(tuple(numbers.values()), {"params": [], "param_names": [], **numbers})
         group["params"].append(parameters[name])
         group["param_names"].append(name)
@@ -132,7 +135,9 @@ class _Scaling:
     depth: bool
 
 
-def _numbers(prescription: Prescription, family: Family, lr: float, settings: Settings, scaling: _Scaling) -> Group:
+def _numbers(
+    prescription: Prescription, family: Family, lr: float, settings: Settings, scaling: _Scaling, decayed: bool
+) -> Group:
     """Return the numbers of the group that a parameter belongs to."""
     factor = prescription.lr_multiplier
     if scaling.width is not None:
@@ -144,7 +149,6 @@ def _numbers(prescription: Prescription, family: Family, lr: float, settings: Se
             f"no groups for {family.optimizer!r} by this plan: {prescription.name!r} carries {carried:.4g} in the "
             f"place of a factor in the forward pass, and {UNSCALED[family.optimizer]}; use 'adamw' or 'sgd'"
         )
-    decayed = settings.decay_all or _is_decayed(prescription)
     numbers: Group = {
         "lr": lr * factor * over_depth,
         "weight_decay": settings.weight_decay * decayed / _shrinking(family, factor, carried, settings),
@@ -176,6 +180,19 @@ def _shrinking(family: Family, factor: float, carried: float, settings: Settings
 def _is_decayed(prescription: Prescription) -> bool:
     """Whether a parameter decays by default: weights and embeddings do, and matrices whose role is not known."""
     return prescription.role in _DECAYED or (prescription.role == "other" and len(prescription.shape) >= 2)
+
+
+def _marked(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> set[str]:
+    """Return the names of the parameters that the model says have no weight decay: by timm's method
+    ``no_weight_decay`` of any part of the model, which names them or gives patterns, or by an attribute of their own.
+    """
+    found = {name for name, parameter in parameters.items() if getattr(parameter, "_no_weight_decay", False)}
+    for path, module in walk(model):
+        for pattern in module.no_weight_decay() if callable(getattr(module, "no_weight_decay", None)) else ():
+            whole = f"{path}.{pattern}" if path else pattern
+            found.update(name for name in parameters if fnmatchcase(name, whole))
+    ids = {id(parameters[name]) for name in found}  # tied ones under each name
+    return {name for name, parameter in parameters.items() if id(parameter) in ids}
 
 
 def _scaling(method: str, options: Mapping[str, object], settings: Settings) -> _Scaling:

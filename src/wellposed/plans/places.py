@@ -67,6 +67,15 @@ def whole(shape: Sequence[int]) -> Box:
     return tuple((0, size) for size in shape)
 
 
+def within(ranges: Sequence[tuple[int, int]] | None, box: Box) -> list[Box]:
+    """Return the parts of a box that lie in some ranges of the first axis; the box itself where there are none."""
+    if ranges is None:
+        return [box]
+    first, end = box[0]
+    cut = [(max(low, first), min(high, end)) for low, high in ranges]
+    return [((low, high), *box[1:]) for low, high in cut if low < high]
+
+
 class Runs:
     """The elements of a box of an array, in row-major order: ``count`` runs of ``length`` neighbours each.
 

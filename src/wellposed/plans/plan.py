@@ -24,8 +24,8 @@ from wellposed.showing import ROWS, Shown, Summary, by_size, short, visible
 from wellposed.tables import Table
 
 SCHEMA = 2
-"""Version of files that say what the base of rates is, and what the factors of branches are; others are of version 1,
-which older versions of the library read."""
+"""Version of files that say what the base of rates is, what the factors of branches are, or which rows are written;
+others are of version 1, which older versions of the library read."""
 _KIND: Literal["wellposed.plan"] = "wellposed.plan"
 
 
@@ -166,7 +166,8 @@ class Plan(Shown, BaseModel):
             model: the model that was planned, before or after wrapping; it is only read.
             lr: the learning rate; under ``width="mup"`` the one of a layer of ``base_width`` channels.
             optimizer: name, class or instance; unknown ones raise.
-            weight_decay: of weights and embeddings; biases, norms and other vectors have none.
+            weight_decay: of weights and embeddings; biases, norms and other vectors have none, nor what the model
+                names by a method ``no_weight_decay`` or marks by an attribute ``_no_weight_decay``.
             width: ``"mup"`` makes the best ``lr`` hold for all widths (`wellposed.plans.optimizers.width_multiplier`);
                 it is the default for plans of method ``mup``, and needs a plan with such readouts. ``"standard"`` gives
                 every parameter ``lr`` times its prescription's ``lr_multiplier``. Plans of method ``complete_p`` hold
@@ -176,7 +177,7 @@ class Plan(Shown, BaseModel):
             eps: ε at the base, of Adam and the like; None: the optimizer's default, and only in groups of method
                 ``complete_p``. It is brought to the size that gradients have in each group (arXiv 2505.01618, table 1).
             betas: of Adam and the like; put into their groups as they are.
-            decay_all: also decay biases, norms and other vectors.
+            decay_all: also decay biases, norms, other vectors, and what the model excepts.
             independent_decay: divide a group's ``weight_decay`` by its rate's factor, so that weights shrink by
                 lr·weight_decay per step in every group and at every width (Wang & Aitchison 2024, arXiv 2405.13698);
                 the factor of method ``complete_p`` over depth, 1 for α = 1, is left out (arXiv 2505.01618, table 1).

@@ -35,12 +35,14 @@ _FIELDS = (
     "signal_before", "signal_after", "tied_to", "reason",
 )  # fmt: skip
 """The fields of all kinds in the order in which files state them."""
-_LATER: dict[str, Any] = {"base_in": None, "base_out": None, "depth": 1.0, "branch": 1.0, "repeats": 1.0}
+_LATER: dict[str, Any] = {
+    "base_in": None, "base_out": None, "depth": 1.0, "branch": 1.0, "repeats": 1.0, "rows": None,
+}  # fmt: skip
 """Fields that files state where they say something: version 1 had none of them."""
 
 _ABSENT: dict[str, Any] = {
     "mean": 0.0,
-    **dict.fromkeys(("std", "channel_std", "constant", "weight", "value", "tied_to")),
+    **dict.fromkeys(("std", "channel_std", "constant", "weight", "value", "tied_to", "rows")),
 }
 """The fields that only some kinds have, with the value that they read as on the others, in files too."""
 
@@ -50,7 +52,7 @@ class Prescription(BaseModel):
 
     The base of all kinds: `Drawn`, `Constant`, `Centering`, `Rescaled`, `Kept`, `Default` and `Tied`; a prescription is
     made as one of them. What only some kinds have (``mean``, ``std``, ``channel_std``, ``constant``, ``weight``,
-    ``value``, ``tied_to``) can be read on all: it is None on the others, and the mean 0.
+    ``value``, ``tied_to``, ``rows``) can be read on all: it is None on the others, and the mean 0.
 
     Attributes:
         name: the parameter's name, as ``named_parameters()`` of the model without wrappers gives it.
@@ -123,6 +125,8 @@ class Prescription(BaseModel):
         def value(self) -> float | None: ...  # noqa: D102
         @property
         def tied_to(self) -> str | None: ...  # noqa: D102
+        @property
+        def rows(self) -> tuple[tuple[int, int], ...] | None: ...  # noqa: D102
 
     else:
 
@@ -205,16 +209,27 @@ class Drawn(ByChannel):
         mean: mean of the drawn values.
         std: standard deviation of the values as written, that is after truncation.
         channel_std: the root mean square to which each slice along ``output_axis`` is then scaled.
+        rows: what is written of the first axis, each range from its first index to before its last; None for all. Other
+            rows are left alone, as that of a table's ``padding_idx``.
     """
 
     distribution: Literal[RandomDistribution, "complex_normal"]
     mean: float = 0.0
     std: float = Field(ge=0.0)
+    rows: tuple[Annotated[tuple[int, int], Field(strict=False)], ...] | None = Field(default=None, strict=False)
 
     @model_validator(mode="after")
     def _check_orthogonal(self) -> Self:
         if self.distribution == "orthogonal" and (self.output_axis is None or self.mean != 0.0):
             raise ValueError("distribution 'orthogonal' needs output_axis, and mean 0")
+        return self
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Self:
+        """Refuse ranges that are empty, out of order or beyond the first axis."""
+        ends = [0, *(end for pair in self.rows or () for end in pair), *self.shape[:1]]
+        if self.rows is not None and (not self.shape or ends != sorted(ends) or any(a == b for a, b in self.rows)):
+            raise ValueError("rows must be ranges of the first axis, one after the other, none of them empty")
         return self
 
 

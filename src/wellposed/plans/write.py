@@ -20,7 +20,7 @@ from wellposed.plans.filling import Crew, blank, finish, start_, workers
 from wellposed.plans.fits import check_kinds, check_memory, check_meta, check_names, check_ties, check_values
 from wellposed.plans.materialize import materialized
 from wellposed.plans.names import parameters_by_name, unselected
-from wellposed.plans.places import Box
+from wellposed.plans.places import Box, whole, within
 from wellposed.plans.prescription import Centering, Constant, Drawn, Prescription, Prescriptions, Rescaled
 from wellposed.plans.rescale import rescaled
 from wellposed.plans.shards import local_parts, whole_of
@@ -51,7 +51,9 @@ def drawn_values(
             else:
                 values[name] = blank(prescription.shape, complex_=prescription.distribution == "complex_normal")
             if isinstance(prescription, Drawn | Constant):
-                work += start_(values[name], prescription, seed, crew)
+                if prescription.rows is not None:
+                    values[name].copy_(current[name].detach() if name in current else torch.zeros(()))
+                work += _start_part_(values[name], prescription, seed, crew, whole(prescription.shape))
         finish(work)
         for bias in (p for p in written if isinstance(p, Centering)):
             weight = values.get(bias.weight, current.get(bias.weight))
@@ -87,7 +89,8 @@ def write_(
     if materialize is False:
         check_meta(model, parameters)
     device = _device(materialize)
-    with materialized(model, {p.name for p in written}, device, seed) if materialize is not False else nullcontext():
+    names = {p.name for p in written if p.rows is None}
+    with materialized(model, names, device, seed) if materialize is not False else nullcontext():
         parameters = parameters_by_name(model)
         check_memory(written, parameters)
         check_values(written, prescriptions, parameters)
@@ -127,7 +130,7 @@ def _write_all_(
 
     def sums(bias: Centering) -> Sums:
         weight = parameters[bias.weight]
-        if is_distributed(weight) and bias.weight in drawn:
+        if is_distributed(weight) and bias.weight in drawn and drawn[bias.weight].rows is None:
             return sums_drawn(drawn[bias.weight], seed, weight.dtype)
         return sums_of(whole_of(weight), prescriptions[bias.weight])
 
@@ -188,7 +191,18 @@ def _start_one_(
         return [] if full is now else _start_copies_(parameter, lambda box: full[_slices(box)], crew)
     work: list[Future[None]] = []
     for box, part in local_parts(parameter):
-        work += start_(part, prescription, seed, crew, box)
+        work += _start_part_(part, prescription, seed, crew, box)
+    return work
+
+
+def _start_part_(
+    part: torch.Tensor, prescription: Drawn | Constant, seed: int, crew: Crew, box: Box
+) -> list[Future[None]]:
+    """Begin to write what lies in the rows that are written of a part, which ``box`` is the place of."""
+    work: list[Future[None]] = []
+    for inner in within(prescription.rows, box):
+        out = part if inner is box else part[inner[0][0] - box[0][0] : inner[0][1] - box[0][0]]
+        work += start_(out, prescription, seed, crew, inner)
     return work
 
 

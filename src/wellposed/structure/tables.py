@@ -11,7 +11,7 @@ from wellposed.graphs.graph import once
 from wellposed.operators.arithmetic import is_homogeneous, terms_of, times_number
 from wellposed.operators.contraction import contractions
 from wellposed.operators.facts import facts_of
-from wellposed.operators.schema import ref_of
+from wellposed.operators.schema import named_arguments, ref_of
 from wellposed.operators.views import is_view
 
 
@@ -61,6 +61,21 @@ def tables(graph: Graph) -> Tables:
     order = list(graph.parameters)
     sums = {one: _together(met, one) for one in met if len(met[one]) > 1}
     return Tables(factors, {one: tuple(sorted(those, key=order.index)) for one, those in sums.items()})
+
+
+@once
+def rows_drawn(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
+    """Return for tables with a row for padding, which no gradient reaches, the ranges of all other rows, by name."""
+    ranges: dict[str, tuple[tuple[int, int], ...]] = {}
+    for use in contractions(graph):
+        if use.kind != "embedding" or use.parameter not in graph.parameters:
+            continue
+        padding = named_arguments(graph.nodes[use.node]).get("padding_idx")
+        rows = graph.parameters[use.parameter].shape[0]
+        if padding is not None and 0 <= padding < rows and graph.values[use.weight].kind == "parameter":
+            around = ((0, padding), (padding + 1, rows))
+            ranges[use.parameter] = tuple((first, end) for first, end in around if first < end)
+    return ranges
 
 
 def _together(met: dict[str, set[str]], first: str) -> set[str]:

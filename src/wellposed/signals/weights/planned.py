@@ -17,7 +17,7 @@ from wellposed.signals.context.parameters import Weights, unit_draw
 from wellposed.signals.distributions.making import make_state, rescaled
 from wellposed.signals.distributions.state import State
 from wellposed.signals.weights.composite_scales import CompositeScales
-from wellposed.structure.tables import tables
+from wellposed.structure.tables import rows_drawn, tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class PlannedWeights(Weights):
         if role == "embedding":
             use, scale = self.contractions[name][0], self._scale_of_table(name)
             self.decisions.setdefault(name, Decision(name, use.node, scale, 1.0, 1.0, scale**2))
-            return make_state(parameter.shape, 0.0, scale**2, roots=root, gauss=True)
+            return make_state(parameter.shape, 0.0, scale**2 * self._share_drawn(name), roots=root, gauss=True)
         if role in ("bias", "shift"):
             std = self.biases.get(name, 0.0)
             return make_state(parameter.shape, 0.0, std**2, roots=root if std else 0)
@@ -151,6 +151,11 @@ class PlannedWeights(Weights):
         if role == "recurrent" and name in self.decisions:
             return make_state(parameter.shape, 0.0, self.decisions[name].scale ** 2, roots=root, gauss=True)
         return super().state(parameter, root)
+
+    def _share_drawn(self, table: str) -> float:
+        """Return the share of a table's rows that are not for padding."""
+        rows = rows_drawn(self.graph).get(table)
+        return 1.0 if rows is None else sum(end - first for first, end in rows) / self.graph.parameters[table].shape[0]
 
     def _scale_of_scoring(self, name: str) -> float | None:
         """Return the scale of a weight that is looked up as a table and scores as well; None for any other."""

@@ -31,8 +31,19 @@ class Prescribed(Protocol):
         """Standard deviation of the elements."""
 
     @property
+    def rows(self) -> tuple[tuple[int, int], ...] | None:
+        """The ranges of rows that are drawn; None for all."""
+
+    @property
     def constant(self) -> float | None:
         """The value of every element of a constant."""
+
+
+def _share_drawn(prescribed: Prescribed, parameter: Parameter) -> float:
+    """Return the share of a parameter's rows that are drawn; the others, for padding, hold zeros."""
+    if prescribed.rows is None:
+        return 1.0
+    return sum(end - first for first, end in prescribed.rows) / max(parameter.shape[0], 1)
 
 
 class PrescribedWeights(Weights):
@@ -58,8 +69,10 @@ class PrescribedWeights(Weights):
             return make_state(parameter.shape, 0.0, 0.0)
         if p.distribution in ("keep", "default") or p.std is None:
             return super().state(parameter, root)
-        transport = of_draws(p.distribution)
-        drawn = make_state(parameter.shape, p.mean or 0.0, p.std**2, roots=root, gauss=transport is None)
+        transport, share = of_draws(p.distribution), _share_drawn(p, parameter)
+        drawn = make_state(
+            parameter.shape, share * (p.mean or 0.0), share * p.std**2, roots=root, gauss=transport is None
+        )
         return drawn if transport is None else drawn.amended(transport=transport)
 
     def values(self, parameter: Parameter, drawn: bool) -> torch.Tensor | None:

@@ -1,0 +1,262 @@
+"""What a model sets on purpose: which parameters a plan leaves as they are, or names before it writes them.
+
+A parameter of zeros is no matter of this file: each method says what becomes of it (``zeros=``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, get_args
+
+import numpy as np
+from torch import Tensor
+
+from wellposed.errors import OptionError, PlanError, joined, listed
+from wellposed.graphs import Graph, Parameter
+from wellposed.methods.independence import Floats, levels_of, pattern_of, sample_of, varies
+from wellposed.operators.contraction import Contraction
+from wellposed.options import check_choice
+from wellposed.plans import Prescription
+from wellposed.structure.roles import Role, roles
+from wellposed.structure.tables import rows_drawn
+
+Kind = Literal[
+    "loaded", "marked", "trained", "bias", "identity", "orthogonal", "sparse", "structured", "constant", "small"
+]
+Choice = Literal["keep", "write"]
+
+DEFAULT: Mapping[str, Choice] = MappingProxyType(
+    dict.fromkeys(get_args(Kind), "keep") | {"constant": "write", "trained": "write"}
+)
+"""What becomes of each kind by default. All units behind a constant weight are one unit, so that it is no start; and
+gains alone are no training that could go on."""
+
+SMALL = 2.0**-5
+"""Size of a weight over the median of the others from which on it counts as small on purpose. Chosen: depth scales
+those of a transformer of 50 blocks by 1/10."""
+_SIBLINGS = 4
+"""Weights from which on their median says what is usual."""
+_WEIGHTS = ("identity", "orthogonal", "sparse", "structured", "constant", "small")
+
+
+@dataclass(frozen=True, slots=True)
+class Deliberate:
+    """A parameter that was set on purpose.
+
+    Attributes:
+        kind: how that shows.
+        words: what it holds.
+    """
+
+    kind: Kind
+    words: str
+
+    @property
+    def reason(self) -> str:
+        """Why it is kept."""
+        return f"set on purpose by the model, and kept: {self.words} (deliberate={{{self.kind!r}: 'write'}} writes it)"
+
+
+def check_deliberate(value: object) -> dict[str, Choice]:
+    """Return what is done with each kind.
+
+    Args:
+        value: None for `DEFAULT`; ``"keep"`` or ``"write"`` for every kind; or a mapping from some of them.
+
+    Raises:
+        OptionError: an unknown kind or choice.
+    """
+    if isinstance(value, Mapping):
+        for kind, choice in value.items():
+            check_choice("kind of deliberate=", kind, get_args(Kind))
+            check_choice(f"deliberate= for {kind!r}", choice, get_args(Choice))
+        return {**DEFAULT, **value}
+    if value is None:
+        return dict(DEFAULT)
+    if value not in get_args(Choice):
+        raise OptionError(
+            f"deliberate must be 'keep', 'write', or a mapping from {', '.join(get_args(Kind))} to either, "
+            f"received {value!r}"
+        )
+    return dict.fromkeys(get_args(Kind), value)  # type: ignore[arg-type]
+
+
+def is_loaded(parameter: Parameter) -> bool:
+    """Whether transformers marks a parameter as one that a checkpoint has filled."""
+    return bool(getattr(parameter.tensor, "_is_hf_initialized", False))
+
+
+def uninitialised(graph: Graph) -> dict[str, str]:
+    """Return what ``only="uninitialized"`` leaves out: the parameters that a checkpoint has filled, with the reason.
+
+    Raises:
+        PlanError: nothing says of any parameter that it was filled, or of all.
+    """
+    loaded = [name for name, parameter in graph.parameters.items() if is_loaded(parameter)]
+    if not loaded or len(loaded) == len(graph.parameters):
+        known = "no parameter" if not loaded else "every parameter"
+        raise PlanError(
+            f"only='uninitialized' selects what a checkpoint has not filled, and {known} of {graph.model} is marked "
+            "as filled (transformers' _is_hf_initialized); name what to plan by patterns"
+        )
+    return dict.fromkeys(loaded, "left alone: filled by a checkpoint, and only='uninitialized'")
+
+
+def deliberate(
+    graph: Graph, uses: Sequence[Contraction], kept: Mapping[str, str], selected: bool
+) -> dict[str, Deliberate]:
+    """Return the parameters that are set on purpose, by name.
+
+    Where most weights are orthogonal, that is how the model draws weights in general, gains included, and none of them
+    is meant; unless all of these are rotations, as invertible layers have them.
+
+    Args:
+        graph: of the model.
+        uses: its contractions.
+        kept: parameters that are left alone all the same, and not looked at.
+        selected: whether the parameters to plan were named, those that a checkpoint has filled too.
+    """
+    found: dict[str, Deliberate] = {}
+    use_of = {use.parameter: use for use in reversed(uses) if use.parameter is not None}
+    fan_in = {use.bias: use.fan_in for use in uses if use.bias is not None}
+    part = roles(graph, tuple(uses))
+    sizes: dict[str, float] = {}
+    for name, parameter in graph.parameters.items():
+        if name in kept:
+            continue
+        if (marked := _marked(parameter, selected)) is not None:
+            found[name] = marked
+        elif parameter.values is not None and parameter.values.numel() and not parameter.values.is_complex():
+            values = _without_padding(graph, parameter, parameter.values)
+            head = sample_of(values)
+            one = _held(values, head, part[name], use_of.get(name), fan_in.get(name))
+            if one is not None:
+                found[name] = one
+            if part[name] == "weight":
+                sizes[name] = math.sqrt(float(head @ head) / len(head))
+    matrices = [name for name in sizes if min(_sides(graph.parameters[name].shape)) > 1]
+    orthogonal = {name: one for name, one in found.items() if one.kind == "orthogonal"}
+    for name, words in _small(sizes, use_of):
+        found.setdefault(name, Deliberate("small", words))
+    if _is_general(orthogonal.values(), len(matrices)):
+        return {name: one for name, one in found.items() if name not in orthogonal}
+    return found
+
+
+def _without_padding(graph: Graph, parameter: Parameter, values: Tensor) -> Tensor:
+    """Return the values of a parameter, of a table with a row for padding the most that lie on one side of it."""
+    ranges = rows_drawn(graph).get(parameter.name) if values.shape == parameter.shape else None
+    if not ranges:
+        return values
+    first, end = max(ranges, key=lambda pair: pair[1] - pair[0])
+    return values[first:end]
+
+
+def _marked(parameter: Parameter, selected: bool) -> Deliberate | None:
+    """Return what another library's mark says of a parameter."""
+    if not selected and is_loaded(parameter):
+        return Deliberate("loaded", "filled by a checkpoint, as transformers marks it")
+    if getattr(parameter.tensor, "_no_reinit", False):
+        return Deliberate("marked", "marked _no_reinit")
+    return None
+
+
+def _held(values: Tensor, head: Floats, role: Role, use: Contraction | None, fan_in: int | None) -> Deliberate | None:
+    """Return what the values of a parameter say; ``head`` are the first of them."""
+    if role in ("bias", "shift"):
+        levels = levels_of(values, fan_in)
+        return Deliberate("bias", levels) if levels is not None else None
+    if role == "gain":  # one number for all channels is kept by every method
+        if not bool((head != head[0]).any()):
+            return None
+        return (
+            Deliberate("trained", "a gain that varies")
+            if varies(values)
+            else Deliberate("bias", levels_of(values) or "")
+        )
+    if role not in ("weight", "embedding") or use is None:
+        return None
+    pattern = pattern_of(values, head, use.groups if use.output_axis == 0 else 1)
+    return Deliberate(pattern.pattern, pattern.words) if pattern is not None else None
+
+
+def _is_general(orthogonal: Collection[Deliberate], weights: int) -> bool:
+    """Whether orthogonal weights are how a model draws its weights in general: most of those that could be, and not
+    rotations alone, unless there is nothing else.
+    """
+    if len(orthogonal) >= max(weights, _SIBLINGS):
+        return True
+    return 2 * len(orthogonal) > weights and not all("rotation" in one.words for one in orthogonal)
+
+
+def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
+    return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+
+
+def _small(sizes: Mapping[str, float], use_of: Mapping[str | None, Contraction]) -> Iterator[tuple[str, str]]:
+    """Yield weights that are smaller by far than the others, both as they are and for their fan-in."""
+    held = {name: size for name, size in sizes.items() if size > 0.0}
+    if len(held) < _SIBLINGS:
+        return
+    scaled = {name: size * use_of[name].fan_in ** 0.5 for name, size in held.items()}
+    usual, usual_scaled = (float(np.median(list(one.values()))) for one in (held, scaled))
+    for name, size in held.items():
+        if size < SMALL * usual and scaled[name] < SMALL * usual_scaled:
+            yield name, f"{size / usual:.2g} times the size that is usual here"
+
+
+def warnings_of(
+    found: Mapping[str, Deliberate],
+    choices: Mapping[str, Choice],
+    asked: object,
+    prescriptions: Mapping[str, Prescription],
+) -> Iterator[str]:
+    """Yield warnings of weights that are set on purpose, and of what a checkpoint has filled.
+
+    Args:
+        found: what `deliberate` returns.
+        choices: what is done with each kind.
+        asked: the option as it was given: what it says of a kind needs no warning.
+        prescriptions: the plan's.
+    """
+    loaded = [name for name, one in found.items() if one.kind == "loaded"]
+    if loaded and choices["loaded"] == "keep":
+        yield (
+            f"{len(loaded)} parameter(s) are filled by a checkpoint, as transformers marks them, and keep their "
+            f"values: {listed(loaded, 3)}; only= with their names, or deliberate={{'loaded': 'write'}}, draws them anew"
+        )
+    trained = [n for n, one in found.items() if one.kind == "trained" and prescriptions[n].action == "write"]
+    if trained and not _asks(asked, "trained"):
+        yield (
+            f"the model looks trained, as {len(trained)} gain(s) of its norms vary from channel to channel, such as "
+            f"{listed(trained, 1)}: the plan draws its weights anew; only= and skip= leave parts of it as they are"
+        )
+    weights = {name: one for name, one in found.items() if one.kind in _WEIGHTS}
+    kept = {name: one for name, one in weights.items() if choices[one.kind] == "keep" and not _asks(asked, one.kind)}
+    if kept:
+        yield (
+            f"weights that the model sets on purpose keep their values: {_named(kept)}; deliberate='write' draws them "
+            f"all the same, deliberate={{{next(iter(kept.values())).kind!r}: 'write'}} those of one kind"
+        )
+    over = {
+        name: one
+        for name, one in weights.items()
+        if choices[one.kind] == "write" and not _asks(asked, one.kind) and prescriptions[name].action == "write"
+    }
+    if over:
+        yield (
+            f"weights that are no independent draws are written over: {_named(over)}; deliberate='keep' keeps them, "
+            f"deliberate={{{next(iter(over.values())).kind!r}: 'keep'}} those of one kind"
+        )
+
+
+def _asks(asked: object, kind: str) -> bool:
+    """Whether the option that was given speaks of a kind."""
+    return kind in asked if isinstance(asked, Mapping) else asked is not None
+
+
+def _named(found: Mapping[str, Deliberate]) -> str:
+    return joined((f"{name!r} ({one.words})" for name, one in found.items()), separator="; ")

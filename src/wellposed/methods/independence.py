@@ -1,0 +1,245 @@
+"""Whether the values of a parameter look like independent draws of one distribution, and what they are if they do not.
+
+Every test is one that independent draws pass but for a chance below one in a million: exact zeros, equal numbers, rows
+that are orthogonal to rounding, neighbours that are alike. Of large tensors a sample is looked at first, which most
+draws end at; what it finds is then held against the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from wellposed.arrays import array_of
+
+Pattern = Literal["identity", "orthogonal", "sparse", "structured", "constant"]
+Floats = npt.NDArray[Any]
+
+SAMPLE = 256
+"""Elements of a tensor that are looked at first: as many neighbours from its beginning, and as many from all over it.
+Chosen for cost."""
+ZEROS = 1 / 32
+"""Share of exact zeros from which on a weight counts as sparse. Chosen: uniform draws of bfloat16 have 1/256."""
+FEW = 16
+"""Different numbers up to which draws of a type of 8 to 11 digits are told from values by a list. Chosen."""
+SMOOTH = 0.8
+"""Correlation of neighbours from which on values are a smooth function of their index. Chosen: 256 draws scatter by
+1/16."""
+ONE_SIGN = 32
+"""Elements of a bias that by chance have one sign about once in 2³¹ draws, or more seldom, if the draws have none."""
+BEYOND = 4.0
+"""Size over fan-in^-1/2, PyTorch's bound on biases, from which on the few numbers of a bias are no draws. Chosen."""
+_ROWS = 64
+"""Rows whose scalar products show whether a large matrix is orthogonal."""
+_ONE_SIGN = "numbers of one sign"
+_ROUNDING = 2.0**-6
+_PIECE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the values of a parameter are, where they are no independent draws.
+
+    Attributes:
+        pattern: the kind.
+        words: the same for messages.
+    """
+
+    pattern: Pattern
+    words: str
+
+
+def pattern_of(values: Tensor, head: Floats, groups: int = 1) -> Found | None:
+    """Return what a weight's values are if they are no independent draws; None for draws, and for all zeros.
+
+    Args:
+        values: the weight, or of a large one on meta a sample of its elements, 1-D.
+        head: its first elements (`sample_of`).
+        groups: independent blocks along its first axis.
+    """
+    if len(head) < 2:
+        return None
+    if head[0] == head[-1] and bool((head == head[0]).all()):
+        return _of_equal(values, float(head[0]), groups)
+    coarse, spread = _is_half(values) or _is_coarse(head), _from_all_over(values)
+    zeros = len(head) + len(spread) - np.count_nonzero(head) - np.count_nonzero(spread)
+    if zeros >= max(ZEROS * (len(head) + len(spread)), 4 if coarse else 1):
+        return _of_zeros(values, groups)
+    return _of_rows(values, groups, coarse) or _of_few(head, coarse)
+
+
+def sample_of(values: Tensor) -> Floats:
+    """Return the first elements of a tensor, in float64."""
+    return array_of(_first_rows(values)[:SAMPLE])
+
+
+def _from_all_over(values: Tensor) -> Floats:
+    flat = _first_rows(values)
+    return array_of(flat[:: max(1, len(flat) // SAMPLE)][:SAMPLE])
+
+
+def _first_rows(values: Tensor) -> Tensor:
+    """Return a tensor's elements, of a large one that lies scattered in memory those of the first rows alone."""
+    values = values.detach()
+    if values.is_contiguous() or not len(values):
+        return values.reshape(-1)
+    return values[: max(1, _PIECE // max(1, values[0].numel()))].flatten()
+
+
+def _is_half(values: Tensor) -> bool:
+    return values.dtype in (torch.float16, torch.bfloat16)
+
+
+def _is_coarse(values: Floats) -> bool:
+    """Whether numbers have no more digits than those of bfloat16 or float16, so that draws may be equal."""
+    narrow = values.astype(np.float32)
+    return bool((narrow.astype(np.float16) == narrow).all() or not (narrow.view(np.uint32) & 0xFFFF).any())
+
+
+def _of_equal(values: Tensor, number: float, groups: int) -> Found | None:
+    """Return what a weight is that begins with many equal numbers."""
+    if bool((values == number).all()):
+        enough = values.numel() >= (FEW if _is_half(values) else 2)
+        return Found("constant", f"all {number:.4g}") if number != 0.0 and enough else None
+    return _of_zeros(values, groups) if number == 0.0 else Found("structured", "many equal numbers")
+
+
+def _of_zeros(values: Tensor, groups: int) -> Found | None:
+    """Return what a weight with many exact zeros is."""
+    matrix = values.detach() if values.ndim == 2 else _only_tap(values.detach())
+    if matrix is not None:
+        wide = len(matrix) // groups <= matrix.shape[1]
+        numbers = matrix[matrix != 0]
+        if bool(((matrix != 0).sum(1 if wide else 0) == 1).all()) and bool((numbers == numbers[0]).all()):
+            return Found("identity", f"the identity, or a permutation, times {float(numbers[0]):.4g}")
+        if values.ndim > 2 and (found := _of_rows(matrix, groups, _is_half(values))) is not None:
+            return found
+    share = float((values == 0).sum()) / values.numel()
+    if share < 0.25 and (found := _of_rows(values, groups, _is_half(values))) is not None:
+        return found
+    return Found("sparse", f"{share:.0%} exact zeros") if share > 0.0 else None
+
+
+def _only_tap(values: Tensor) -> Tensor | None:
+    """Return the matrix at the only place of a kernel that holds anything but zeros."""
+    if values.ndim < 3:
+        return None
+    taps = values.flatten(2)
+    held = (taps != 0).flatten(0, 1).any(0).nonzero().flatten()
+    return taps[:, :, int(held[0])] if len(held) == 1 else None
+
+
+def _of_rows(values: Tensor, groups: int, coarse: bool) -> Found | None:
+    """Return a weight with an orthogonal shorter side, of rows of one length to the rounding of its type, or one whose
+    neighbours are alike.
+    """
+    if values.ndim < 2 or not len(values) or len(values) % groups:
+        return None
+    matrix = values.detach()[: len(values) // groups].flatten(1)
+    rows, columns = matrix.shape
+    if rows > columns:
+        matrix = matrix.T
+    side, longer = matrix.shape
+    if side < (8 if coarse else 2):
+        return None
+    first, second = array_of(matrix[:2])
+    length, other, product = float(first @ first), float(second @ second), float(first @ second)
+    tolerance = 2e-2 if coarse else 1e-4
+    if longer >= FEW and product > SMOOTH * length > SMOOTH * tolerance:
+        return Found("structured", "neighbours alike") if _correlation(first, second) >= SMOOTH else None
+    if length == 0.0 or max(abs(other - length), abs(product)) > tolerance * length:
+        return None
+    some = array_of(matrix[:: max(1, side // _ROWS)][:_ROWS])
+    if np.abs(some @ some.T - length * np.eye(len(some))).max() > tolerance * length:
+        return None
+    return Found("orthogonal", "a rotation" if rows == columns and abs(length - 1.0) <= tolerance else "orthogonal")
+
+
+def _of_few(head: Floats, coarse: bool) -> Found | None:
+    """Return a weight of few different numbers, or one whose neighbours are alike, by the first elements."""
+    numbers = np.unique(head)
+    if coarse:  # numbers that rounding makes of draws lie as close to each other as numbers of their type can
+        apart = float(np.diff(numbers).min()) > _ROUNDING * float(np.abs(numbers).max())
+        few = len(numbers) <= FEW and len(head) >= 8 * FEW and apart
+    else:
+        few = len(numbers) <= len(head) // 2 and len(head) >= 4
+    if few:
+        return Found("structured", f"{len(numbers)} different numbers among {len(head)}")
+    return Found("structured", "neighbours alike") if len(head) == SAMPLE and _neighbours(head) >= SMOOTH else None
+
+
+def _neighbours(values: Floats) -> float:
+    """Return the correlation of neighbours."""
+    return _correlation(values[1:], values[:-1])
+
+
+def _correlation(one: Floats, other: Floats) -> float:
+    one, other = one - one.sum() / len(one), other - other.sum() / len(other)
+    total = float(one @ one) * float(other @ other)
+    return float(one @ other) / math.sqrt(total) if total > 0.0 else 0.0
+
+
+def levels_of(values: Tensor, fan_in: int | None = None) -> str | None:
+    """Return in words what a bias (a gain, a shift) is set to if it is no draw; None for draws, and for all zeros.
+
+    Args:
+        values: the bias.
+        fan_in: terms of the sum that it is added to, where that is known.
+    """
+    array = array_of(values).reshape(-1)
+    if not array.any() or not np.isfinite(array).all():
+        return None
+    half, count = _is_half(values), len(array)
+    starts = np.flatnonzero(np.diff(array, prepend=np.nan))
+    runs = np.diff(starts, append=count)
+    if count >= (4 if half else 2) and 4 * (count - len(runs)) >= count - 1:
+        return _blocks(array, starts, runs)
+    different = np.unique(array)
+    if len(different) <= min(FEW, count // 8):
+        return f"{len(different)} different numbers"
+    if not half and all(map(_is_short, different[: FEW + 1])):
+        return _listed(array)
+    if count < 8 and fan_in and float(np.abs(array).min()) * fan_in**0.5 >= BEYOND:
+        return _listed(array)
+    if count >= ONE_SIGN and (different[0] > 0 or different[-1] < 0):
+        return f"{_ONE_SIGN}, {different[0]:.4g} to {different[-1]:.4g}"
+    return f"neighbours alike, {different[0]:.4g} to {different[-1]:.4g}" if _is_smooth(array) else None
+
+
+def varies(gain: Tensor) -> bool:
+    """Whether the gain of a norm varies from channel to channel, as no initialisation has it, but not by blocks."""
+    low, high = torch.aminmax(gain.detach())
+    if bool(low == high):
+        return False
+    levels = levels_of(gain)
+    return levels is None or levels.startswith(_ONE_SIGN)
+
+
+def _is_short(number: float) -> bool:
+    """Whether a number of float32 or float64 is one of three decimal digits, as people write them."""
+    text = f"{number:.3g}"
+    return number in (float(text), float(np.float32(text)))
+
+
+def _is_smooth(array: Floats) -> bool:
+    return len(array) >= ONE_SIGN and _neighbours(array) >= SMOOTH
+
+
+def _blocks(array: Floats, starts: npt.NDArray[Any], runs: npt.NDArray[Any]) -> str:
+    """Return blocks of equal numbers in words."""
+    if len(runs) == 1:
+        return f"{array[0]:.4g}"
+    if len(runs) > 4:
+        return f"{len(runs)} blocks of equal numbers"
+    return ", then ".join(f"{array[start]:.4g} × {run}" for start, run in zip(starts, runs, strict=True))
+
+
+def _listed(array: Floats) -> str:
+    shown = ", ".join(f"{number:.4g}" for number in array[:4])
+    return shown + (", ..." if len(array) > 4 else "")

@@ -1,0 +1,376 @@
+"""What a model sets on purpose stays, and ordinary draws are not taken for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+import wellposed as wp
+from wellposed.errors import OptionError, PlanError
+from wellposed.methods.deliberate import deliberate
+from wellposed.operators.contraction import contractions
+
+WRITING = ("autoinit", "kaiming", "mup", "orthogonal", "topology", "xavier")
+
+
+def kinds_of(model: nn.Module, *args: torch.Tensor) -> dict[str, str]:
+    graph = wp.trace(model, *args)
+    return {name: one.kind for name, one in deliberate(graph, contractions(graph), {}, False).items()}
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.Tanh())]
+    return nn.Sequential(*layers[:-1])
+
+
+class Cell(nn.Module):
+    """A cell written by hand, its forget gates open."""
+
+    def __init__(self, inputs: int = 8, width: int = 16) -> None:
+        super().__init__()
+        self.x, self.h, self.width = nn.Linear(inputs, 4 * width), nn.Linear(width, 4 * width, bias=False), width
+        self.x.bias.data.zero_()
+        self.x.bias.data[width : 2 * width] = 1.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = c = torch.zeros(x.shape[0], self.width)
+        for step in x.unbind(1):
+            i, f, g, o = (self.x(step) + self.h(h)).chunk(4, -1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+        return h
+
+
+class Recurrent(nn.Module):
+    def __init__(self, init: Callable[[torch.Tensor], object]) -> None:
+        super().__init__()
+        self.i, self.h, self.o = nn.Linear(8, 32), nn.Linear(32, 32), nn.Linear(32, 4)
+        init(self.h.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x.new_zeros(x.shape[0], 32)
+        for step in x.unbind(1):
+            h = torch.relu(self.i(step) + self.h(h))
+        return self.o(h)
+
+
+# ---- biases ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", WRITING)
+def test_every_method_keeps_the_prior_of_a_detector(method: str) -> None:
+    model = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 180, 3, padding=1))
+    nn.init.constant_(model[2].bias, -math.log(99.0))
+    plan = wp.initialize_(model, torch.zeros(2, 16, 8, 8), method=method)
+    assert torch.equal(model[2].bias, torch.full((180,), -math.log(99.0)))
+    assert plan.prescriptions["2.bias"].action == "keep"
+    assert plan.prescriptions["2.bias"].role == "bias"
+    assert plan.prescriptions["0.bias"].action == "write"
+
+
+@pytest.mark.parametrize("method", WRITING)
+def test_every_method_keeps_open_forget_gates(method: str) -> None:
+    model = Cell()
+    before = model.x.bias.detach().clone()
+    wp.initialize_(model, torch.zeros(4, 6, 8), method=method)
+    assert torch.equal(model.x.bias, before)
+
+
+@pytest.mark.parametrize("method", ["autoinit", "topology"])
+def test_a_kept_bias_enters_the_prediction(method: str) -> None:
+    model = mlp(8, 64, 64, 1)
+    nn.init.constant_(model[2].bias, -2.0)
+    x = torch.zeros(64, 8)
+    before = [
+        wp.plan(model, x, method=method, deliberate=choice).prescriptions["4.weight"].signal_before
+        for choice in ("keep", "write")
+    ]
+    assert before[0] > 1.5 * before[1]
+    verdict = wp.check(model, x, plan=wp.plan(model, x, method=method))
+    assert verdict.ok, verdict.summary()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([1.0], "1"),
+        ([-4.59512], "-4.595"),
+        ([0.0, 0.5, -0.25], "0, 0.5, -0.25"),
+        ([0.0] * 8 + [1.0] * 8 + [0.0] * 16, "0 × 8, then 1 × 8, then 0 × 16"),
+        ([-3.0, 3.0] * 16, "2 different numbers"),
+        ([-6.0 + 0.1 * math.sin(i * i) for i in range(40)], "numbers of one sign"),
+        ([math.exp(-i / 7) - 0.3 for i in range(64)], "neighbours alike"),
+    ],
+)
+def test_numbers_that_no_draw_gives_stay_in_a_bias(values: list[float], words: str) -> None:
+    model = nn.Sequential(nn.Linear(64, len(values)))
+    model[0].bias.data = torch.tensor(values)
+    found = wp.plan(model, torch.zeros(2, 64)).prescriptions["0.bias"]
+    assert found.action == "keep"
+    assert words in found.reason
+
+
+def test_biases_of_zeros_and_of_draws_are_planned() -> None:
+    for seed in range(50):
+        torch.manual_seed(seed)
+        model = mlp(8, 1, 2, 3, 16, 64, 300)
+        nn.init.zeros_(model[0].bias)
+        assert not kinds_of(model, torch.zeros(2, 8))
+
+
+def test_gains_are_kept_by_block_and_by_number() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.LayerNorm(8))
+    model[1].weight.data[:4] = 0.0
+    nn.init.constant_(model[3].weight, 0.2)
+    wp.initialize_(model, torch.zeros(4, 8), method="kaiming")
+    assert model[1].weight.tolist() == [0.0] * 4 + [1.0] * 4
+    assert torch.equal(model[3].weight, torch.full((8,), 0.2))
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------------
+
+
+def sparse_(weight: torch.Tensor) -> None:
+    weight.data *= torch.rand(weight.shape) < 0.1
+
+
+def bilinear_(weight: torch.Tensor) -> None:
+    line = torch.tensor([0.25, 0.75, 0.75, 0.25])
+    weight.data.zero_()
+    for channel in range(weight.shape[0]):
+        weight.data[channel, channel % weight.shape[1]] = line[:, None] * line
+
+
+def sines_(weight: torch.Tensor) -> None:
+    rows, columns = torch.arange(weight.shape[0]), torch.arange(0, weight.shape[1], 2)
+    angles = rows[:, None] / 10000 ** (columns / weight.shape[1])
+    weight.data = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
+
+
+@pytest.mark.parametrize(
+    ("init", "kind"),
+    [
+        (nn.init.eye_, "identity"),
+        (lambda weight: nn.init.eye_(weight).mul_(0.5), "identity"),
+        (nn.init.orthogonal_, "orthogonal"),
+        (sparse_, "sparse"),
+        (lambda weight: nn.init.sparse_(weight, 0.5), "sparse"),
+        (sines_, "structured"),
+        (lambda weight: weight.data.sign_(), "structured"),
+        (lambda weight: nn.init.constant_(weight, 1 / 32), "constant"),
+    ],
+)
+def test_a_weight_that_is_no_draw_is_named_and_one_option_keeps_or_writes_it(
+    init: Callable[[torch.Tensor], object], kind: str
+) -> None:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        model = Recurrent(init)
+    x = torch.zeros(4, 5, 8)
+    assert kinds_of(model, x) == {"h.weight": kind}
+    plan = wp.plan(model, x)
+    (warning,) = [text for text in plan.warnings if "on purpose" in text or "written over" in text]
+    assert "'h.weight'" in warning
+    assert f"{{{kind!r}:" in warning
+    for choice in ("keep", "write"):
+        for given in (choice, {kind: choice}):
+            chosen = wp.plan(model, x, deliberate=given)
+            assert chosen.prescriptions["h.weight"].action == choice
+            assert not any("'h.weight'" in text for text in chosen.warnings)
+
+
+@pytest.mark.parametrize(
+    ("layer", "init", "kind"),
+    [
+        (
+            nn.Conv2d(12, 12, 1),
+            lambda w: w.data.copy_(nn.init.orthogonal_(torch.empty(12, 12))[..., None, None]),
+            "orthogonal",
+        ),
+        (nn.Conv2d(12, 12, 3, padding=1), nn.init.dirac_, "identity"),
+        (nn.ConvTranspose2d(12, 12, 4, 2, 1), bilinear_, "sparse"),
+        (nn.ConvTranspose2d(12, 12, 4, 2, 1, groups=12), bilinear_, "structured"),
+        (nn.Conv2d(12, 12, 3, groups=12), lambda w: nn.init.constant_(w, 1 / 9), "constant"),
+    ],
+)
+def test_kernels_that_are_no_draws_are_found(
+    layer: nn.Module, init: Callable[[torch.Tensor], object], kind: str
+) -> None:
+    torch.manual_seed(0)
+    init(layer.weight)
+    model = nn.Sequential(nn.Conv2d(3, 12, 3), nn.ReLU(), layer, nn.ReLU(), nn.Conv2d(12, 4, 3))
+    assert kinds_of(model, torch.zeros(2, 3, 16, 16)) == {"2.weight": kind}
+
+
+def test_an_adapter_that_starts_small_stays_small() -> None:
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.ModuleList(nn.Linear(32, 32) for _ in range(4))
+            self.down, self.up = nn.Linear(32, 4), nn.Linear(4, 32, bias=False)
+            nn.init.normal_(self.up.weight, std=1e-4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.body:
+                x = x + torch.relu(layer(x))
+            return x + self.up(torch.relu(self.down(x)))
+
+    model = Adapted()
+    before = model.up.weight.detach().clone()
+    plan = wp.initialize_(model, torch.zeros(4, 32))
+    assert torch.equal(model.up.weight, before)
+    assert any("'up.weight'" in text for text in plan.warnings)
+
+
+def delta_orthogonal_(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d):
+        nn.init.zeros_(module.weight)
+        nn.init.orthogonal_(module.weight.data[:, :, 1, 1])
+    elif isinstance(module, nn.Linear):
+        nn.init.orthogonal_(module.weight, 2**0.5)
+
+
+def test_orthogonal_weights_throughout_are_how_a_model_draws_them() -> None:
+    agent = mlp(8, 64, 64, 64, 4)
+    for layer, gain in zip(agent[::2], (2**0.5, 2**0.5, 2**0.5, 0.01), strict=True):
+        nn.init.orthogonal_(layer.weight, gain)
+    assert not kinds_of(agent, torch.zeros(2, 8))
+    pixels = nn.Sequential(nn.Conv2d(9, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.Flatten(), nn.Linear(512, 6))
+    assert not kinds_of(pixels.apply(delta_orthogonal_), torch.zeros(2, 9, 8, 8))
+    square = mlp(16, 16, 16, 16, 16)
+    wp.initialize_(square, torch.zeros(2, 16), method="orthogonal")
+    assert not kinds_of(square, torch.zeros(2, 16))
+
+
+DRAWS: dict[str, Callable[[torch.Tensor], object]] = {
+    "uniform": lambda w: nn.init.uniform_(w, -0.1, 0.1),
+    "positive": lambda w: nn.init.uniform_(w, 0.0, 0.1),
+    "normal": lambda w: nn.init.normal_(w, std=0.02),
+    "around a mean": lambda w: nn.init.normal_(w, mean=1.0, std=0.02),
+    "truncated": lambda w: nn.init.trunc_normal_(w, std=0.02),
+    "cut": lambda w: nn.init.trunc_normal_(w, std=1.0, a=-1.0, b=1.0),
+    "xavier": nn.init.xavier_uniform_,
+    "kaiming": nn.init.kaiming_normal_,
+    "torch": lambda w: nn.init.kaiming_uniform_(w, a=5**0.5),
+    "signs": lambda w: w.data.copy_(torch.randn_like(w) * (1 + torch.rand_like(w))),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("init", DRAWS)
+def test_ordinary_draws_are_not_taken_for_purpose(init: str, dtype: torch.dtype) -> None:
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.ConvTranspose2d(8, 4, 2), nn.Flatten(),
+            nn.Linear(196, 40), nn.Linear(40, 2), nn.Linear(2, 2), nn.Linear(2, 300),
+        ).to(dtype)  # fmt: skip
+        for module in model:
+            if hasattr(module, "weight"):
+                DRAWS[init](module.weight)
+        assert not kinds_of(model, torch.zeros(1, 3, 10, 10, dtype=dtype)), seed
+        assert not kinds_of(model.float(), torch.zeros(1, 3, 10, 10)), seed
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def table(padding: int | None = 3) -> nn.Sequential:
+    return nn.Sequential(nn.Embedding(12, 16, padding_idx=padding), nn.Flatten(), nn.Linear(96, 8))
+
+
+TOKENS = torch.zeros(32, 6, dtype=torch.long)
+
+
+@pytest.mark.parametrize("padding", [0, 3, 11, -1])
+def test_the_row_of_padding_stays_zero_and_the_others_are_as_without(padding: int) -> None:
+    model, without = table(padding), table(None)
+    wp.initialize_(model, TOKENS)
+    wp.initialize_(without, TOKENS)
+    row = padding % 12
+    assert not model[0].weight[row].any()
+    others = [i for i in range(12) if i != row]
+    assert torch.equal(model[0].weight[others], without[0].weight[others])
+
+
+def test_rows_are_a_part_of_the_plan_its_file_its_draws_and_its_prediction(tmp_path) -> None:
+    model = table()
+    plan = wp.plan(model, TOKENS)
+    assert plan.prescriptions["0.weight"].rows == ((0, 3), (4, 12))
+    plan.save(tmp_path / "plan.json")
+    assert wp.Plan.load(tmp_path / "plan.json") == plan
+    plan.apply_(model)
+    assert torch.equal(wp.plans.draw(plan)["0.weight"], model[0].weight)
+    assert wp.propagate(wp.trace(model, TOKENS), weights=plan)["0"].var == pytest.approx(11 / 12)
+    with torch.device("meta"):
+        large = table()
+    plan.apply_(large, materialize=True)
+    assert torch.equal(large[0].weight, model[0].weight)
+
+
+def test_rows_that_are_no_ranges_are_refused() -> None:
+    drawn = wp.plan(table(), TOKENS).prescriptions["0.weight"]
+    for rows in [((0, 13),), ((3, 3),), ((4, 6), (0, 2)), ((-1, 2),)]:
+        with pytest.raises(ValueError, match="rows must be ranges of the first axis"):
+            drawn.changed(rows=rows)
+
+
+# ---- marks -----------------------------------------------------------------------------------------------------------
+
+
+def loaded(*names: str) -> nn.Sequential:
+    model = mlp(8, 16, 16, 4)
+    for name, parameter in model.named_parameters():
+        if name in names:
+            parameter._is_hf_initialized = True
+    return model
+
+
+BODY = ("0.weight", "0.bias", "2.weight", "2.bias")
+
+
+def test_what_a_checkpoint_has_filled_is_kept_with_a_warning() -> None:
+    model, x = loaded(*BODY), torch.zeros(4, 8)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    plan = wp.initialize_(model, x)
+    same = [torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+    assert same == [True] * 4 + [False] * 2
+    assert any("filled by a checkpoint" in text and "'0.weight'" in text for text in plan.warnings)
+
+
+def test_names_and_the_option_write_what_a_checkpoint_has_filled() -> None:
+    model, x = loaded(*BODY), torch.zeros(4, 8)
+    for asked in ({"only": "2.*"}, {"deliberate": {"loaded": "write"}}, {"deliberate": "write"}):
+        plan = wp.plan(model, x, **asked)
+        assert plan.prescriptions["2.weight"].action == "write"
+        assert not plan.warnings
+
+
+def test_uninitialized_selects_what_no_checkpoint_has_filled() -> None:
+    x = torch.zeros(4, 8)
+    plan = wp.plan(loaded(*BODY), x, only="uninitialized")
+    assert [p.name for p in plan.prescriptions.values() if p.action == "write"] == ["4.weight", "4.bias"]
+    assert not plan.warnings
+    for names, known in (((), "no parameter"), ((*BODY, "4.weight", "4.bias"), "every parameter")):
+        with pytest.raises(PlanError, match=f"{known} of Sequential is marked as filled"):
+            wp.plan(loaded(*names), x, only="uninitialized")
+
+
+def test_a_mark_against_initialisation_is_honoured() -> None:
+    model = mlp(8, 16, 4)
+    model[0].bias._no_reinit = True
+    before = model[0].bias.detach().clone()
+    plan = wp.initialize_(model, torch.zeros(4, 8))
+    assert torch.equal(model[0].bias, before)
+    assert not plan.warnings
+
+
+@pytest.mark.parametrize("given", ["kept", {"orthogonl": "keep"}, {"orthogonal": "no"}, 1])
+def test_unknown_kinds_and_choices_are_refused(given: object) -> None:
+    with pytest.raises(OptionError, match="deliberate"):
+        wp.plan(mlp(8, 4), torch.zeros(2, 8), deliberate=given)
