@@ -178,6 +178,18 @@ def test_readouts_are_what_leaves_the_model_and_is_scored(model: nn.Module, x: T
             assert small[name] == pytest.approx(factor * said.std, rel=1e-6), name
 
 
+def test_readouts_behind_a_norm_are_larger() -> None:
+    normed = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+    )
+    plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+    x = torch.randn(4, 3, 8, 8)
+    for model, share in ((normed, 0.3), (plain, 0.1)):
+        (said,) = [mine for mine in wp.plan(model, x).prescriptions.values() if mine.reason.startswith("readout")]
+        assert said.signal_after == pytest.approx(share)
+        assert wp.plan(model, x, readout=1.0).prescriptions[said.name].signal_after == pytest.approx(1.0)
+
+
 # ---- residual streams ------------------------------------------------------------------------------------------------
 
 

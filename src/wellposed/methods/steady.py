@@ -16,7 +16,7 @@ from wellposed.methods.autoinit import adjusted
 from wellposed.methods.carrying import number_in
 from wellposed.methods.options import Draft, Request, method
 from wellposed.methods.roles import zero
-from wellposed.operators.contraction import contractions
+from wellposed.operators.contraction import Contraction, contractions
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Constant, Drawn, Prescription, RandomDistribution, Rescaled
 from wellposed.signals import Input
@@ -26,10 +26,19 @@ from wellposed.signals.weights.planned import PlannedWeights
 from wellposed.structure.carriers import offset_of
 from wellposed.structure.residual_branches import ResidualBranch
 from wellposed.structure.scale_free import scale_free
-from wellposed.structure.starts import argument_factors, frequencies, is_transformed, readouts, recurrent_weights
+from wellposed.structure.starts import (
+    argument_factors,
+    follows_norm,
+    frequencies,
+    is_transformed,
+    readouts,
+    recurrent_weights,
+)
 from wellposed.structure.streams import residual_streams
 
 Branches = Literal["auto", "zero", "depth", "full"]
+READOUT, AFTER_NORM = 0.1, 0.3
+"""Variances of what leaves the model, as shares of ν, and where a norm comes last before it. Chosen on trainings."""
 CLOSED = 0.01
 """Second moment, as a share of ν, below which the model itself holds a branch closed."""
 
@@ -40,7 +49,7 @@ def steady(
     request: Request,
     *,
     target_variance: float = 1.0,
-    readout: float = 0.1,
+    readout: float | None = None,
     table: float = 0.01,
     branches: Branches = "auto",
     biases: Literal["zero", "own"] = "own",
@@ -59,7 +68,8 @@ def steady(
     - *functions*: where a constant stands between a weight and the function that follows, as the frequency of
       ``sin(30 * linear(x))``, the argument of the function has variance ν. Weights between the model's inputs and
       periodic functions keep the standard deviation that the model gives them: they are frequencies.
-    - *readouts*: what leaves the model has variance ``readout`` times ν.
+    - *readouts*: what leaves the model has variance ``readout`` times ν: by default 0.3 where a norm comes last before
+      the readout, and 0.1 elsewhere.
     - *tables*: rows that are looked up, and whose size norms undo, have variance ``table`` times ν: steps of one size
       turn small rows further.
     - *recurrent layers*: what they make of their inputs has variance ν, and the weights from step to step are
@@ -75,15 +85,16 @@ def steady(
     Raises:
         OptionError: a value outside an option's range.
     """
-    check_positive(target_variance=target_variance, readout=readout, table=table)
+    check_positive(target_variance=target_variance, table=table, **({} if readout is None else {"readout": readout}))
     check_choice("branches", branches, ("auto", "zero", "depth", "full"))
     undone = {name for group in scale_free(graph) for name in group}
     rows = {use.parameter: table for use in contractions(graph) if use.kind == "embedding" and use.parameter in undone}
     held = _Held(graph, _factors(graph, request, branches), CLOSED * target_variance)
-    factors, last = argument_factors(graph), readouts(graph)
-    targets = {value: factor**-2.0 for value, factor in factors.items()} | dict.fromkeys(last, readout)
+    factors = argument_factors(graph)
+    last = {value: readout or _share(graph, use) for value, use in readouts(graph).items()}
+    targets = {value: factor**-2.0 for value, factor in factors.items()} | last
     why = {value: f"the function behind it takes {factor:.4g} times this" for value, factor in factors.items()}
-    why |= dict.fromkeys(last, f"readout: {readout:g} ν")
+    why |= {value: f"readout: {share:g} ν" for value, share in last.items()}
     why |= {
         graph.nodes[use.node].outputs[0]: "frequencies over the model's inputs, drawn at the model's own size"
         for use in contractions(graph)
@@ -100,6 +111,11 @@ def steady(
             prescriptions = _explained(graph, _orthogonal(graph, {**draft.prescriptions, **ends}), why)
             return Draft(prescriptions, draft.inputs, draft.coverage, draft.warnings)
         held = held.without(stuck)
+
+
+def _share(graph: Graph, use: Contraction) -> float:
+    """Return the variance of a readout's output, as a share of ν."""
+    return AFTER_NORM if follows_norm(graph, use.data) else READOUT
 
 
 def _orthogonal(graph: Graph, prescriptions: dict[str, Prescription]) -> dict[str, Prescription]:
