@@ -135,24 +135,6 @@ def _is_normalised(graph: Graph, value: int) -> bool:
     return True
 
 
-def follows_norm(graph: Graph, value: int) -> bool:
-    """Whether a norm comes last before a value, but for functions, pools and what lies side by side."""
-    steps = branches(graph).steps
-    pending, seen = [value], set[int]()
-    while pending:
-        step = steps.get(pending.pop())
-        if step is None:
-            return False
-        base = steps[step.base]
-        if step.base in seen or base.kind == "normalisation":
-            continue
-        if base.kind not in ("pool", "concatenation"):
-            return False
-        seen.add(step.base)
-        pending += base.operands
-    return True
-
-
 # ---- recurrent layers ------------------------------------------------------------------------------------------------
 
 
