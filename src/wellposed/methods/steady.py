@@ -16,7 +16,7 @@ from wellposed.methods.autoinit import adjusted
 from wellposed.methods.carrying import number_in
 from wellposed.methods.options import Draft, Request, method
 from wellposed.methods.roles import zero
-from wellposed.operators.contraction import Contraction, contractions
+from wellposed.operators.contraction import contractions
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Constant, Drawn, Prescription, RandomDistribution, Rescaled
 from wellposed.signals import Input
@@ -28,7 +28,6 @@ from wellposed.structure.residual_branches import ResidualBranch
 from wellposed.structure.scale_free import scale_free
 from wellposed.structure.starts import (
     argument_factors,
-    follows_norm,
     frequencies,
     is_transformed,
     readouts,
@@ -37,8 +36,9 @@ from wellposed.structure.starts import (
 from wellposed.structure.streams import residual_streams
 
 Branches = Literal["auto", "zero", "depth", "full"]
-READOUT, AFTER_NORM = 0.1, 0.3
-"""Variances of what leaves the model, as shares of ν, and where a norm comes last before it. Chosen on trainings."""
+FEW, OF_FEW, OF_MANY = 8, 0.1, 0.3
+"""From how many outputs on a readout has many; and the variances of few and of many, as shares of ν. Chosen on
+trainings: values and fields of few numbers learn better from small readouts, scores of many classes from larger ones."""
 CLOSED = 0.01
 """Second moment, as a share of ν, below which the model itself holds a branch closed."""
 
@@ -68,8 +68,8 @@ def steady(
     - *functions*: where a constant stands between a weight and the function that follows, as the frequency of
       ``sin(30 * linear(x))``, the argument of the function has variance ν. Weights between the model's inputs and
       periodic functions keep the standard deviation that the model gives them: they are frequencies.
-    - *readouts*: what leaves the model has variance ``readout`` times ν: by default 0.3 where a norm comes last before
-      the readout, and 0.1 elsewhere.
+    - *readouts*: what leaves the model has variance ``readout`` times ν: by default 0.3, and 0.1 where a readout makes
+      fewer than eight numbers (values, fields, colours).
     - *tables*: rows that are looked up, and whose size norms undo, have variance ``table`` times ν: steps of one size
       turn small rows further.
     - *recurrent layers*: what they make of their inputs has variance ν, and the weights from step to step are
@@ -91,7 +91,7 @@ def steady(
     rows = {use.parameter: table for use in contractions(graph) if use.kind == "embedding" and use.parameter in undone}
     held = _Held(graph, _factors(graph, request, branches), CLOSED * target_variance)
     factors = argument_factors(graph)
-    last = {value: readout or _share(graph, use) for value, use in readouts(graph).items()}
+    last = {value: readout or (OF_FEW if use.fan_out < FEW else OF_MANY) for value, use in readouts(graph).items()}
     targets = {value: factor**-2.0 for value, factor in factors.items()} | last
     why = {value: f"the function behind it takes {factor:.4g} times this" for value, factor in factors.items()}
     why |= {value: f"readout: {share:g} ν" for value, share in last.items()}
@@ -111,11 +111,6 @@ def steady(
             prescriptions = _explained(graph, _orthogonal(graph, {**draft.prescriptions, **ends}), why)
             return Draft(prescriptions, draft.inputs, draft.coverage, draft.warnings)
         held = held.without(stuck)
-
-
-def _share(graph: Graph, use: Contraction) -> float:
-    """Return the variance of a readout's output, as a share of ν."""
-    return AFTER_NORM if follows_norm(graph, use.data) else READOUT
 
 
 def _orthogonal(graph: Graph, prescriptions: dict[str, Prescription]) -> dict[str, Prescription]:
