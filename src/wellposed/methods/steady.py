@@ -38,7 +38,7 @@ from wellposed.structure.streams import residual_streams
 Branches = Literal["auto", "zero", "depth", "full"]
 FEW, OF_FEW, OF_MANY = 8, 0.1, 0.3
 """From how many outputs on a readout has many; and the variances of few and of many, as shares of ν. Chosen on
-trainings: values and fields of few numbers learn better from small readouts, scores of many classes from larger ones."""
+trainings: values and fields of few numbers learn better from small readouts, many scores from larger."""
 CLOSED = 0.01
 """Second moment, as a share of ν, below which the model itself holds a branch closed."""
 
