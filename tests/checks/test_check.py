@@ -36,7 +36,7 @@ class Gated(nn.Module):
 
 def test_planned_weights_are_as_predicted() -> None:
     graph = trace(mlp(), torch.zeros(64, 256))
-    verdict = check(graph, plan=plan(graph), draws=8)
+    verdict = check(graph, plan=plan(graph, method="autoinit"), draws=8)
     assert verdict.ok, verdict.summary()
     assert str(verdict) == verdict.summary()
     assert [c.name for c in verdict.comparisons] == [s.name for s in measure(graph, draws=1)]
@@ -56,7 +56,7 @@ def test_convolutions_with_batch_norm_are_as_predicted() -> None:
         nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3), nn.ReLU()
     )
     x = torch.zeros(16, 3, 16, 16)
-    verdict = check(model, x, plan=plan(model, x), draws=8)
+    verdict = check(model, x, plan=plan(model, x, method="autoinit"), draws=8)
     assert verdict.ok, verdict.summary()
 
 
@@ -75,7 +75,7 @@ def test_the_node_at_fault_is_named(fault: str, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(module, "propagate", wrong)
     graph = trace(mlp(), torch.zeros(64, 256))
-    verdict = check(graph, plan=plan(graph), draws=8)
+    verdict = check(graph, plan=plan(graph, method="autoinit"), draws=8)
     assert not verdict.ok
     assert verdict.first is not None
     assert verdict.first.name == fault
@@ -129,7 +129,7 @@ def test_empty_tensors_may_be_reshaped() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.first(x) + self.second(x[:0].reshape(0, 2, 4)).sum()
 
-    assert plan(Nothing(), torch.randn(4, 8)).prescriptions["first.weight"].action == "write"
+    assert plan(Nothing(), torch.randn(4, 8), method="autoinit").prescriptions["first.weight"].action == "write"
 
 
 class Kept(nn.Module):
@@ -149,7 +149,7 @@ class Kept(nn.Module):
 def test_a_shape_that_depends_on_values_ends_the_comparison_and_no_more() -> None:
     torch.manual_seed(0)
     graph = wp.trace(Kept(), torch.randn(8, 16))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     verdict = wp.check(graph, plan=plan, draws=4)
     assert verdict.ok
     assert verdict.ended == "mul"

@@ -90,7 +90,7 @@ NETS = {
 
 def explained(graph: Graph, names: list[str], **options: Any) -> list[Explanation]:
     given = list(Batches(graph, options.pop("batches", None), 0).take(range(options.pop("draws", 8))))
-    plan = options.pop("plan", None) or wp.plan(graph)
+    plan = options.pop("plan", None) or wp.plan(graph, method="autoinit")
     return explain_nodes(graph, [graph[name] for name in names], plan, given, options.pop("inputs", None), 0)
 
 
@@ -142,7 +142,7 @@ def test_without_a_name_the_first_that_is_off_is_explained() -> None:
 
 def test_figures_are_those_of_the_check() -> None:
     graph = wp.trace(mlp(), torch.zeros(64, 128))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     verdict = wp.check(graph, plan=plan, draws=4)
     for comparison in verdict.comparisons:
         leaving = wp.explain(graph, comparison.name, plan=plan, draws=4).leaving[0]
@@ -161,11 +161,11 @@ def test_a_weight_that_has_been_met_before_is_named() -> None:
             return nn.functional.linear(self.encoder(x), self.encoder.weight.t())
 
     graph = wp.trace(Tied(), torch.zeros(32, 128))
-    found = wp.explain(graph, plan=wp.plan(graph))
+    found = wp.explain(graph, plan=wp.plan(graph, method="autoinit"))
     assert (found.node, found.finding) == ("linear", "made here")
     assert found.met_before == ("encoder.weight",)
     assert "depends on 'encoder.weight', which the rule takes as independent" in found.sentence
-    assert wp.explain(graph, "encoder", plan=wp.plan(graph)).met_before == ()
+    assert wp.explain(graph, "encoder", plan=wp.plan(graph, method="autoinit")).met_before == ()
 
 
 def series(draw: int) -> Tensor:
@@ -184,13 +184,13 @@ def test_inputs_that_are_not_what_was_told_come_in() -> None:
             return self.head(x.mean(dim=2))
 
     graph = wp.trace(Pooled(), series(0))
-    found = wp.explain(graph, plan=wp.plan(graph), inputs=series)
+    found = wp.explain(graph, plan=wp.plan(graph, method="autoinit"), inputs=series)
     assert (found.node, found.finding) == ("mean", "came in")
     assert near(found.leaving[0].rule_error, 0.0, found.leaving[0].rule_standard_error)
     assert "elements correlated by 0.9" in found.sentence
     assert "along axis 2 (predicted 0.00)" in found.sentence
     assert found.entering[0].error == pytest.approx(0.0, abs=0.05)
-    assert wp.explain(graph, "head", plan=wp.plan(graph), inputs=series).finding == "came in"
+    assert wp.explain(graph, "head", plan=wp.plan(graph, method="autoinit"), inputs=series).finding == "came in"
 
 
 def test_images_that_were_told_to_be_white_come_in() -> None:
@@ -225,7 +225,7 @@ def test_dependence_of_two_operands_is_measured(monkeypatch: pytest.MonkeyPatch)
 def test_every_kind_of_node_is_explained(net: str) -> None:
     make, example = NETS[net]
     graph = wp.trace(make(), example)
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     verdict = wp.check(graph, plan=plan)
     assert verdict.ok, verdict.summary()
     nodes = [node for node in graph if any(graph.values[value].is_signal for value in node.outputs)]
@@ -242,7 +242,7 @@ def test_every_kind_of_node_is_explained(net: str) -> None:
 
 def test_what_a_node_sums_and_how_its_weight_was_drawn() -> None:
     make, example = NETS["convolutional"]
-    found = wp.explain(wp.trace(make(), example), "mix", plan=wp.plan(make(), example))
+    found = wp.explain(wp.trace(make(), example), "mix", plan=wp.plan(make(), example, method="autoinit"))
     (fan,) = found.fans
     assert (fan.parameter, fan.kind, fan.fan_in, fan.fan_out, fan.output_axis) == ("mix.weight", "conv", 576, 432, 0)
     assert fan.summed == {"cat": (1,), "mix.weight": (1, 2, 3)}
@@ -256,7 +256,7 @@ def test_what_a_node_sums_and_how_its_weight_was_drawn() -> None:
 def test_a_node_of_several_results_names_each() -> None:
     make, example = NETS["recurrent"]
     graph = wp.trace(make(), example)
-    found = wp.explain(graph, "cells[2]", plan=wp.plan(graph))
+    found = wp.explain(graph, "cells[2]", plan=wp.plan(graph, method="autoinit"))
     assert found.node == "cells"
     assert [leaving.name for leaving in found.leaving] == ["cells", "cells[1]", "cells[2]"]
 
@@ -264,7 +264,7 @@ def test_a_node_of_several_results_names_each() -> None:
 def test_an_operator_without_a_rule_says_so() -> None:
     make, example = NETS["recurrent"]
     graph = wp.trace(make(), example)
-    found = wp.explain(graph, "logcumsumexp", plan=wp.plan(graph))
+    found = wp.explain(graph, "logcumsumexp", plan=wp.plan(graph, method="autoinit"))
     assert (found.rule, found.rule_tag) == ("", "sampled")
     assert "no rule: run on samples" in found.notes
     assert not math.isnan(found.leaving[0].rule_error)
@@ -335,7 +335,7 @@ def test_the_model_stays_as_it_was() -> None:
     model = make()
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state = torch.random.get_rng_state()
-    wp.explain(model, "mix", example, plan=wp.plan(model, example))
+    wp.explain(model, "mix", example, plan=wp.plan(model, example, method="autoinit"))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(tensor, kept[name]) for name, tensor in model.state_dict().items())
     assert model.training

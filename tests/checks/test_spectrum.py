@@ -134,7 +134,7 @@ def test_a_closed_readout_has_no_density() -> None:
 
 def test_plans_are_drawn_anew() -> None:
     model, x = nn.Linear(16, 16), torch.zeros(3, 16)
-    plan = wp.plan(model, x, objective="isometry")
+    plan = wp.plan(model, x, objective="isometry", method="autoinit")
     found = jacobian_spectrum(model, x, plan=plan, draws=3)
     assert found.count == 9
     np.testing.assert_allclose(found.values, 1.0, rtol=1e-5)

@@ -93,7 +93,7 @@ def test_modules_are_run_planned_and_as_predicted(name):
     own = nnx.jit(lambda model, args: model(*args))(still, args)
     before = leaves(model)
     assert close(wj.module(model).eval()(*tensors(*args)), own)
-    plan = wj.plan(model, *args)
+    plan = wj.plan(model, *args, method="autoinit")
     assert set(plan.prescriptions) == set(params(model))
     verdict = wj.check(model, *args, plan=plan)
     assert verdict.ok, verdict.summary()
@@ -111,7 +111,7 @@ def test_functions_are_run_planned_and_as_predicted(name):
     model = wj.Function(apply, tree)
     if "training" not in name:
         assert close(wj.module(model)(*tensors(*args)), jax.jit(apply)(tree, *args))
-    plan = wj.plan(model, *args)
+    plan = wj.plan(model, *args, method="autoinit")
     assert {p.action for p in plan.prescriptions.values()} == {"write"}
     verdict = wj.check(model, *args, plan=plan)
     assert verdict.ok, verdict.summary()
@@ -271,7 +271,7 @@ def test_convolutions_are_those_of_jax(kind, options):
     model = kind(*features, (3, 3), rngs=nnx.Rngs(0), bias_init=nnx.initializers.normal(), **options)
     x = normal(2, 9, 8, 4)
     assert close(wj.module(model)(*tensors(x)), model(x))
-    roles = {name: p.role for name, p in wj.plan(model, x[:, :5, :5]).prescriptions.items()}
+    roles = {name: p.role for name, p in wj.plan(model, x[:, :5, :5], method="autoinit").prescriptions.items()}
     assert roles["kernel"] == "weight"
     assert roles["bias"] == ("other" if options.get("padding") == ((4, 3), (5, 5)) else "bias")
 
@@ -461,7 +461,7 @@ def test_activations_are_one_operator(name):
 
 def test_norms_by_hand_have_gains_and_shifts():
     for function in (by_hand, batch_by_hand):
-        plan = wj.plan(wj.Function(function, P), X)
+        plan = wj.plan(wj.Function(function, P), X, method="autoinit")
         assert [plan.prescriptions[name].role for name in ("gain", "shift")] == ["gain", "shift"]
 
 
@@ -553,7 +553,9 @@ def test_shared_variables_are_one_parameter():
         def __call__(self, x):
             return self.embed.attend(self.embed(x))
 
-    assert list(wj.plan(Tied(nnx.Rngs(0)), np.zeros((4, 5), "int32")).prescriptions) == ["embed/embedding"]
+    assert list(wj.plan(Tied(nnx.Rngs(0)), np.zeros((4, 5), "int32"), method="autoinit").prescriptions) == [
+        "embed/embedding"
+    ]
 
 
 # ---- plans and their bits -------------------------------------------------------------------------------------------
@@ -586,7 +588,7 @@ def digest(arrays) -> dict[str, str]:
 def test_bits_are_those_of_pytorch(build, args):
     model = build()
     before = digest(params(model))
-    plan = wj.initialize_(model, *args, seed=3)
+    plan = wj.initialize_(model, *args, seed=3, method="autoinit")
     written = {name for name, p in plan.prescriptions.items() if p.action == "write"}
     twin = Twin({name: p.shape for name, p in plan.prescriptions.items()})
     plan.apply_(twin)
@@ -605,7 +607,7 @@ def test_arrays_that_a_user_holds_stay_as_they_are():
     model = MLP(nnx.Rngs(0))
     held = model.first.kernel[...]
     before = np.array(held)
-    wj.initialize_(model, normal(4, 24))
+    wj.initialize_(model, normal(4, 24), method="autoinit")
     assert np.array_equal(before, held)
     assert not np.array_equal(before, model.first.kernel[...])
 
@@ -618,7 +620,7 @@ def test_tables_are_embeddings(look_up):
     tree = {"table": jnp.asarray(normal(50, 16)), "weight": jnp.asarray(normal(16, 4))}
     i = np.arange(24).reshape(4, 6)
     assert close(wj.module(wj.Function(apply, tree))(*tensors(i)), apply(tree, i))
-    plan = wj.plan(wj.Function(apply, tree), i)
+    plan = wj.plan(wj.Function(apply, tree), i, method="autoinit")
     assert plan.prescriptions["table"].role == "embedding"
     assert wj.check(wj.Function(apply, tree), i, plan=plan).ok
 
@@ -629,17 +631,19 @@ def test_nothing_that_is_written_to_a_module_reaches_the_model():
     before = leaves(model)
     module = wj.module(model)
     example = torch.zeros(4, 24)
-    wp.initialize_(module, example)
+    wp.initialize_(module, example, method="autoinit")
     assert unchanged(before, leaves(model))
     assert not np.array_equal(module.held("first/kernel").detach(), params(model)["first/kernel"])
-    assert torch.equal(module.held("first/kernel"), draw(wj.plan(model, normal(4, 24)))["first/kernel"])
+    assert torch.equal(
+        module.held("first/kernel"), draw(wj.plan(model, normal(4, 24), method="autoinit"))["first/kernel"]
+    )
 
 
 @pytest.mark.slow
 def test_dtypes_and_devices_are_kept():
     model = nnx.Linear(24, 8, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    plan = wj.initialize_(model, normal(4, 24))
+    plan = wj.initialize_(model, normal(4, 24), method="autoinit")
     assert model.kernel[...].dtype == jnp.bfloat16
     assert model.kernel[...].sharding == sharding
     assert np.array_equal(model.kernel[...], wj.draw(plan)["kernel"].astype(jnp.bfloat16))
@@ -648,15 +652,15 @@ def test_dtypes_and_devices_are_kept():
 def test_a_model_of_shapes_has_the_same_plan():
     for build, example in ((built(CNN), normal(4, 16, 16, 3)), (built(Remat), normal(4, 24))):
         abstract, real = nnx.eval_shape(build), build()
-        plan = wj.plan(abstract, example)
-        assert plan.prescriptions == wj.plan(real, example).prescriptions
+        plan = wj.plan(abstract, example, method="autoinit")
+        assert plan.prescriptions == wj.plan(real, example, method="autoinit").prescriptions
     assert wj.check(abstract, normal(16, 24), plan=plan).ok
     with pytest.raises(PlanError, match=r"Remat has shapes only \(.*wj.draw\(plan\)"):
         wj.apply_(plan, abstract)
 
 
 def test_parts_are_cut_out_of_what_is_drawn():
-    plan = wj.plan(nnx.eval_shape(built(MLP)), normal(4, 24))
+    plan = wj.plan(nnx.eval_shape(built(MLP)), normal(4, 24), method="autoinit")
     whole = wj.draw(plan, only="first/*")
     assert list(whole) == ["first/bias", "first/kernel"]
     mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -667,19 +671,19 @@ def test_parts_are_cut_out_of_what_is_drawn():
     assert np.array_equal(part, np.asarray(whole["first/kernel"])[3:5].astype(jnp.bfloat16))
     other = wj.draw(plan, seed=1, only="first/kernel")["first/kernel"]
     assert np.array_equal(other, wj.callback(plan, "first/kernel", seed=1)((slice(None),)))
-    centred = wj.plan(MLP(nnx.Rngs(0)), normal(4, 24), center=True)
+    centred = wj.plan(MLP(nnx.Rngs(0)), normal(4, 24), center=True, method="autoinit")
     assert centred.prescriptions["head/bias"].weight == "head/kernel"
     assert np.array_equal(wj.callback(centred, "head/bias")((slice(None),)), wj.draw(centred)["head/bias"])
     with pytest.raises(PlanError, match="'first/kernl': the plan does not have it; did you mean 'first/kernel'"):
         wj.callback(plan, "first/kernl")
     with pytest.raises(PlanError, match=r"the plan keeps it \(left alone: skip"):
-        wj.callback(wj.plan(MLP(nnx.Rngs(0)), normal(4, 24), skip="*/bias"), "head/bias")
+        wj.callback(wj.plan(MLP(nnx.Rngs(0)), normal(4, 24), skip="*/bias", method="autoinit"), "head/bias")
 
 
 def test_selected_parameters_are_written():
     model = MLP(nnx.Rngs(0))
     before = digest(params(model))
-    plan = wj.plan(model, normal(4, 24))
+    plan = wj.plan(model, normal(4, 24), method="autoinit")
     wj.apply_(plan, model, only="first/kernel")
     after = digest(params(model))
     assert {name for name in after if after[name] != before[name]} == {"first/kernel"}
@@ -688,17 +692,17 @@ def test_selected_parameters_are_written():
 @pytest.mark.slow
 def test_cells_of_recurrent_layers_are_kept():
     model = Recurrent(nnx.GRUCell, nnx.Rngs(0))
-    plan = wj.plan(model, normal(4, 5, 16))
+    plan = wj.plan(model, normal(4, 5, 16), method="autoinit")
     assert {name for name, p in plan.prescriptions.items() if p.action == "write"} == {"head/kernel", "head/bias"}
     assert plan.prescriptions["rnn/cell/dense_h/kernel"].reason.startswith("recurrent weights keep")
 
 
 def test_options_reach_the_method():
     model = MLP(nnx.Rngs(0))
-    made = wj.plan(model, normal(4, 24), distribution="uniform")
+    made = wj.plan(model, normal(4, 24), distribution="uniform", method="autoinit")
     assert made.prescriptions["head/kernel"].distribution == "uniform"
     with pytest.raises(OptionError, match="distributoin"):
-        wj.plan(model, normal(4, 24), distributoin="uniform")
+        wj.plan(model, normal(4, 24), distributoin="uniform", method="autoinit")
 
 
 @pytest.mark.slow
@@ -734,7 +738,7 @@ def test_batches_are_what_the_model_is_called_with():
 
     model = Two(nnx.Rngs(0))
     args = {"x": normal(16, 12)}, normal(16, 12)
-    plan = wj.plan(model, *args)
+    plan = wj.plan(model, *args, method="autoinit")
     batches = [({"x": normal(16, 12, seed=i)}, normal(16, 12, seed=9 + i)) for i in range(2)]
     assert wj.check(model, *args, plan=plan, inputs=batches).ok
     assert wj.check(model, *args, plan=plan, inputs=wp.Input.white(var=4.0)).ok
@@ -824,7 +828,7 @@ def test_a_base_is_matched_however_flax_counts_its_layers():
 
 @pytest.mark.slow
 def test_decay_is_that_of_the_groups():
-    plan = wj.plan(built(MLP)(), normal(16, 24))
+    plan = wj.plan(built(MLP)(), normal(16, 24), method="autoinit")
     with_decay, without = (moved(built(MLP)(), wj.transform(plan, 0.1, weight_decay=decay)) for decay in (0.5, 0.0))
     weights = params(built(MLP)())
     for name, step in with_decay.items():
@@ -843,14 +847,14 @@ def test_decay_is_that_of_the_groups():
 
 def test_trees_have_rates_too():
     apply, tree = plain()
-    plan = wj.plan(wj.Function(apply, tree), normal(16, 24))
+    plan = wj.plan(wj.Function(apply, tree), normal(16, 24), method="autoinit")
     transform = wj.transform(plan, 0.1, optimizer="sgd")
     updates, _ = transform.update(jax.tree.map(np.ones_like, tree), transform.init(tree), tree)
     assert all(np.allclose(leaf, -0.1) for leaf in jax.tree.leaves(updates))
 
 
 def test_rates_of_something_else_are_refused():
-    plan = wj.plan(built(MLP)(), normal(16, 24))
+    plan = wj.plan(built(MLP)(), normal(16, 24), method="autoinit")
     with pytest.raises(PlanError, match=r"no rate for 'other'; .*from a plan of the model"):
         wj.transform(plan, 0.1).init({"other": np.zeros(3)})
     with pytest.raises(OptionError, match="unknown optimizer 'adamww'; did you mean"):
@@ -866,28 +870,28 @@ def test_rates_of_something_else_are_refused():
 
 def test_what_is_no_model_is_refused():
     with pytest.raises(InputError, match="takes a module of Flax NNX, got Linear; use wellposed itself"):
-        wj.plan(nn.Linear(2, 2), normal(2, 2))
+        wj.plan(nn.Linear(2, 2), normal(2, 2), method="autoinit")
     with pytest.raises(InputError, match=r"takes a module of Flax NNX, got int$"):
-        wj.plan(3)
+        wj.plan(3, method="autoinit")
     with pytest.raises(InputError, match=r"got function; a function of parameters is wj.Function\(apply, params\)"):
-        wj.plan(by_hand, X)
+        wj.plan(by_hand, X, method="autoinit")
     with pytest.raises(InputError, match="'1' of the parameters is no array but str: pass arrays alone"):
-        wj.plan(wj.Function(by_hand, [normal(2), "b"]), X)
+        wj.plan(wj.Function(by_hand, [normal(2), "b"]), X, method="autoinit")
     with pytest.raises(InputError, match=r"cannot be written to: wj.initialize\(apply, params, example\)"):
-        wj.initialize_(wj.Function(rms_by_hand, P), X)
+        wj.initialize_(wj.Function(rms_by_hand, P), X, method="autoinit")
 
 
 def test_an_example_is_needed_and_must_fit():
     model = MLP(nnx.Rngs(0))
     with pytest.raises(InputError, match="MLP does not say what inputs it takes: pass an example"):
-        wj.plan(model)
+        wj.plan(model, method="autoinit")
     with pytest.raises(InputError, match=r"MLP cannot be called with float32\[4, 5\]: TypeError: .*dot_general"):
-        wj.plan(model, normal(4, 5))
+        wj.plan(model, normal(4, 5), method="autoinit")
 
 
 @pytest.mark.slow
 def test_a_plan_for_another_model_is_refused():
-    plan = wj.plan(MLP(nnx.Rngs(0)), normal(4, 24))
+    plan = wj.plan(MLP(nnx.Rngs(0)), normal(4, 24), method="autoinit")
     model = CNN(nnx.Rngs(0))
     before = leaves(model)
     with pytest.raises(PlanError, match="the plan does not fit"):
@@ -908,14 +912,14 @@ def test_a_primitive_without_a_rule_is_named_with_its_line():
     with pytest.raises(
         UnsupportedError, match=r"'tenfold' of JAX \(.*test_jax.py:\d+.*@wellposed.jax.rule\('tenfold'\)"
     ):
-        wj.plan(model, normal(4, 24))
+        wj.plan(model, normal(4, 24), method="autoinit")
     try:
 
         @wj.rule("tenfold")
         def _tenfold(x, *, times):
             return x * times
 
-        plan = wj.plan(model, normal(4, 24))
+        plan = wj.plan(model, normal(4, 24), method="autoinit")
         assert wj.check(model, normal(4, 24), plan=plan).ok
         with pytest.raises(OptionError, match=r"by the name of a primitive, received tenfold; pass primitive.name"):
             wj.rule(primitive)

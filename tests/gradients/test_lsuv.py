@@ -158,7 +158,7 @@ def test_biases_that_centre_follow_their_weight() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.ReLU(), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
     x = torch.randn(64, 16)
-    plan = lsuv(model, None, [3.0 * x], plan=wp.plan(model, x, center=True))
+    plan = lsuv(model, None, [3.0 * x], plan=wp.plan(model, x, center=True, method="autoinit"))
     assert plan.prescriptions["1.bias"].distribution == "centering"
     assert plan.figures["omega"]["1.weight"] < 0.5
     plan.apply_(model)
@@ -222,7 +222,7 @@ def test_one_pass_after_an_analytic_plan_removes_the_fluctuation_of_a_draw() -> 
     model, x = nn.Sequential(*layers[:-1]), torch.randn(512, width)
     spread: dict[str, list[float]] = {"autoinit": [], "lsuv": []}
     for seed in range(8):
-        base = wp.plan(model, x, seed=seed)
+        base = wp.plan(model, x, seed=seed, method="autoinit")
         refined = lsuv(model, example=x, plan=base, seed=seed)
         assert refined.method == "autoinit+lsuv"
         for name, plan in (("autoinit", base), ("lsuv", refined)):
@@ -237,7 +237,7 @@ def test_one_pass_after_an_analytic_plan_removes_the_fluctuation_of_a_draw() -> 
 def test_targets_are_those_of_the_plan_on_drawn_inputs() -> None:
     torch.manual_seed(0)
     model, (x, _) = Everything(), pictures(8, torch.float32)
-    base = wp.plan(model, x, target_variance=2.5, seed=1)
+    base = wp.plan(model, x, target_variance=2.5, seed=1, method="autoinit")
     plan = lsuv(model, example=x, plan=base, inputs=wp.Input.white(mean=0.3, var=4.0))
     assert all(abs(v / 2.5 - 1.0) < 0.01 for v in plan.figures["moments"]["after"].values())
     scale = plan.prescriptions["matrix"].std / base.prescriptions["matrix"].std

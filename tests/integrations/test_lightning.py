@@ -78,7 +78,7 @@ def test_figures_reach_tensorboard(kind, tmp_path):
     module, callback = kind(), WellposedCallback("autoinit", every=2)
     reference = mlp()
     trainer_for(tmp_path, [callback]).fit(module, data())
-    plan = wp.initialize_(reference, X[:8])
+    plan = wp.initialize_(reference, X[:8], method="autoinit")
     given = callback.watcher.plan
     prefix = "net." if kind is ByForward else ""
     assert [(n, p.std) for n, p in given.prescriptions.items()] == [
@@ -212,7 +212,7 @@ def test_ddp_calls_the_step_through_forward(tmp_path):
     trainer_for(tmp_path, [callback], steps=2, **settings).fit(module, data())
     assert callback.watcher.predicted["net.0"].shape == (8, 32)
     assert {n: p.std for n, p in callback.watcher.plan.prescriptions.items()} == {
-        f"net.{n}": p.std for n, p in wp.plan(mlp(), X[:8]).prescriptions.items()
+        f"net.{n}": p.std for n, p in wp.plan(mlp(), X[:8], method="autoinit").prescriptions.items()
     }
 
 

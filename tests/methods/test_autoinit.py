@@ -26,7 +26,7 @@ def seen(model, plan, *args, name):
 @pytest.mark.parametrize("distribution", ["truncated_normal", "normal", "uniform", "orthogonal"])
 def test_every_output_has_the_target_variance(target, distribution):
     model = net(nn.Tanh)
-    plan = wp.plan(model, X, target_variance=target, distribution=distribution, inputs=WHITE)
+    plan = wp.plan(model, X, target_variance=target, distribution=distribution, inputs=WHITE, method="autoinit")
     for name in ("0", "2", "4"):
         signal = seen(model, plan, X, name=name)
         error = math.log2(signal.second_moment / target)
@@ -38,7 +38,7 @@ def test_centering_cancels_the_mean_that_activations_make():
     model = net(nn.Sigmoid)
 
     def unit_means(center):
-        plan = wp.plan(model, X, center=center, inputs=WHITE, seed=1)
+        plan = wp.plan(model, X, center=center, inputs=WHITE, seed=1, method="autoinit")
         assert (plan.prescriptions["2.bias"].distribution == "centering") == center
         plan.apply_(model)
         with torch.no_grad():
@@ -52,7 +52,7 @@ def test_centering_cancels_the_mean_that_activations_make():
 
 def test_centred_plans_are_predicted():
     model = net(nn.Sigmoid)
-    plan = wp.plan(model, X, center=True, inputs=WHITE)
+    plan = wp.plan(model, X, center=True, inputs=WHITE, method="autoinit")
     graph = wp.trace(model, X)
     predicted = wp.propagate(graph, inputs=WHITE, weights=plan)["2"]
     signal = seen(model, plan, X, name="2")
@@ -66,10 +66,10 @@ def closed():
 
 
 def test_weights_that_start_at_zero_are_kept_unless_asked_for():
-    kept = wp.plan(closed(), X).prescriptions["4.weight"]
+    kept = wp.plan(closed(), X, method="autoinit").prescriptions["4.weight"]
     assert kept.action == "keep"
     assert "zeros='write'" in kept.reason
-    assert wp.plan(closed(), X, zeros="write").prescriptions["4.weight"].std > 0
+    assert wp.plan(closed(), X, zeros="write", method="autoinit").prescriptions["4.weight"].std > 0
 
 
 class Silent(nn.Module):
@@ -85,8 +85,8 @@ def test_a_weight_that_meets_zeros_is_drawn_by_its_fan_in_and_warned_of():
     with pytest.raises(
         PlanError, match=r"inner: the signal that meets weight 'inner\.weight' is 0.*zero_signal='fan_in'"
     ):
-        wp.plan(Silent(), X, zero_signal="error")
-    plan = wp.plan(Silent(), X)
+        wp.plan(Silent(), X, zero_signal="error", method="autoinit")
+    plan = wp.plan(Silent(), X, method="autoinit")
     said = plan.prescriptions["inner.weight"]
     assert said.std == pytest.approx(48**-0.5)
     assert said.reason == "variance ν / fan-in = 1 / 48: the signal that meets it is 0"
@@ -109,18 +109,18 @@ class Recurrent(nn.Module):
 
 @pytest.mark.slow
 def test_a_state_that_starts_at_zero_is_scaled_by_where_it_settles():
-    plan = wp.plan(Recurrent(torch.relu), X)
+    plan = wp.plan(Recurrent(torch.relu), X, method="autoinit")
     said = plan.prescriptions["loop.weight"]
     # relu(N(0, 1 + 1)) has the second moment 1, which 64 weights of variance 1/64 bring back to 1
     assert said.std == pytest.approx(1 / 8, rel=0.01)
     assert "what it meets last; at loop (linear.default) it meets zeros" in said.reason
     assert not plan.warnings
     graph = wp.trace(Recurrent(torch.tanh), X)
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     last = next(s for s in wp.propagate(graph, weights=plan) if s.name == "loop@9")
     assert last.second_moment == pytest.approx(1.0, rel=0.01)
     with pytest.raises(PlanError, match=r"loop: the signal that meets weight 'loop\.weight' is 0"):
-        wp.plan(graph, zero_signal="error")
+        wp.plan(graph, zero_signal="error", method="autoinit")
 
 
 class Tied(nn.Module):
@@ -136,7 +136,7 @@ class Tied(nn.Module):
 
 
 def test_a_tied_table_is_planned_as_the_readout():
-    plan = wp.plan(Tied(), torch.zeros(2, 5, dtype=torch.long))
+    plan = wp.plan(Tied(), torch.zeros(2, 5, dtype=torch.long), method="autoinit")
     said = plan.prescriptions["table.weight"]
     assert said.std == pytest.approx(0.25)
     assert "use as a weight decides" in said.reason
@@ -145,15 +145,16 @@ def test_a_tied_table_is_planned_as_the_readout():
 
 def test_unsteady_nets_are_warned_of():
     deep = nn.Sequential(*[layer for _ in range(50) for layer in (nn.Linear(48, 48), nn.GELU())])
-    assert any("octaves between weight draws" in warning for warning in wp.plan(deep, X).warnings)
-    assert wp.plan(net(), X).warnings == ()
+    assert any("octaves between weight draws" in warning for warning in wp.plan(deep, X, method="autoinit").warnings)
+    assert wp.plan(net(), X, method="autoinit").warnings == ()
 
 
 def test_the_papers_own_assumptions_give_another_plan_where_padding_counts():
     conv = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1))
     x = torch.zeros(2, 4, 4, 4)
     full, paper = (
-        wp.plan(conv, x, state=state, inputs=WHITE).prescriptions["0.weight"].std for state in ("full", "independent")
+        wp.plan(conv, x, state=state, inputs=WHITE, method="autoinit").prescriptions["0.weight"].std
+        for state in ("full", "independent")
     )
     taps = (10 / 4) ** 2  # mean number of taps inside a row of 4, squared
     assert full == pytest.approx((4 * taps) ** -0.5)
@@ -187,7 +188,7 @@ class MaskedByWhere(nn.Module):
 def test_scores_that_where_shuts_out_are_no_logits():
     """The mask's -3e38 was once taken for the spread of the logits: the next weight was given a std of 1e-38."""
     graph = wp.trace(MaskedByWhere(), torch.zeros(32, 16, 64))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     assert plan.prescriptions["o.weight"].std > 0.05
     verdict = wp.check(graph, plan=plan, draws=16)
     assert verdict.ok, verdict.summary()

@@ -99,7 +99,7 @@ def test_names_that_count_on_are_matched_by_their_places():
 
 def test_at_its_base_a_model_is_drawn_and_trained_as_by_the_scheme():
     model = Net(3, 16)
-    plan, scheme = planned(model, base=Net(3, 16)), wp.plan(model, X)
+    plan, scheme = planned(model, base=Net(3, 16)), wp.plan(model, X, method="autoinit")
     assert all(plan.prescriptions[name].how == scheme.prescriptions[name].how for name in scheme.prescriptions)
     for kind in ("sgd", "adamw", "adam"):
         groups = plan.param_groups(model, 0.1, kind, weight_decay=0.2)
@@ -160,7 +160,7 @@ def test_models_that_scale_their_ends_themselves_are_drawn_anew():
     models = [transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=n, **sizes)) for n in (8, 2)]
     ids = torch.randint(0, 61, (2, 8))
     plan = wp.plan(models[0], ids, method="complete_p", base=models[1])
-    scheme = wp.plan(models[0], ids).prescriptions
+    scheme = wp.plan(models[0], ids, method="autoinit").prescriptions
     name = "transformer.h.3.mlp.c_proj.weight"
     assert plan.prescriptions[name].std == pytest.approx(0.25 * scheme[name].std, rel=0.03)
 
@@ -491,7 +491,7 @@ def test_plans_are_saved_with_their_base(tmp_path):
     again = wp.Plan.load(tmp_path / "plan.json")
     assert again == plan
     assert again.schema_version == 2
-    assert wp.plan(model, X).schema_version == 1
+    assert wp.plan(model, X, method="autoinit").schema_version == 1
     groups = [one.param_groups(model, 0.1, "adamw", 0.1) for one in (plan, again)]
     assert [g["lr"] for g in groups[0]] == [g["lr"] for g in groups[1]]
 

@@ -59,7 +59,7 @@ NETS = {
 def test_backward_plans_keep_the_gradient_by_what_enters_each_weight(name: str, target: float) -> None:
     make, example = NETS[name]
     graph = wp.trace(make(), example)
-    plan = wp.plan(graph, direction="backward", target_variance=target, inputs=WHITE)
+    plan = wp.plan(graph, direction="backward", target_variance=target, inputs=WHITE, method="autoinit")
     measured = wp.measure(graph, plan=plan, draws=24, inputs=WHITE, backward=True)
     assert measured.gradients is not None
     assert measured.input_gradients is not None
@@ -78,7 +78,7 @@ def test_backward_plans_keep_the_gradient_by_what_enters_each_weight(name: str, 
 
 @pytest.mark.parametrize("direction", ["backward", "both"])
 def test_linear_layers_get_the_variances_of_glorot_and_bengio(direction: str) -> None:
-    plan = wp.plan(chain(48, 256, 100, 64), X, direction=direction, inputs=WHITE)
+    plan = wp.plan(chain(48, 256, 100, 64), X, direction=direction, inputs=WHITE, method="autoinit")
     for name, (fan_in, fan_out) in {"0": (48, 256), "1": (256, 100), "2": (100, 64)}.items():
         expected = 1.0 / fan_out if direction == "backward" else 2.0 / (fan_in + fan_out)
         assert plan.prescriptions[f"{name}.weight"].std ** 2 == pytest.approx(expected, rel=1e-9)
@@ -87,7 +87,8 @@ def test_linear_layers_get_the_variances_of_glorot_and_bengio(direction: str) ->
 def test_both_is_the_harmonic_mean_of_the_two() -> None:
     graph = wp.trace(chain(48, 256, 100, 64, activation=nn.Tanh), X)
     forward, backward, both = (
-        wp.plan(graph, direction=d, inputs=WHITE).prescriptions for d in ("forward", "backward", "both")
+        wp.plan(graph, direction=d, inputs=WHITE, method="autoinit").prescriptions
+        for d in ("forward", "backward", "both")
     )
     for name in ("0.weight", "2.weight", "4.weight"):
         mean = 2.0 / (forward[name].std ** -2 + backward[name].std ** -2)
@@ -99,7 +100,7 @@ def test_both_is_the_harmonic_mean_of_the_two() -> None:
 def test_convolutions_count_the_outputs_that_an_input_enters() -> None:
     """Fan-out: 64 channels x 9 taps over a stride of 2 x 2, but for the border."""
     model = nn.Conv2d(16, 64, 3, stride=2)
-    plan = wp.plan(model, torch.zeros(1, 16, 33, 33), direction="backward", inputs=WHITE)
+    plan = wp.plan(model, torch.zeros(1, 16, 33, 33), direction="backward", inputs=WHITE, method="autoinit")
     outputs, inputs = 64 * 16 * 16, 16 * 33 * 33
     assert plan.prescriptions["weight"].std ** 2 == pytest.approx(inputs / (outputs * 16 * 9), rel=1e-6)
 
@@ -108,8 +109,8 @@ def test_before_a_norm_the_forward_choice_stands() -> None:
     model = nn.Sequential(
         nn.Linear(48, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 80), nn.Tanh(), nn.Linear(80, 9)
     )
-    forward = wp.plan(model, X, inputs=WHITE).prescriptions
-    backward = wp.plan(model, X, direction="backward", inputs=WHITE).prescriptions
+    forward = wp.plan(model, X, inputs=WHITE, method="autoinit").prescriptions
+    backward = wp.plan(model, X, direction="backward", inputs=WHITE, method="autoinit").prescriptions
     assert backward["0.weight"].std == forward["0.weight"].std
     assert "a norm takes its scale out" in backward["0.weight"].reason
     assert backward["5.weight"].std ** 2 == pytest.approx(1 / 9)
@@ -121,7 +122,7 @@ def test_before_a_norm_the_signal_is_kept_whatever_scales_stand_before(direction
     model = nn.Sequential(
         nn.Linear(48, 256), nn.Tanh(), nn.Linear(256, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 9)
     )
-    plan = wp.plan(model, X, direction=direction, inputs=WHITE).prescriptions
+    plan = wp.plan(model, X, direction=direction, inputs=WHITE, method="autoinit").prescriptions
     assert plan["0.weight"].signal_after > 1.1  # makes the next weight's input larger than the forward plan's is
     assert plan["2.weight"].signal_after == pytest.approx(1.0)
     assert "a norm takes its scale out" in plan["2.weight"].reason
@@ -139,10 +140,10 @@ def test_closed_gates_and_kept_weights_are_left_alone() -> None:
             return x + self.gate(torch.tanh(self.branch(x)))
 
     model = Gated()
-    plan = wp.plan(model, X, direction="backward", inputs=WHITE, skip=["stem.*"])
+    plan = wp.plan(model, X, direction="backward", inputs=WHITE, skip=["stem.*"], method="autoinit")
     assert plan.prescriptions["stem.weight"].action == "keep"
     assert plan.prescriptions["gate.weight"].action == "keep"
-    forward = wp.plan(model, X, inputs=WHITE, skip=["stem.*"]).prescriptions
+    forward = wp.plan(model, X, inputs=WHITE, skip=["stem.*"], method="autoinit").prescriptions
     assert plan.prescriptions["branch.weight"].std == forward["branch.weight"].std  # no gradient arrives there
 
 
@@ -158,14 +159,14 @@ def test_embeddings_and_tied_weights_keep_the_forward_choice() -> None:
             return self.head(self.mix(self.table(indices)))
 
     tokens = torch.zeros(4, 8, dtype=torch.int64)
-    backward = wp.plan(Tied(), tokens, direction="backward").prescriptions
+    backward = wp.plan(Tied(), tokens, direction="backward", method="autoinit").prescriptions
     assert backward["mix.weight"].std ** 2 == pytest.approx(1 / (32 * 50 * backward["table.weight"].std ** 2), rel=1e-6)
 
 
 def test_scales_that_do_not_settle_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directions, "MOST", 2)
     with pytest.raises(PlanError, match=r"weight: its scale has not settled after 2 passes .* Sequential"):
-        wp.plan(chain(48, 64, 64, 9, activation=nn.Tanh), X, direction="backward", inputs=WHITE)
+        wp.plan(chain(48, 64, 64, 9, activation=nn.Tanh), X, direction="backward", inputs=WHITE, method="autoinit")
 
 
 def test_operators_that_gradients_were_only_assumed_to_pass_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,14 +179,14 @@ def test_operators_that_gradients_were_only_assumed_to_pass_are_told(monkeypatch
             first = self.first(x)
             return self.second(torch.maximum(first, -first))
 
-    assert not wp.plan(Larger(), X, direction="backward", inputs=WHITE).warnings
+    assert not wp.plan(Larger(), X, direction="backward", inputs=WHITE, method="autoinit").warnings
     monkeypatch.setattr("wellposed.signals.passes.backward.MOST_SAMPLED", 0)  # nothing may be run on samples
-    (said,) = wp.plan(Larger(), X, direction="backward", inputs=WHITE).warnings
+    (said,) = wp.plan(Larger(), X, direction="backward", inputs=WHITE, method="autoinit").warnings
     assert said.startswith("gradients were assumed to pass maximum.default unchanged")
 
 
 def test_options_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(OptionError, match="unknown direction 'sideways'"):
-        wp.plan(chain(48, 9), X, direction="sideways")
+        wp.plan(chain(48, 9), X, direction="sideways", method="autoinit")
     with pytest.raises(OptionError, match="state='independent' says nothing of gradients"):
-        wp.plan(chain(48, 9), X, direction="both", state="independent")
+        wp.plan(chain(48, 9), X, direction="both", state="independent", method="autoinit")

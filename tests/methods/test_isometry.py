@@ -30,7 +30,7 @@ def spectrum(model: nn.Module, plan: wp.Plan):
 @pytest.mark.parametrize("activation", [nn.Tanh, nn.GELU, nn.SiLU, nn.Hardtanh])
 def test_the_spectrum_is_narrow_where_others_are_wide(activation: type[nn.Module]) -> None:
     model = chain(activation)
-    plan = wp.plan(model, X, objective="isometry", inputs=WHITE)
+    plan = wp.plan(model, X, objective="isometry", inputs=WHITE, method="autoinit")
     assert not any("isometry" in warning for warning in plan.warnings)
     found = spectrum(model, plan)
     assert found.exact
@@ -44,7 +44,7 @@ def test_the_spectrum_is_narrow_where_others_are_wide(activation: type[nn.Module
 
 
 def test_gains_are_those_of_the_theory() -> None:
-    plan = wp.plan(chain(nn.Tanh, depth=4), X, objective="isometry", inputs=WHITE)
+    plan = wp.plan(chain(nn.Tanh, depth=4), X, objective="isometry", inputs=WHITE, method="autoinit")
     gains = [plan.prescriptions[f"{2 * i}.weight"].std ** 2 * 64 for i in range(4)]
     level = gains[0]
     assert all(p.distribution == "orthogonal" for n, p in plan.prescriptions.items() if n.endswith("weight"))
@@ -60,25 +60,25 @@ def test_gains_are_those_of_the_theory() -> None:
 
 
 def test_linear_layers_are_isometries() -> None:
-    plan = wp.plan(chain(nn.Identity), X, objective="isometry", inputs=WHITE)
+    plan = wp.plan(chain(nn.Identity), X, objective="isometry", inputs=WHITE, method="autoinit")
     found = spectrum(chain(nn.Identity), plan)
     assert (found.smallest, found.largest) == (pytest.approx(1.0, abs=1e-3), pytest.approx(1.0, abs=1e-3))
 
 
 def test_layers_of_different_widths_stay_near_an_isometry() -> None:
     model = nn.Sequential(nn.Linear(64, 200), nn.Tanh(), nn.Linear(200, 100), nn.Tanh(), nn.Linear(100, 40))
-    found = spectrum(model, wp.plan(model, X, objective="isometry", inputs=WHITE))
+    found = spectrum(model, wp.plan(model, X, objective="isometry", inputs=WHITE, method="autoinit"))
     assert found.outputs == 40
     assert found.largest < 1.3
     narrow = nn.Sequential(nn.Linear(64, 9))
-    alone = spectrum(narrow, wp.plan(narrow, X, objective="isometry", inputs=WHITE))
+    alone = spectrum(narrow, wp.plan(narrow, X, objective="isometry", inputs=WHITE, method="autoinit"))
     assert (alone.smallest, alone.largest) == (pytest.approx(1.0, abs=1e-3), pytest.approx(1.0, abs=1e-3))
 
 
 @pytest.mark.slow
 def test_relu_is_said_to_be_impossible_and_made_critical() -> None:
     model = chain(nn.ReLU, depth=6, width=64)
-    plan = wp.plan(model, X, objective="isometry", inputs=WHITE)
+    plan = wp.plan(model, X, objective="isometry", inputs=WHITE, method="autoinit")
     assert "isometry is out of reach: before 2," in plan.warnings[0]
     assert "about 5 at any scale" in plan.warnings[0]  # five layers behind a ReLU, 1 each
     for name in ("2.weight", "10.weight"):
@@ -89,9 +89,12 @@ def test_relu_is_said_to_be_impossible_and_made_critical() -> None:
 
 
 def test_behind_a_last_activation_the_scale_is_not_undone() -> None:
-    plan = wp.plan(chain(nn.Tanh, depth=4, end=True), X, objective="isometry", inputs=WHITE)
+    plan = wp.plan(chain(nn.Tanh, depth=4, end=True), X, objective="isometry", inputs=WHITE, method="autoinit")
     assert "undoes" not in plan.prescriptions["6.weight"].reason
-    assert "undoes" in wp.plan(chain(nn.Tanh, depth=4), X, objective="isometry").prescriptions["6.weight"].reason
+    assert (
+        "undoes"
+        in wp.plan(chain(nn.Tanh, depth=4), X, objective="isometry", method="autoinit").prescriptions["6.weight"].reason
+    )
 
 
 def test_what_the_theory_leaves_out_is_said() -> None:
@@ -103,7 +106,7 @@ def test_what_the_theory_leaves_out_is_said() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.norm(x) + torch.tanh(self.conv(x) + x)
 
-    plan = wp.plan(Block(), torch.zeros(4, 8, 6, 6), objective="isometry")
+    plan = wp.plan(Block(), torch.zeros(4, 8, 6, 6), objective="isometry", method="autoinit")
     said = plan.warnings[0]
     assert said.startswith("isometry is worked out for layers in a row; here are also ")
     assert all(part in said for part in ("norms", "2 sums of branches", "convolutions of more than one tap"))
@@ -114,4 +117,4 @@ def test_options_that_do_not_go_together_are_refused() -> None:
         with pytest.raises(OptionError, match="objective='isometry' draws orthogonal weights"):
             wp.plan(chain(nn.Tanh), X, objective="isometry", **options)
     with pytest.raises(OptionError, match="unknown objective 'width'"):
-        wp.plan(chain(nn.Tanh), X, objective="width")
+        wp.plan(chain(nn.Tanh), X, objective="width", method="autoinit")

@@ -101,7 +101,7 @@ def test_the_weight_is_planned_and_its_output_has_the_target_variance(name):
     function, parameters, written = CASES[name]
     torch.manual_seed(0)
     graph = made(function, **parameters)
-    plan = wp.plan(graph, distribution="normal")
+    plan = wp.plan(graph, distribution="normal", method="autoinit")
     assert {n for n, p in plan.prescriptions.items() if p.action == "write"} == {
         *written, "readout.weight", "readout.bias",
     }  # fmt: skip
@@ -114,7 +114,7 @@ def test_the_weight_is_planned_and_its_output_has_the_target_variance(name):
 def test_factors_have_alike_relative_gradients():
     """n σ⁴ is the same for all factors of a product, by the gradients of a white cotangent too."""
     graph = made(lambda m: m.a @ m.b, **FACTORS)
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     a, b = plan.prescriptions["a"], plan.prescriptions["b"]
     assert a.std**4 * OUT * RANK == pytest.approx(b.std**4 * RANK * IN, rel=1e-9)
     assert RANK * a.std**2 * b.std**2 == pytest.approx(1 / IN, rel=1e-6)
@@ -132,11 +132,11 @@ def test_factors_have_alike_relative_gradients():
 def test_a_factor_of_zero_stays_zero_and_the_other_is_kept():
     """LoRA, merged: the low-rank part adds nothing, and the weight has all of the variance."""
     graph = made(lambda m: m.w + m.b @ m.a, w=normal(OUT, IN), a=normal(RANK, IN), b=torch.zeros(OUT, RANK))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     assert plan.prescriptions["w"].std == pytest.approx(IN**-0.5, rel=1e-6)
     assert plan.prescriptions["b"].reason == "initialised to zero by the model, and kept (zeros='write' draws it)"
     assert plan.prescriptions["a"].reason == "what it is multiplied with is 0, so that no scale of it shows"
-    drawn = wp.plan(graph, zeros="write")
+    drawn = wp.plan(graph, zeros="write", method="autoinit")
     assert {n for n, p in drawn.prescriptions.items() if p.action == "write"} >= {"a", "b", "w"}
     assert wp.check(graph, plan=drawn, draws=16).ok
 
@@ -146,7 +146,7 @@ def test_what_is_kept_beside_a_weight_counts_and_leaves_it_half_at_least():
         graph = made(
             lambda m: m.w + m.s * torch.randn_like(m.w), w=normal(OUT, IN), s=torch.full((OUT, IN), size)
         )  # fmt: skip
-        plan = wp.plan(graph)
+        plan = wp.plan(graph, method="autoinit")
         assert plan.prescriptions["w"].std ** 2 == pytest.approx(expected, rel=1e-5)
         assert "its values count in the weight that 'w' scale(s) at linear" in plan.prescriptions["s"].reason
         assert wp.check(graph, plan=plan, draws=16).ok
@@ -168,7 +168,7 @@ class Hyper(nn.Module):
 
 def test_a_hyper_network_makes_a_weight_of_the_right_scale():
     graph = wp.trace(Hyper(), torch.zeros(BATCH, IN))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     assert "makes the weight that has it" in plan.prescriptions["maker.weight"].reason
     signals = wp.measure(graph, plan=plan, draws=32, seed=1)
     assert abs(math.log2(signals["linear"].second_moment)) < 4 * signals["linear"].log2_error + 0.05
@@ -181,11 +181,11 @@ def test_a_made_weight_that_meets_zeros_is_planned_by_its_fan_in():
             return super().forward(0.0 * x)
 
     graph = wp.trace(Zeros(lambda m: m.a @ m.b, **FACTORS), torch.zeros(BATCH, IN))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     a, b = plan.prescriptions["a"], plan.prescriptions["b"]
     assert RANK * a.std**2 * b.std**2 == pytest.approx(1 / IN, rel=1e-6)
     with pytest.raises(wp.errors.PlanError, match="linear: the signal that meets the weight made at matmul is 0"):
-        wp.plan(graph, zero_signal="error")
+        wp.plan(graph, zero_signal="error", method="autoinit")
 
 
 def test_noise_of_a_gain_is_no_weight():
@@ -199,5 +199,5 @@ def test_noise_of_a_gain_is_no_weight():
         def forward(self, x):
             return self.out(x + self.strength * torch.randn(BATCH, IN))
 
-    plan = wp.plan(Generator(), torch.zeros(BATCH, IN))
+    plan = wp.plan(Generator(), torch.zeros(BATCH, IN), method="autoinit")
     assert plan.prescriptions["out.weight"].std == pytest.approx((2 * IN) ** -0.5, rel=1e-3)

@@ -340,7 +340,7 @@ def test_everything_else_is_as_by_autoinit():
             return self.head(self.layer(self.embedding(ids)))
 
     ids = torch.zeros(2, 5, dtype=torch.long)
-    plan, auto = made(Net(), ids), wp.plan(Net(), ids, distribution="normal")
+    plan, auto = made(Net(), ids), wp.plan(Net(), ids, distribution="normal", method="autoinit")
     for name, said in plan.prescriptions.items():
         if said.role != "weight":
             assert said == auto.prescriptions[name]

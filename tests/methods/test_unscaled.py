@@ -91,7 +91,7 @@ def test_minus_a_weight_is_planned():
 
 def test_what_is_left_out_is_not_warned_of():
     graph = wp.trace(Made(lambda a, b: torch.tanh(a)), torch.zeros(8, WIDTH))
-    assert not wp.plan(graph, skip=["a", "b"]).warnings
+    assert not wp.plan(graph, skip=["a", "b"], method="autoinit").warnings
 
 
 def test_a_weight_that_meets_constants_alone_is_kept_with_the_reason():
@@ -103,7 +103,7 @@ def test_a_weight_that_meets_constants_alone_is_kept_with_the_reason():
         def forward(self, x):
             return x @ self.v + torch.ones(8, WIDTH) @ self.w
 
-    plan = wp.plan(Constant(), torch.zeros(8, WIDTH), strict=True)
+    plan = wp.plan(Constant(), torch.zeros(8, WIDTH), strict=True, method="autoinit")
     assert plan.prescriptions["v"].action == "write"
     assert plan.prescriptions["w"].reason == (
         "at matmul#2 (matmul.default) it meets parameters and constants alone: no signal of the input reaches it there"
@@ -126,7 +126,7 @@ class Queries(nn.Module):
 
 def test_the_weight_of_learned_queries_is_planned():
     graph = wp.trace(Queries(), torch.zeros(16, 12, WIDTH))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     assert plan.prescriptions["query.weight"].action == "write"
     assert plan.prescriptions["latents"].action == "keep"
     assert not plan.warnings
@@ -138,5 +138,5 @@ def test_the_weight_of_learned_queries_is_planned():
 def test_huge_weights_on_meta_are_not_computed():
     with torch.device("meta"):
         model = Made(lambda a, b: F.normalize(a, dim=0), shape=(WIDTH, 1 << 22))
-    plan = wp.plan(model, torch.zeros(8, WIDTH, device="meta"))
+    plan = wp.plan(model, torch.zeros(8, WIDTH, device="meta"), method="autoinit")
     assert "linalg_vector_norm" in plan.prescriptions["a"].reason

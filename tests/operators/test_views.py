@@ -128,7 +128,7 @@ def test_a_weight_is_planned_through_every_linear_map(name):
     """The plan brings x @ f(w) to second moment 1, as real passes show; nothing is kept and nothing is warned of."""
     shape, function = LINEAR[name]
     graph = wp.trace(Product(shape, function), torch.zeros(64, WIDTH))
-    plan = wp.plan(graph, strict=True)
+    plan = wp.plan(graph, strict=True, method="autoinit")
     assert plan.prescriptions["w"].action == "write"
     assert not plan.warnings
     verdict = wp.check(graph, plan=plan, draws=16)

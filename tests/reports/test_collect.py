@@ -43,7 +43,7 @@ def test_it_shows_the_own_weights_and_the_plan_both_ways(report):
 @pytest.mark.slow
 def test_its_figures_are_those_of_the_analyses_themselves(report):
     model, example = residual()
-    plan = wp.plan(model, example, seed=1)
+    plan = wp.plan(model, example, seed=1, method="autoinit")
     assert report.plan == plan
     own, planned = report.initialisations
     assert own.predicted == wp.propagate(wp.trace(model, example), backward=True)
@@ -83,7 +83,7 @@ def test_a_good_model_is_called_good_and_a_bad_one_bad():
     mantissa, exponent = re.search(r"trunk differ by a factor of (\S+)×10(\S+)", before.judgement.sentence).groups()
     said = float(mantissa) * 10 ** int(exponent.translate(str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")))
     assert said == float(f"{max(norms) / min(norms):.2g}")
-    wp.initialize_(model, example)
+    wp.initialize_(model, example, method="autoinit")
     after = wp.report(model, example, draws=2)
     assert after.judgement.level == "good"
     assert after.judgement.sentence.startswith("Well initialised")
@@ -220,7 +220,7 @@ def test_what_no_time_was_left_for_is_no_fault_of_the_model():
 
 def test_zero_initialised_gates_are_no_fault():
     model, example = residual()
-    wp.initialize_(model, example)
+    wp.initialize_(model, example, method="autoinit")
     with torch.no_grad():
         for block in model[1]:
             block.down.weight.zero_()
@@ -232,7 +232,7 @@ def test_zero_initialised_gates_are_no_fault():
 @pytest.mark.parametrize("draws", [0, 2])
 def test_a_readout_of_zeros_is_waited_for(draws):
     model, example = mlp(4)
-    wp.initialize_(model, example)
+    wp.initialize_(model, example, method="autoinit")
     nn.init.zeros_(model[-1].weight)
     found = wp.report(model, example, draws=draws)
     assert found.judgement.level == "good"
@@ -242,7 +242,7 @@ def test_a_readout_of_zeros_is_waited_for(draws):
 @pytest.mark.parametrize("bias", [0.0, -1e3])
 def test_signals_that_die_on_the_trunk_are_told_with_their_place(bias):
     model, example = mlp(6)
-    wp.initialize_(model, example)
+    wp.initialize_(model, example, method="autoinit")
     with torch.no_grad():
         model[4].bias.fill_(bias)
         if not bias:
@@ -305,7 +305,7 @@ def test_the_model_is_left_as_it_was(training):
 def test_gradients_agree_as_the_score_says():
     model, example = mlp(3)
     batches = [(torch.randn(24, 32), torch.randint(0, 4, (24,)))]
-    plan = wp.plan(model, example)
+    plan = wp.plan(model, example, method="autoinit")
     found = wp.report(model, example, plan=plan, loss_fn=loss, batches=batches, draws=0).agreement
     assert list(found) == ["own", "plan"]
     assert found["own"] == wp.gradients.gradcosine(model, loss, batches[0], by="layer")
@@ -415,7 +415,7 @@ def test_options_are_checked_before_the_work(options, message):
 def test_what_was_asked_wrongly_is_an_error_and_no_note(given, error, message):
     model, example = mlp(1)
     if "plan" in given:
-        given = given | {"plan": wp.plan(*mlp(1, width=given["plan"]))}
+        given = given | {"plan": wp.plan(*mlp(1, width=given["plan"]), method="autoinit")}
     with pytest.raises(error, match=message):
         wp.report(model, example, **given)
 
@@ -446,7 +446,7 @@ def test_tied_parameters_are_told_apart_with_a_plan_and_without():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     model[2].weight = model[0].weight
     graph = wp.trace(model, torch.zeros(2, 4))
-    for plan in (wp.plan(graph), None):
+    for plan in (wp.plan(graph, method="autoinit"), None):
         tied = {row.name: row.tied for row in parts.parameter_rows(graph, plan, {})}
         assert tied == {"0.weight": False, "0.bias": False, "2.weight": True, "2.bias": False}
 

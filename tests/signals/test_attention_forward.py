@@ -34,7 +34,7 @@ def compared(form, alike):
     torch.manual_seed(0)
     own, common = torch.randn(8, TOKENS, WIDTH), torch.randn(8, 1, WIDTH)
     graph = wp.trace(Attention(form, alike), own, common)
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted = wp.propagate(graph, weights=plan)[-1]
     measured = wp.measure(graph, plan=plan, draws=DRAWS)[-1]
     return predicted.second_moment, measured.second_moment, measured.log2_std / DRAWS**0.5
@@ -93,7 +93,7 @@ def test_zeros_where_weights_are_not_zero_take_them_away():
 
     torch.manual_seed(0)
     graph = wp.trace(Net(), torch.randn(8, TOKENS, WIDTH))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=DRAWS)[-1]
     error = measured.log2_std / DRAWS**0.5
     assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.1 + 3 * error
@@ -127,7 +127,7 @@ def test_masked_scores_that_layers_add_up_are_predicted(how):
 
     torch.manual_seed(0)
     graph = wp.trace(Net(), torch.randn(8, TOKENS, WIDTH))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
     scores, weights = (graph.values[v].name for v in graph.outputs)
     assert predicted[scores].second_moment == pytest.approx(measured[scores].second_moment, rel=1e-4)
@@ -163,7 +163,7 @@ class OfFewFeatures(nn.Module):
 def test_attention_over_tokens_of_few_features_is_predicted(features, norm, written):
     torch.manual_seed(0)
     graph = wp.trace(OfFewFeatures(features, norm(), written), torch.randn(4, 64, features))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted = wp.propagate(graph, weights=plan)[-1]
     measured = wp.measure(graph, plan=plan, draws=DRAWS)[-1]
     error = measured.log2_std / DRAWS**0.5
@@ -186,7 +186,7 @@ def test_filters_by_channel_make_tokens_no_more_alike():
 
     torch.manual_seed(0)
     graph = wp.trace(Net(), torch.randn(4, WIDTH, 8, 8))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=DRAWS)[-1]
     error = measured.log2_std / DRAWS**0.5
     assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.25 + 3 * error
@@ -198,7 +198,7 @@ def test_how_alike_positions_are_by_chance(activation):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 32, bias=False), activation(), nn.Linear(32, 64, bias=False), nn.Linear(64, 512))
     graph = wp.trace(net, torch.randn(256, 16))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     run = run_pass(graph, PrescribedWeights(graph, plan.prescriptions), keep=True)[1]
     state = run.states[graph.nodes[-1].outputs[0]]
     found = []
@@ -274,7 +274,7 @@ class Shifted(nn.Module):
 def test_values_that_differ_in_size_and_heads_that_share_them():
     torch.manual_seed(0)
     graph = wp.trace(Shifted(), torch.randn(8, TOKENS, WIDTH))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
     for value in graph.outputs:
         name = graph.values[value].name
@@ -298,7 +298,7 @@ def test_largest_of_scores_under_a_mask_is_that_of_all_queries():
 
     torch.manual_seed(0)
     graph = wp.trace(Largest(), torch.randn(2, 300, WIDTH))
-    plan = wp.plan(graph, inputs=wp.Input.white())
+    plan = wp.plan(graph, inputs=wp.Input.white(), method="autoinit")
     predicted = wp.propagate(graph, weights=plan, inputs=wp.Input.white())[-1]
     measured = wp.measure(graph, plan=plan, inputs=wp.Input.white(), draws=8)[-1]
     error = 3 * measured.log2_error
@@ -330,7 +330,7 @@ def test_a_bias_and_a_mask_that_were_added_up_are_told_apart(how):
     """Four keys are left of sixteen: without the mask, or with its numbers as a bias, they would be 16 or 1."""
     torch.manual_seed(0)
     graph = wp.trace(BiasAndMask(how), torch.randn(8, 16, 32))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=100)[-1]
     off = abs(math.log2(predicted.second_moment / measured.second_moment))
     assert off < 0.1 + 4 * measured.log2_error

@@ -130,7 +130,7 @@ def test_routed_experts_pass_the_check() -> None:
     model = Routed()
     batch = torch.randn(64, 32)
     graph = wp.trace(model, batch)
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     verdict = wp.check(graph, plan=plan, draws=16)
     assert verdict.ok, str(verdict.first)
     assert not [text for text in plan.warnings if "rule" in text]
@@ -138,7 +138,7 @@ def test_routed_experts_pass_the_check() -> None:
 
 def test_draws_are_those_of_the_graph_not_of_the_process() -> None:
     graph = wp.trace(Routed(), torch.randn(64, 32))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     first, second = (wp.propagate(graph, weights=plan) for _ in range(2))
     assert [s.second_moment for s in first] == [s.second_moment for s in second]
 

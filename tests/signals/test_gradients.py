@@ -124,7 +124,9 @@ def test_planned_weights_give_the_gradients_of_their_plan() -> None:
         torch.zeros(4, 3, 8, 8),
     )
     planned = wp.propagate(graph, inputs=WHITE, weights="planned", backward=True)
-    prescribed = wp.propagate(graph, inputs=WHITE, weights=wp.plan(graph, inputs=WHITE), backward=True)
+    prescribed = wp.propagate(
+        graph, inputs=WHITE, weights=wp.plan(graph, inputs=WHITE, method="autoinit"), backward=True
+    )
     for field in ("gradients", "parameter_gradients", "input_gradients"):
         for mine, theirs in zip(getattr(planned, field), getattr(prescribed, field), strict=True):
             assert mine.var == pytest.approx(theirs.var, rel=1e-9), mine.name
@@ -263,7 +265,7 @@ def test_a_batch_norm_of_a_sum_divides_by_the_variance_of_all_its_filters(parts:
     model, x = Summed(), torch.randn(16, 6 * parts, 8, 8)
     graph = wp.trace(model, x)
     name = graph.values[graph.nodes[-1].inputs[0]].name
-    plan = wp.plan(graph, distribution="normal")
+    plan = wp.plan(graph, distribution="normal", method="autoinit")
     predicted = wp.propagate(graph, inputs=WHITE, weights=plan, backward=True).gradients[name].second_moment
     measured = wp.measure(
         graph, plan=plan, draws=40, inputs=lambda _: torch.randn(16, 6 * parts, 8, 8), backward=True

@@ -35,7 +35,7 @@ def seen(model: nn.Module, example: Tensor, draws: int) -> tuple[dict[str, wp.Si
     """Return signals of a planned model as predicted and as measured, the last of each operator, by its name."""
     torch.manual_seed(0)
     graph = wp.trace(model, example)
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=draws)
     last = {node.op_name: node.name for node in graph}
     return {op: predicted[name] for op, name in last.items() if name in predicted}, {
@@ -298,7 +298,7 @@ class Pairs(nn.Module):
 def test_all_pairs_of_positions_of_one_signal_are_drawn() -> None:
     torch.manual_seed(0)
     graph = wp.trace(Pairs(), torch.randn(8, 8, 32))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     name = graph.values[graph.outputs[0]].name
     predicted, measured = wp.propagate(graph, weights=plan)[name], wp.measure(graph, plan=plan, draws=48)[name]
     assert predicted.tag == "sampled"
@@ -334,7 +334,7 @@ class DeltaRule(nn.Module):
 def test_a_scan_with_decays_is_drawn_up_to_the_next_weight() -> None:
     torch.manual_seed(0)
     graph = wp.trace(DeltaRule(), torch.zeros(16, 12, 64))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     signals = wp.propagate(graph, weights=plan)
     measured = wp.measure(graph, plan=plan, draws=32)
     assert not plan.warnings or "run on samples" in plan.warnings[0]
@@ -403,7 +403,7 @@ class Divided(nn.Module):
 
 def test_division_by_a_signal_near_zero_is_said_to_have_no_expectation() -> None:
     graph = wp.trace(Divided(), torch.randn(64, 32))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     signals = wp.propagate(graph, weights=plan)
     assert {s.name for s in signals if s.tag == "heavy"} == {"div"}
     told = [text for text in plan.warnings if "no expectation" in text]
@@ -418,7 +418,7 @@ def test_division_by_a_signal_near_zero_is_said_to_have_no_expectation() -> None
 
 def test_heavy_tails_last_until_a_norm() -> None:
     graph = wp.trace(Divided(norm=False), torch.randn(64, 32))
-    signals = wp.propagate(graph, weights=wp.plan(graph))
+    signals = wp.propagate(graph, weights=wp.plan(graph, method="autoinit"))
     assert [s.name for s in signals if s.tag == "heavy"] == ["div", "last"]
 
 
@@ -450,7 +450,7 @@ def test_exp_of_what_scales_with_a_few_inputs_has_no_expectation() -> None:
             return x[:, 1:] * torch.exp(scale) + shift
 
     graph = wp.trace(Coupling(), torch.randn(64, 2))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     assert any("first at exp" in text for text in plan.warnings)
     assert wp.check(graph, plan=plan).ok
 
@@ -467,7 +467,7 @@ def test_known_places_of_one_axis_are_written_position_by_position() -> None:
 
 def test_elements_masked_by_infinities_leave_the_moments_to_the_rest() -> None:
     graph = wp.trace(Routed(), torch.randn(256, 64))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = (
         list(found)[-1] for found in (wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan))
     )

@@ -36,7 +36,7 @@ class Gate(nn.Module):
 def predicted_and_measured(net, x, draws=DRAWS):
     torch.manual_seed(0)
     graph = wp.trace(net, *(x if isinstance(x, tuple) else (x,)))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     return wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=draws)
 
 
@@ -60,7 +60,7 @@ class TwoMaps(nn.Module):
 def products(*inputs):
     """Return the predicted second moments of both products."""
     graph = wp.trace(TwoMaps(), *inputs)
-    signals = wp.propagate(graph, weights=wp.plan(graph))
+    signals = wp.propagate(graph, weights=wp.plan(graph, method="autoinit"))
     return [signals[graph.values[value].name].second_moment for value in graph.outputs]
 
 
@@ -201,7 +201,7 @@ class Scaled(nn.Module):
 @pytest.mark.parametrize(("factor", "read"), [(0.0, "all"), (1e-6, "all"), (1e8, "one")])
 def test_attention_with_queries_of_any_size_is_finite(factor, read, tokens):
     graph = wp.trace(Scaled(factor), torch.randn(2, tokens, 32))
-    signals = wp.propagate(graph, weights=wp.plan(graph))
+    signals = wp.propagate(graph, weights=wp.plan(graph, method="autoinit"))
     for value in graph.outputs:
         signal = signals[graph.values[value].name]
         assert signal.second_moment == pytest.approx(1.0 if read == "one" else 1.0 / tokens, rel=1e-3)
@@ -367,7 +367,7 @@ def test_the_product_of_a_row_and_its_gated_copy_has_a_mean():
     """A row and its own gated copy share all: the diagonal has a mean; its variance is taken from other pairs."""
     torch.manual_seed(0)
     graph = wp.trace(Gated(), torch.randn(16, 20, WIDTH))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
     for value in graph.outputs:
         name = graph.values[value].name
@@ -471,7 +471,7 @@ class Prefixed(nn.Module):
 
 def test_a_concatenation_keeps_the_sizes_of_its_parts():
     graph = wp.trace(Prefixed(), torch.randn(64, 5, WIDTH))
-    signals = wp.propagate(graph, weights=wp.plan(graph))
+    signals = wp.propagate(graph, weights=wp.plan(graph, method="autoinit"))
     whole, part = (signals[graph.values[value].name] for value in graph.outputs)
     assert part.second_moment > 5.0 * part.mean**2  # of one size it would be 3
     assert whole.second_moment == pytest.approx(part.second_moment, rel=1e-6)

@@ -52,7 +52,7 @@ def test_a_sum_of_log_normal_variables_has_the_spread_of_samples(
 def assert_spreads(model: nn.Module, x: Tensor, names: Iterable[str]) -> None:
     """Predicted and measured spread at these nodes agree within a factor and the interval of the measurement."""
     graph = wp.trace(model, x)
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
     for name in names:
         least, most = (bound * measured[name].log2_std for bound in std_range(DRAWS - 1))
@@ -122,7 +122,7 @@ def test_no_warning_of_draws_that_a_plan_does_not_make(frozen: bool) -> None:
     torch.manual_seed(0)
     model = Frozen().requires_grad_(not frozen)
     x = torch.zeros(4, 8)
-    plan = wp.plan(model, x)
+    plan = wp.plan(model, x, method="autoinit")
     told = [text for text in plan.warnings if "between weight draws" in text]
     assert len(told) == (not frozen)
 

@@ -85,7 +85,7 @@ class Between(nn.Module):
 def compared(model, x, draws=DRAWS):
     """Return predicted and measured signals by name, the weights as planned."""
     graph = wp.trace(model, x)
-    plan = wp.plan(graph, inputs=x)
+    plan = wp.plan(graph, inputs=x, method="autoinit")
     predicted = wp.propagate(graph, inputs=x, weights=plan)
     return predicted, wp.measure(graph, plan=plan, draws=draws, inputs=x)
 
@@ -213,7 +213,9 @@ def test_the_spread_does_not_compound_through_norms():
     ratios = np.array([a / b for a, b in pairs])
     assert 0.5 < np.median(ratios) < 2.0
     assert ratios.max() < 4.0
-    assert not any("weight draws" in warning for warning in wp.plan(net, torch.randn(32, 16)).warnings)
+    assert not any(
+        "weight draws" in warning for warning in wp.plan(net, torch.randn(32, 16), method="autoinit").warnings
+    )
 
 
 def test_without_norms_the_spread_still_compounds():
@@ -304,7 +306,7 @@ class Streams(nn.Module):
 
 def test_parts_one_after_another_are_each_divided_by_their_own_statistic() -> None:
     graph = wp.trace(Streams(), torch.randn(8, 16, 64))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=8)
     for name in ("mean", "rsqrt", "mul#2", "last"):
         assert predicted[name].second_moment == pytest.approx(measured[name].second_moment, rel=0.1), name
@@ -334,7 +336,7 @@ def test_a_norm_over_a_concatenation_gives_it_unit_size(form, dependent) -> None
     }
     norm = centred.get(form) or ROOT_MEAN_SQUARE[form]
     graph = wp.trace(CompositeScales(norm, dependent), torch.randn(8, 16, 32))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted = wp.propagate(graph, weights=plan)
     (weight,) = (node for node in graph if node.name == "last")
     normed = predicted[graph.values[weight.inputs[0]].name]
@@ -357,7 +359,7 @@ class OfOneSize(nn.Module):
 
 def test_a_signal_is_given_the_size_of_another_one() -> None:
     graph = wp.trace(OfOneSize(), torch.randn(8, 16, 64))
-    plan = wp.plan(graph, inputs=wp.Input.white(0.0, 4.0))
+    plan = wp.plan(graph, inputs=wp.Input.white(0.0, 4.0), method="autoinit")
     predicted = wp.propagate(graph, inputs=wp.Input.white(0.0, 4.0), weights=plan)["div"]
     assert predicted.second_moment == pytest.approx(4.0, rel=1e-3)
     assert predicted.tag == "approximate"
@@ -380,7 +382,7 @@ class Corrected(nn.Module):
 
 def test_the_spread_of_a_small_difference_does_not_compound() -> None:
     graph = wp.trace(Corrected(16), torch.randn(8, 8, 64))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=DRAWS)
     for name in ("sub#16", "add#32", "last"):
         # the standard deviation of a standard deviation is 1 / sqrt(2 n) of it

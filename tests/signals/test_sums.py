@@ -181,7 +181,7 @@ def output_of(model):
     """Return the prediction and the measurement of a model's result."""
     torch.manual_seed(0)
     graph = wp.trace(model, torch.randn(64, 4, 32))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     name = graph.values[graph.outputs[0]].name
     return wp.propagate(graph, weights=plan)[name], wp.measure(graph, plan=plan, draws=40)[name]
 

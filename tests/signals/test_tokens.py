@@ -167,7 +167,7 @@ class Columns(nn.Module):
 def test_windows_as_columns_keep_what_neighbours_share(window):
     torch.manual_seed(0)
     graph = wp.trace(Columns(*window), torch.randn(4, 3, 16, 16))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     inputs = wp.Input.white()
     predicted = wp.propagate(graph, weights=plan, inputs=inputs)
     measured = wp.measure(graph, plan=plan, draws=200, inputs=inputs)
@@ -389,7 +389,7 @@ def test_filters_that_differ_in_size_give_channels_that_differ_in_mean(picture, 
     torch.manual_seed(0)
     graph = wp.trace(net, torch.randn(8, 3, 48, 48))
     inputs = None if picture else wp.Input.white()
-    plan = wp.plan(graph, inputs=inputs)
+    plan = wp.plan(graph, inputs=inputs, method="autoinit")
     predicted = wp.propagate(graph, inputs=inputs, weights=plan)
     measured = wp.measure(graph, inputs=inputs, plan=plan, draws=30)
     assert_alike(predicted["5"], measured["5"], tolerance)  # few are alike enough to tell in white noise
@@ -489,7 +489,7 @@ NORMS = {
 @pytest.mark.parametrize("norm", NORMS)
 def test_tokens_that_are_all_zero_stay_so_beside_others(norm):
     graph = wp.trace(BesideZeros(NORMS[norm]), torch.zeros(4, 12, 48))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=8)[-1]
     error = abs(math.log2(predicted.second_moment / measured.second_moment))
     assert error < 4 * measured.log2_error + 2e-5  # 12 of 17; epsilon weighs more in one draw than in the mean

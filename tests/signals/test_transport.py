@@ -129,7 +129,7 @@ def test_a_function_of_a_product_predicts_its_samples(case):
 def test_tables_are_drawn_from_what_the_plan_says(distribution, law):
     """E x⁴ = std⁴ times the distribution's kurtosis, of the table's rows as of the table."""
     graph = wp.trace(nn.Sequential(nn.Embedding(32, 16), Fourth()), torch.zeros(2, 5, dtype=torch.long))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     (table,) = plan.prescriptions.values()
     table = table.model_copy(update={"distribution": distribution, "std": 0.5})
     plan = plan.model_copy(update={"prescriptions": {table.name: table}})
@@ -241,7 +241,7 @@ def test_what_gated_units_make_is_uneven(root):
     """E h⁴ / (E h²)² = 21.8 for h = silu(g) u: the energy of 32 of them varies by 0.65 of its square."""
     torch.manual_seed(0)
     graph = wp.trace(Gated(root), torch.randn(512, 64))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=24)[-1]
     relative = [signal.var / signal.mean**2 for signal in (predicted, measured)]
     assert relative[0] == pytest.approx(relative[1], rel=0.25)

@@ -75,7 +75,7 @@ def test_plans_name_what_they_assume(use, said):
         model[0].unkept = model[0].__dict__.pop("run")  # so that no constructor can be run again
         model[0].run = model[0].unkept
         model[0].forward = lambda x: use(x, model[0].p)
-    made = wp.plan(model, torch.zeros(2, 3))
+    made = wp.plan(model, torch.zeros(2, 3), method="autoinit")
     (warning,) = made.warnings
     assert warning.endswith(f"so that values are assumed: {said.replace('p', '0.p', 1)}")
     assert made.coverage == {"assumed": made.coverage["assumed"]}
@@ -95,7 +95,7 @@ def test_tables_and_buffers_without_values_are_assumed_and_named():
 
     with torch.device("meta"):
         model = Tables(1)
-    made = wp.plan(model, torch.zeros(2, 4, 3))
+    made = wp.plan(model, torch.zeros(2, 4, 3), method="autoinit")
     assert "'table' (N(0, 0.02²)), 'fixed' (N(0, 1))" in made.warnings[0]
     assert made.prescriptions["linear.weight"].std == pytest.approx((3 * (2 + 4e-4)) ** -0.5)
 
@@ -120,11 +120,11 @@ def test_masks_and_indices_without_values_are_named(buffer, use):
 
     with torch.device("meta"):
         model = Chosen(1)
-    made = wp.plan(model, torch.zeros(2, 4, 3))
+    made = wp.plan(model, torch.zeros(2, 4, 3), method="autoinit")
     assert "'chosen' (any mask or index)" in made.warnings[-1]
     assert made.coverage == {"assumed": made.coverage["assumed"]}
     model = model.to_empty(device="cpu")
     model.chosen.copy_(buffer)
-    made = wp.plan(model, torch.zeros(2, 4, 3))
+    made = wp.plan(model, torch.zeros(2, 4, 3), method="autoinit")
     assert not made.warnings
     assert "assumed" not in made.coverage
