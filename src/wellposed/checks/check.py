@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from wellposed.checks.batches import Batches, Inputs
 from wellposed.checks.matching import compare
 from wellposed.checks.measure import drawing, one_set_of, passes, shuffling
+from wellposed.checks.own import own_parameters
 from wellposed.checks.verdict import Verdict
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
@@ -70,7 +71,9 @@ def check(
     if draws < 2:
         raise OptionError(f"a check needs at least 2 draws to know its own error, got {draws}")
     graph = graph_of(model, args, kwargs, training)
-    return trial(graph, Batches(graph, inputs, seed), plan, seed, tolerance, backward, cotangents).verdict(draws)
+    own = own_parameters(graph, plan)
+    verdict = trial(graph, Batches(graph, inputs, seed), plan, seed, tolerance, backward, cotangents).verdict(draws)
+    return replace(verdict, own=own)
 
 
 def trial(

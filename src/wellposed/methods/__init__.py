@@ -24,6 +24,8 @@ from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled
 from wellposed.operators.contraction import contractions
 from wellposed.options import check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied, unselected
+from wellposed.plans.held import KEPT, figures_of
+from wellposed.ranks import is_held
 from wellposed.structure.tables import rows_drawn
 from wellposed.structure.widths import Widths, widths
 
@@ -131,6 +133,7 @@ def plan(
             *warning_of(without),
             *warnings_of(found, choices, deliberate, prescriptions),
         ),
+        figures=_figures(graph, prescriptions),
         prescriptions=prescriptions,
     )
 
@@ -176,6 +179,17 @@ def initialize_(
     )
     made.apply_(model, frozen=frozen, materialize=materialize)
     return made
+
+
+def _figures(graph: Graph, prescriptions: Mapping[str, Prescription]) -> dict[str, JsonValue]:
+    """Return by which figures the parameters that a plan leaves alone are known again, where this process has them."""
+    held: dict[str, JsonValue] = {}
+    for name, parameter in graph.parameters.items():
+        if prescriptions[name].action == "keep" and is_held(parameter.tensor):
+            figures = figures_of(parameter.tensor)
+            if figures is not None:
+                held[name] = list(figures)
+    return {KEPT: held} if held else {}
 
 
 def _left_alone(graph: Graph, only: Patterns, skip: Patterns, frozen: bool) -> dict[str, str]:

@@ -63,7 +63,7 @@ def pattern_of(values: Tensor, head: Floats, groups: int = 1) -> Found | None:
         head: its first elements (`sample_of`).
         groups: independent blocks along its first axis.
     """
-    if len(head) < 2:
+    if len(head) < 2 or not np.isfinite(head).all():
         return None
     if head[0] == head[-1] and bool((head == head[0]).all()):
         return _of_equal(values, float(head[0]), groups)
@@ -98,8 +98,10 @@ def _is_half(values: Tensor) -> bool:
 
 def _is_coarse(values: Floats) -> bool:
     """Whether numbers have no more digits than those of bfloat16 or float16, so that draws may be equal."""
-    narrow = values.astype(np.float32)
-    return bool((narrow.astype(np.float16) == narrow).all() or not (narrow.view(np.uint32) & 0xFFFF).any())
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = values.astype(np.float32)
+        halves = narrow.astype(np.float16)
+    return bool((halves == narrow).all() or not (narrow.view(np.uint32) & 0xFFFF).any())
 
 
 def _of_equal(values: Tensor, number: float, groups: int) -> Found | None:
