@@ -176,9 +176,14 @@ def _deviation(graph: Graph, plan: Plan, said: Prescription, crew: Crew) -> Devi
 def _pairs(graph: Graph, plan: Plan, said: Prescription, tensor: Tensor, crew: Crew) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield what is held of a parameter and what is drawn for it, for each part."""
     if isinstance(said, Centering):
-        weight = graph.parameters[graph.aliases.get(said.weight, said.weight)].tensor.detach()
-        if not is_distributed(tensor) and not is_distributed(weight):
-            sums = sums_of(weight, plan.prescriptions[said.weight])
+        weight, drawn = graph.parameters[said.weight].tensor.detach(), plan.prescriptions[said.weight]
+        if is_distributed(tensor) or is_distributed(weight):
+            return
+        if isinstance(drawn, Drawn | Constant) and drawn.rows is None:  # whatever the model holds of it
+            weight = torch.empty_like(weight)
+            finish(start_(weight, drawn, plan.seed, crew))
+        if bool(weight.isfinite().all()):
+            sums = sums_of(weight, drawn)
             planned = centred(said, sums, 0, tensor.numel()).reshape(tensor.shape)
             yield tensor, planned.to(tensor.device, tensor.dtype)
         return

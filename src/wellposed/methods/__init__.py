@@ -25,7 +25,6 @@ from wellposed.operators.contraction import contractions
 from wellposed.options import check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied, unselected
 from wellposed.plans.held import KEPT, figures_of
-from wellposed.ranks import is_held
 from wellposed.structure.tables import rows_drawn
 from wellposed.structure.widths import Widths, widths
 
@@ -75,7 +74,8 @@ def plan(
         skip: glob patterns of parameters to keep.
         frozen: also plan parameters that do not require gradients, which are kept otherwise.
         deliberate: what becomes of parameters that the model sets on purpose: ``"keep"``, ``"write"``, or a mapping
-            from kinds of them to either (`wellposed.methods.deliberate.Kind`). None keeps all but constant weights.
+            from kinds of them to either (`wellposed.methods.deliberate.Kind`). None keeps all but constant weights, and
+            those that are small or look trained.
             Weights that are kept or written over so are named in the plan's warnings.
         training: the mode to trace in; a model in eval mode is planned for training all the same.
         kwargs: options of the method (`wellposed.methods.options_of`); what the method does not know goes to
@@ -185,10 +185,11 @@ def _figures(graph: Graph, prescriptions: Mapping[str, Prescription]) -> dict[st
     """Return by which figures the parameters that a plan leaves alone are known again, where this process has them."""
     held: dict[str, JsonValue] = {}
     for name, parameter in graph.parameters.items():
-        if prescriptions[name].action == "keep" and is_held(parameter.tensor):
-            figures = figures_of(parameter.tensor)
-            if figures is not None:
-                held[name] = list(figures)
+        values = parameter.values  # of a sharded parameter the whole, if that is small; on meta what is made again
+        if prescriptions[name].action != "keep" or values is None or parameter.tensor.is_meta:
+            continue
+        if values.shape == parameter.shape and (figures := figures_of(values)) is not None:
+            held[name] = list(figures)
     return {KEPT: held} if held else {}
 
 

@@ -29,10 +29,10 @@ Kind = Literal[
 Choice = Literal["keep", "write"]
 
 DEFAULT: Mapping[str, Choice] = MappingProxyType(
-    dict.fromkeys(get_args(Kind), "keep") | {"constant": "write", "trained": "write"}
+    dict.fromkeys(get_args(Kind), "keep") | dict.fromkeys(("constant", "small", "trained"), "write")
 )
-"""What becomes of each kind by default. All units behind a constant weight are one unit, so that it is no start; and
-gains alone are no training that could go on."""
+"""What becomes of each kind by default. All units behind a constant weight are one unit, so that it is no start; a
+weight that is too small may be what a plan is asked to mend; and gains alone are no training that could go on."""
 
 SMALL = 2.0**-5
 """Size of a weight over the median of the others from which on it counts as small on purpose. Chosen: depth scales
@@ -248,7 +248,7 @@ def warnings_of(
     }
     if over:
         yield (
-            f"weights that are no independent draws are written over: {_named(over)}; deliberate='keep' keeps them, "
+            f"weights that may be set on purpose are written over: {_named(over)}; deliberate='keep' keeps them, "
             f"deliberate={{{next(iter(over.values())).kind!r}: 'keep'}} those of one kind"
         )
 
