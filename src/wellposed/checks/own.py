@@ -28,6 +28,8 @@ ALIKE = 0.1
 """How far the logarithms of the sizes of two draws may differ beside chance. Chosen."""
 SHRUNK = 0.5
 """Share of its size that weight decay leaves of a parameter without gradients in a short training. Chosen."""
+SHOWN = 3
+"""Parameters that a summary names."""
 _EXACT = 1e-9
 """Relative difference of figures that rounding makes of the same numbers."""
 
@@ -91,16 +93,17 @@ class Own:
                 f"same size: {_named(others)}"
             )
         elif others:
+            which = f", {_named(others)}" if len(others) <= SHOWN else ""
             yield (
-                f"the model's own parameters are not the plan's: {len(others)} of {self.planned} differ, "
-                f"{_named(others)}; not applied yet (plan.apply_), or trained since?"
+                f"the model's own parameters are not the plan's ({len(others)} of {self.planned} differ{which}): not "
+                "applied yet, or trained since?"
             )
         if self.planned and not self.deviations:
             yield f"the model's own parameters: all {self.planned} as planned"
 
 
 def _named(deviations: Iterable[Deviation]) -> str:
-    return joined((f"{one.name!r} ({one.words})" for one in deviations), 3, "; ")
+    return joined((f"{one.name!r} ({one.words})" for one in deviations), SHOWN, "; ")
 
 
 def not_finite(graph: Graph) -> Own:
