@@ -207,7 +207,7 @@ def test_kernels_that_are_no_draws_are_found(
     assert kinds_of(model, torch.zeros(2, 3, 16, 16)) == {"2.weight": kind}
 
 
-def test_an_adapter_that_starts_small_stays_small() -> None:
+def test_an_adapter_that_starts_small_is_named_and_stays_if_asked() -> None:
     class Adapted(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -222,8 +222,10 @@ def test_an_adapter_that_starts_small_stays_small() -> None:
 
     model = Adapted()
     before = model.up.weight.detach().clone()
-    plan = wp.initialize_(model, torch.zeros(4, 32))
+    wp.initialize_(model, torch.zeros(4, 32), deliberate={"small": "keep"})
     assert torch.equal(model.up.weight, before)
+    plan = wp.initialize_(model, torch.zeros(4, 32))
+    assert not torch.equal(model.up.weight, before)
     assert any("'up.weight'" in text for text in plan.warnings)
 
 

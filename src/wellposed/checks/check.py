@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from wellposed.checks.batches import Batches, Inputs
 from wellposed.checks.matching import compare
 from wellposed.checks.measure import drawing, one_set_of, passes, shuffling
+from wellposed.checks.own import own_parameters
 from wellposed.checks.verdict import Verdict
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
@@ -37,7 +38,12 @@ def check(
     cotangents: Cotangents = 1.0,
     **kwargs: Any,
 ) -> Verdict:
-    """Hold the predicted second moment of every signal against the measured one, and return the verdict.
+    """Hold a model's parameters against a plan, and the predicted second moments of its signals against measured ones.
+
+    With a plan, the model's own parameters are looked at first: number by number where the plan draws them, by size
+    where it rescales them or leaves them alone. What no training and no other seed explains fails the check. A model
+    that does not hold the plan yet, or was trained since, is said to be so. NaN and infinities in parameters fail it
+    with and without a plan.
 
     A node is off where the prediction lies further than the tolerance outside the 99 % confidence interval of the
     measured mean: one of a log-normal variable, whose scatter is the one that the passes show
@@ -48,8 +54,8 @@ def check(
     Args:
         model: the model, or its graph (which was made with ``args``, ``kwargs`` and ``training`` of its own).
         *args: example inputs.
-        plan: how the weights are drawn, anew for every pass; None checks the model's current weights, as ``wellposed
-            check MODEL`` does.
+        plan: how the weights are drawn, anew for every pass; None checks the signals of the model's current weights, as
+            ``wellposed check MODEL`` does.
         draws: number of real passes, >= 2; where something is in doubt after them, twice as many follow.
         tolerance: octaves; by default that of the prediction's tag (`wellposed.checks.TOLERANCE`).
         inputs: as for `wellposed.measure`; the prediction takes the same, or what is measured on the batches.
@@ -127,15 +133,15 @@ class Trial:
             predicted: the prediction for them, where it was made.
             measured: what they showed, where they were.
         """
-        given = list(self.source.take(range(draws)))
+        own, given = own_parameters(self.graph, self.plan), list(self.source.take(range(draws)))
         predicted = predicted or self.predict(self.source.description(given))
         first = self._look(predicted, measured or self._passes(given), given)
         if not first.doubted:
-            return first
+            return replace(first, own=own)
         fresh = list(self.source.take(range(draws, (1 + AGAIN) * draws)))
         if not self.source.drawn:
             predicted = self.predict(self.source.description(fresh))
-        return self._look(predicted, self._passes(fresh, draws), fresh, first)
+        return replace(self._look(predicted, self._passes(fresh, draws), fresh, first), own=own)
 
     def _passes(self, given: Sequence[Mapping[int, Tensor]], first: int = 0) -> Signals:
         weights = drawing(self.graph, self.plan, self.seed)

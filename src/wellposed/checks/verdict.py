@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from wellposed.checks.causes import Cause
 from wellposed.checks.comparison import DOUBT, ILL_CONDITIONED, Comparison
+from wellposed.checks.own import Own
 from wellposed.checks.strict_json import to_json
 from wellposed.showing import ROWS, Shown, Summary, cell, visible
 from wellposed.tables import Group, Table
@@ -37,6 +38,7 @@ class Verdict(Shown):
         again: fresh passes, which decided on what a first look left in doubt; 0 where it left nothing.
         confirmed, dismissed: names of what they found off, and of what they did not.
         remarks: what keeps the passes from showing the whole model, as the graph says it.
+        own: what was found in the model's own parameters: NaN and infinities, and what is not as the plan says.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -51,11 +53,14 @@ class Verdict(Shown):
     confirmed: tuple[str, ...] = ()
     dismissed: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    own: Own = field(default_factory=Own)
 
     @property
     def ok(self) -> bool:
-        """Whether something was compared, and neither a second moment nor a predicted spread is off."""
-        return bool(self.comparisons) and self.first is None and not self.spread_off
+        """Whether something was compared, neither a second moment nor a predicted spread is off, and nothing is wrong
+        with the model's own parameters.
+        """
+        return bool(self.comparisons) and self.first is None and not self.spread_off and not self.own.wrong
 
     @property
     def first(self) -> Comparison | None:
@@ -128,7 +133,7 @@ class Verdict(Shown):
 
     def summary(self) -> str:
         """Return the outcome in words: what was compared, percentiles, what is off and from where, the conditioning."""
-        lines = (*self._compared(), *self._wrong(), *self._scattered(), *self._left_out())
+        lines = (*self._compared(), *self.own.lines(), *self._wrong(), *self._scattered(), *self._left_out())
         return visible("\n".join(lines))
 
     def _compared(self) -> Iterator[str]:
@@ -200,6 +205,8 @@ class Verdict(Shown):
         parts = [f"{off} off" + (f", of {_causes(len(self.causes))}" if off > 1 else "")] if off else []
         if self.spread_off:
             parts.append(f"{len(self.spread_off)} with another spread than predicted")
+        if wrong := self.own.wrong:
+            parts.append(f"{len(wrong)} of the model's own parameters wrong")
         return "; ".join(parts) or "all as predicted"
 
     def table(self, limit: int = 10) -> Group:
@@ -242,6 +249,13 @@ class Verdict(Shown):
             "heavy": self.heavy,
             "ended": self.ended,
             "remarks": self.remarks,
+            "own": {
+                "planned": self.own.planned,
+                "applied": self.own.applied,
+                "trained": self.own.trained,
+                "wrong": {one.name: one.words for one in self.own.wrong},
+                "deviations": {one.name: one.words for one in self.own.deviations},
+            },
             "nodes": nodes,
         }
         return to_json(document)

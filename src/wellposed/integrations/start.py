@@ -12,6 +12,7 @@ from torch import nn
 from wellposed import methods, ranks
 from wellposed.graphs import Graph, trace
 from wellposed.graphs.unwrap import flat_parameters
+from wellposed.methods.deliberate import is_loaded, left_to_checkpoint
 from wellposed.methods.trained import in_words, signs_of_training
 from wellposed.plans import Plan
 from wellposed.plans.names import parameters_by_name
@@ -40,10 +41,15 @@ def planned(
     return graph, ranks.shared(plan)
 
 
-def warn_of_training(graph: Graph, plan: Plan) -> None:
-    """Warn of what a plan says of the model's own weights, and where it writes over weights that look trained."""
-    for text in plan.warnings:
-        warnings.warn(text, stacklevel=4)
+def warn_of_training(graph: Graph, plan: Plan, options: Mapping[str, Any]) -> None:
+    """Warn of what a plan leaves to a checkpoint, unless ``options`` name what to plan, and of what it writes over that
+    looks trained.
+    """
+    kept = [
+        n for n, p in graph.parameters.items() if is_loaded(p) and p.tensor.requires_grad and not _is_written(plan, n)
+    ]
+    if kept and "only" not in options:
+        warnings.warn(left_to_checkpoint(kept), stacklevel=4)
     found = {n: words for n, words in signs_of_training(graph).items() if _is_written(plan, n)}
     if found:
         warnings.warn(

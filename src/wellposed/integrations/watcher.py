@@ -239,7 +239,7 @@ class Watcher:
         if self._method is not None:
             graph, self.plan = planned(root, args, kwargs, self._method, self._options)
             if ranks.index() == 0:
-                warn_of_training(graph, self.plan)
+                warn_of_training(graph, self.plan, self._options)
             write_(self.plan, root)
             for steps in self._steps:  # a step that runs the model itself is under way
                 if steps.due:

@@ -25,6 +25,7 @@ from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled
 from wellposed.operators.contraction import contractions
 from wellposed.options import DEFAULT_METHOD, check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied, unselected
+from wellposed.plans.held import KEPT, figures_of
 from wellposed.structure.tables import rows_drawn
 from wellposed.structure.widths import Widths, widths
 
@@ -75,7 +76,8 @@ def plan(
         skip: glob patterns of parameters to keep.
         frozen: also plan parameters that do not require gradients, which are kept otherwise.
         deliberate: what becomes of parameters that the model sets on purpose: ``"keep"``, ``"write"``, or a mapping
-            from kinds of them to either (`wellposed.methods.deliberate.Kind`). None keeps all but constant weights.
+            from kinds of them to either (`wellposed.methods.deliberate.Kind`). None keeps all but constant weights, and
+            those that are small or look trained.
             Weights that are kept or written over so are named in the plan's warnings.
         training: the mode to trace in; a model in eval mode is planned for training all the same.
         kwargs: options of the method (`wellposed.methods.options_of`); what the method does not know goes to
@@ -136,6 +138,7 @@ def plan(
             *words_on_unmet(graph, prescriptions, kept),
             *warnings_of(found, choices, deliberate, prescriptions),
         ),
+        figures=_figures(graph, prescriptions),
         prescriptions=prescriptions,
     )
 
@@ -181,6 +184,18 @@ def initialize_(
     )
     made.apply_(model, frozen=frozen, materialize=materialize)
     return made
+
+
+def _figures(graph: Graph, prescriptions: Mapping[str, Prescription]) -> dict[str, JsonValue]:
+    """Return by which figures the parameters that a plan leaves alone are known again, where this process has them."""
+    held: dict[str, JsonValue] = {}
+    for name, parameter in graph.parameters.items():
+        values = parameter.values  # of a sharded parameter the whole, if that is small; on meta what is made again
+        if prescriptions[name].action != "keep" or values is None or parameter.tensor.is_meta:
+            continue
+        if values.shape == parameter.shape and (figures := figures_of(values)) is not None:
+            held[name] = list(figures)
+    return {KEPT: held} if held else {}
 
 
 def _left_alone(graph: Graph, only: Patterns, skip: Patterns, frozen: bool) -> dict[str, str]:

@@ -29,10 +29,10 @@ Kind = Literal[
 Choice = Literal["keep", "write"]
 
 DEFAULT: Mapping[str, Choice] = MappingProxyType(
-    dict.fromkeys(get_args(Kind), "keep") | {"constant": "write", "trained": "write"}
+    dict.fromkeys(get_args(Kind), "keep") | dict.fromkeys(("constant", "small", "trained"), "write")
 )
-"""What becomes of each kind by default. All units behind a constant weight are one unit, so that it is no start; and
-gains alone are no training that could go on."""
+"""What becomes of each kind by default. All units behind a constant weight are one unit, so that it is no start; a
+weight that is too small may be what a plan is asked to mend; and gains alone are no training that could go on."""
 
 SMALL = 2.0**-5
 """Size of a weight over the median of the others from which on it counts as small on purpose. Chosen: depth scales
@@ -208,6 +208,14 @@ def _small(sizes: Mapping[str, float], use_of: Mapping[str | None, Contraction])
             yield name, f"{size / usual:.2g} times the size that is usual here"
 
 
+def left_to_checkpoint(names: Sequence[str]) -> str:
+    """Return the warning of parameters that a checkpoint has filled, and that a plan leaves alone."""
+    return (
+        f"{len(names)} parameter(s) are filled by a checkpoint, as transformers marks them, and keep their values: "
+        f"{listed(names, 3)}; only= with their names, or deliberate={{'loaded': 'write'}}, draws them anew"
+    )
+
+
 def warnings_of(
     found: Mapping[str, Deliberate],
     choices: Mapping[str, Choice],
@@ -224,10 +232,7 @@ def warnings_of(
     """
     loaded = [name for name, one in found.items() if one.kind == "loaded"]
     if loaded and choices["loaded"] == "keep":
-        yield (
-            f"{len(loaded)} parameter(s) are filled by a checkpoint, as transformers marks them, and keep their "
-            f"values: {listed(loaded, 3)}; only= with their names, or deliberate={{'loaded': 'write'}}, draws them anew"
-        )
+        yield left_to_checkpoint(loaded)
     trained = [n for n, one in found.items() if one.kind == "trained" and prescriptions[n].action == "write"]
     if trained and not _asks(asked, "trained"):
         yield (
@@ -248,7 +253,7 @@ def warnings_of(
     }
     if over:
         yield (
-            f"weights that are no independent draws are written over: {_named(over)}; deliberate='keep' keeps them, "
+            f"weights that may be set on purpose are written over: {_named(over)}; deliberate='keep' keeps them, "
             f"deliberate={{{next(iter(over.values())).kind!r}: 'keep'}} those of one kind"
         )
 

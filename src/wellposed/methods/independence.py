@@ -37,6 +37,7 @@ BEYOND = 4.0
 """Size over fan-in^-1/2, PyTorch's bound on biases, from which on the few numbers of a bias are no draws. Chosen."""
 _ROWS = 64
 """Rows whose scalar products show whether a large matrix is orthogonal."""
+_LEAST, _LARGEST = 1e-20, 1e10
 _ONE_SIGN = "numbers of one sign"
 _ROUNDING = 2.0**-6
 _PIECE = 1 << 16
@@ -63,7 +64,7 @@ def pattern_of(values: Tensor, head: Floats, groups: int = 1) -> Found | None:
         head: its first elements (`sample_of`).
         groups: independent blocks along its first axis.
     """
-    if len(head) < 2:
+    if len(head) < 2 or not _is_filled(head):
         return None
     if head[0] == head[-1] and bool((head == head[0]).all()):
         return _of_equal(values, float(head[0]), groups)
@@ -92,14 +93,24 @@ def _first_rows(values: Tensor) -> Tensor:
     return values[: max(1, _PIECE // max(1, values[0].numel()))].flatten()
 
 
+def _is_filled(values: Floats) -> bool:
+    """Whether values are finite, and of sizes that somebody has given them: memory that nothing has filled yet, as
+    ``to_empty`` leaves it, holds addresses and the like.
+    """
+    sizes = np.abs(values[values != 0])
+    return not len(sizes) or bool(sizes.min() > _LEAST and sizes.max() < _LARGEST)
+
+
 def _is_half(values: Tensor) -> bool:
     return values.dtype in (torch.float16, torch.bfloat16)
 
 
 def _is_coarse(values: Floats) -> bool:
     """Whether numbers have no more digits than those of bfloat16 or float16, so that draws may be equal."""
-    narrow = values.astype(np.float32)
-    return bool((narrow.astype(np.float16) == narrow).all() or not (narrow.view(np.uint32) & 0xFFFF).any())
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = values.astype(np.float32)
+        halves = narrow.astype(np.float16)
+    return bool((halves == narrow).all() or not (narrow.view(np.uint32) & 0xFFFF).any())
 
 
 def _of_equal(values: Tensor, number: float, groups: int) -> Found | None:
@@ -193,7 +204,7 @@ def levels_of(values: Tensor, fan_in: int | None = None) -> str | None:
         fan_in: terms of the sum that it is added to, where that is known.
     """
     array = array_of(values).reshape(-1)
-    if not array.any() or not np.isfinite(array).all():
+    if not array.any() or not _is_filled(array):
         return None
     half, count = _is_half(values), len(array)
     starts = np.flatnonzero(np.diff(array, prepend=np.nan))

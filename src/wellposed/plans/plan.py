@@ -56,7 +56,8 @@ class Plan(Shown, BaseModel):
         inputs: the input descriptor in words.
         coverage: how many nodes were exact, approximate, sampled, assumed or heavy (`Signal.tag`).
         warnings: what the user should know before training.
-        figures: what was measured while the plan was made, by name; empty for a plan that needed no data.
+        figures: what was measured while the plan was made, by name. ``kept`` holds three figures of each parameter that
+            is left alone, by which `wellposed.check` knows it again (`wellposed.plans.held`).
         prescriptions: every parameter of the model exactly once, tied names included.
     """
 
