@@ -123,6 +123,38 @@ def test_a_state_that_starts_at_zero_is_scaled_by_where_it_settles():
         wp.plan(graph, zero_signal="error")
 
 
+class Read(nn.Module):
+    """One readout of a state that grows with the steps, or that a norm keeps at one size."""
+
+    def __init__(self, steps, normed=False):
+        super().__init__()
+        self.inner, self.query, self.steps = nn.Linear(48, 64), nn.Linear(64, 32), steps
+        self.norm = nn.LayerNorm(64) if normed else nn.Identity()
+
+    def forward(self, x):
+        state, found = torch.zeros(len(x), 64), []
+        for _ in range(self.steps):
+            state = state + self.inner(torch.randn_like(x))
+            found.append(self.query(self.norm(state)))
+        return torch.stack(found)
+
+
+def test_all_uses_of_a_weight_count_and_a_warning_tells_that_they_differ():
+    plan = wp.plan(Read(5), X)
+    said = plan.prescriptions["query.weight"]
+    # the state's second moments are 1, 2, ..., 5: 3 in the mean
+    assert said.std == pytest.approx((3 * 64) ** -0.5, rel=1e-6)
+    assert (said.signal_before, said.signal_after) == pytest.approx((3.0, 1.0), rel=1e-6)
+    assert said.reason.endswith("mean E[x²] = 3, fan-in 64): means over its 5 uses")
+    (warning,) = plan.warnings
+    assert "'query.weight' at 5 uses, with E[x²] of its output from 0.333 at query to 1.67 at query@5" in warning
+
+
+@pytest.mark.parametrize("model", [Read(1), Read(5, normed=True)], ids=["one use", "a norm before it"])
+def test_uses_that_are_alike_are_not_warned_of(model):
+    assert not wp.plan(model, X).warnings
+
+
 class Tied(nn.Module):
     def __init__(self):
         super().__init__()

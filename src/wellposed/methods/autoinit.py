@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
@@ -32,9 +33,11 @@ if TYPE_CHECKING:
     from wellposed.methods.isometry import Visit
 
 ROUNDS = 12
-"""Most passes in which the weights of loops that start at zero settle."""
+"""Most passes in which the scales of weights that are met more than once settle."""
 STEADY = 0.005
 """Change of the logarithm of a scale from one pass to the next at which it has settled."""
+APART = 2.0
+"""Ratio of the second moments of a weight's outputs at its uses from which on a plan warns. Chosen."""
 UNSTEADY = 3.0
 """Predicted standard deviation of a second moment over weight draws, in octaves, from which a plan warns."""
 
@@ -117,14 +120,15 @@ def autoinit(
         gains = isometric(graph, lambda q: weights_of({}, q), lambda w, visit: ran(w, visit)[1], target_variance)
         chosen, level, warnings = gains.scales, gains.level, gains.warnings
     given = {name: scale.value for name, scale in chosen.items() if scale.value is not None}
-    weights, signals, run = _settled(lambda settled: weights_of({**given, **settled}, level), ran)
+    weights, signals, run = _settled(lambda settled: weights_of({**given, **settled}, level), ran, given)
     descriptors = [f"{graph.values[v].name or 'input'}: {run.inputs[v].describe()}" for v in graph.inputs]
     return Draft(
         _prescriptions(graph, weights, chosen, distribution),
         inputs="; ".join(descriptors),
         coverage=dict(Counter(signal.tag for signal in signals)),
         warnings=(
-            *warnings, *_zeros_met(graph, weights), *_assumptions(graph, run), *_uncontrolled(graph, weights, signals),
+            *warnings, *_zeros_met(graph, weights), *_uses_apart(graph, weights, given), *_assumptions(graph, run),
+            *_uncontrolled(graph, weights, signals),
         ),
     )  # fmt: skip
 
@@ -132,17 +136,27 @@ def autoinit(
 def _settled(
     weights_of: Callable[[Mapping[str, float]], PlannedWeights],
     ran: Callable[[PlannedWeights], tuple[Signals, Pass]],
+    given: Collection[str],
 ) -> tuple[PlannedWeights, Signals, Pass]:
-    """Return a pass in which weights of loops that start at zero have the scales that their last state asks for."""
+    """Return a pass in which weights that are met more than once have the scales that all their uses ask for, or of a
+    loop that starts at zero its last state; those in ``given`` keep theirs.
+    """
     found: dict[str, float] = {}
-    for _ in range(ROUNDS):
+    for round_ in range(ROUNDS):
         weights = weights_of(found)
         signals, run = ran(weights)
-        asked = {name: scale / weights.decisions[name].scale for name, scale in weights.settling().items()}
+        asked = {
+            name: scale / weights.decisions[name].scale
+            for name, scale in weights.settling().items()
+            if name in weights.unmet or name not in given
+        }
         if all(abs(math.log(ratio)) < STEADY for ratio in asked.values()):
             break
         # half of the way: a state answers its weight's scale, and whole steps would go to and fro
-        found = {name: weights.decisions[name].scale * math.sqrt(ratio) for name, ratio in asked.items()}
+        found = {
+            name: weights.decisions[name].scale * (ratio if round_ == 0 and name not in weights.unmet else ratio**0.5)
+            for name, ratio in asked.items()
+        }
     return weights, signals, run
 
 
@@ -155,6 +169,23 @@ def _zeros_met(graph: Graph, weights: PlannedWeights) -> tuple[str, ...]:
     return (
         f"weights that meet a signal of zeros, whose variance is ν / fan-in: {listed}. Zero constants or gates "
         "that start closed are before them; zero_signal='error' raises an error there",
+    )
+
+
+def _uses_apart(graph: Graph, weights: PlannedWeights, given: Collection[str]) -> tuple[str, ...]:
+    """Return a warning that names the weights whose outputs differ between their uses by more than `APART`, or none."""
+    told = []
+    for name, uses in weights.uses_met.items():
+        low, high = (end(uses.values(), key=attrgetter("after")) for end in (min, max))
+        if name not in given and high.after > APART * low.after:
+            at = (f"{use.after:.3g} at {graph.nodes[use.node].name}" for use in (low, high))
+            told.append(f"{name!r} at {len(uses)} uses, with E[x²] of its output from {' to '.join(at)}")
+    if not told:
+        return ()
+    return (
+        f"weights that meet signals of different size at their uses, and have the scale that the mean of these asks "
+        f"for: {joined(told, separator='; ')}. A weight for each use, a norm before it, or a state that starts at the "
+        "size of later ones would bring all of them to the target",
     )
 
 
@@ -183,6 +214,8 @@ def _prescriptions(
         if use.parameter in weights.decisions:
             with_bias.setdefault(use.bias, use)
     for name, decision in weights.decisions.items():
+        if name not in chosen:
+            decision = weights.over_uses(name)
         own = uses_of[name]
         at_node = [use for use in own or weights.uses if use.node == decision.node]
         decisive = next(iter(at_node or own), None)
@@ -277,6 +310,8 @@ def _weight(
             if weights.waits(name)
             else f"{reason}: what it meets last; at {first} it meets zeros"
         )
+    if name in weights.uses_met and (chosen is None or not chosen.reason):
+        reason += f": means over its {len(weights.uses_met[name])} uses"
     if name in weights.composite.words:
         reason += f": {weights.composite.words[name]}"
     if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":

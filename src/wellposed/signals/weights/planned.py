@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -52,6 +52,7 @@ class PlannedWeights(Weights):
 
     Attributes:
         decisions: what was chosen, by parameter name.
+        uses_met: by parameter name and node the uses of a weight that meet a signal, as decisions at its scale.
         centred: for each bias that cancels a mean, that mean.
         unmet: the weights that met a signal of zeros first, with the first node at which they did.
         scales: scales that are given, by parameter name; the others are chosen. A visitor may add to them on the way.
@@ -80,10 +81,17 @@ class PlannedWeights(Weights):
             name: _own_level(graph.parameters[name]) for name, role in self.roles.items() if role == "gain"
         }
         self.decisions: dict[str, Decision] = {}
+        self.uses_met: dict[str, dict[int, Decision]] = {}
         self.contractions: dict[str, list[Contraction]] = {}
         for contraction in self.uses:
             if contraction.parameter is not None:
                 self.contractions.setdefault(contraction.parameter, []).append(contraction)
+        self._used_at = {
+            use.node: name
+            for name, uses in self.contractions.items()
+            for use in uses
+            if all(other.kind != "embedding" for other in uses)
+        }
         self.composite = CompositeScales(graph, self.fixed, self.uses, self.roles, self.kept)
         self.scale_parameters |= self.composite.scale_parameters
         self.spectra: dict[int, int] = {}
@@ -227,6 +235,7 @@ class PlannedWeights(Weights):
         """
         name = weight.scale_parameter
         if name is None:
+            self._met_again(weight, node, incoming, before)
             return weight
         if node.index in self.spectra and self.known_scale(name) is None:
             self.postponed.setdefault(self.spectra[node.index], []).append(name)
@@ -247,7 +256,9 @@ class PlannedWeights(Weights):
         return result.changed(mean=result.mean * scale, var=result.var * scale**2)
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
-        """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides."""
+        """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides, in this pass
+        (`settling` tells what all uses ask for).
+        """
         total = incoming * unit
         if name in self.composite.open:
             return self._choose_composite(name, node, incoming, before, unit)
@@ -267,6 +278,23 @@ class PlannedWeights(Weights):
         scale = self.scales.get(name, math.sqrt(self.target / total))
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
         return scale
+
+    def _met_again(self, weight: State, node: Node, incoming: float, before: float) -> None:
+        """Record a use of a weight that `choose` has given a scale at an earlier one."""
+        name, after = self._used_at.get(node.index, ""), incoming * weight.second_moment
+        first = self.decisions.get(name)
+        if first is None or name in self.unmet or node.index == first.node or not 0.0 < after < math.inf:
+            return
+        met = self.uses_met.setdefault(name, {first.node: first})
+        met.setdefault(node.index, replace(first, node=node.index, incoming=incoming, before=before, after=after))
+
+    def over_uses(self, name: str) -> Decision:
+        """Return what was chosen for a weight, with the means over the uses that meet a signal."""
+        decision, met = self.decisions[name], self.uses_met.get(name, {}).values()
+        if not met:
+            return decision
+        means = (math.fsum(getattr(use, field) for use in met) / len(met) for field in ("incoming", "before", "after"))
+        return replace(decision, **dict(zip(("incoming", "before", "after"), means, strict=True)))
 
     def _meets_signal(self, node: Node, weight: str, total: float, before: float) -> bool:
         """Whether a weight meets a signal, of second moment ``before``, and no zeros: ``total`` is that of its output.
@@ -320,12 +348,13 @@ class PlannedWeights(Weights):
         return effective
 
     def settling(self) -> dict[str, float]:
-        """Return the scales with which the outputs of weights in loops, for the loop's last state, meet the target.
+        """Return the scales with which the outputs of weights that are met more than once reach the target.
 
-        They are those of the weights that met zeros first and a signal later. A state follows from its weight's scale,
-        so that a pass with these scales given may ask for others.
+        Of those that met zeros first and a signal later (the state of a loop) the last output does, of others the mean
+        over all. A state follows from its weight's scale, so that a pass with these scales given may ask for others.
         """
         met = {name: self.decisions[name] for name in self.unmet if not self.waits(name)}
+        met |= {name: self.over_uses(name) for name in self.uses_met}
         return {name: one.scale * math.sqrt(self.target / one.after) for name, one in met.items()}
 
     def waits(self, name: str) -> bool:
