@@ -256,8 +256,8 @@ class PlannedWeights(Weights):
         return result.changed(mean=result.mean * scale, var=result.var * scale**2)
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
-        """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides, in this pass
-        (`settling` tells what all uses ask for).
+        """Choose the scale that brings ``incoming * unit * scale²`` to the target: in one pass, a tensor's first use
+        decides (`settling` tells what all its uses ask for).
         """
         total = incoming * unit
         if name in self.composite.open:
