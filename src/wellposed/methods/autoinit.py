@@ -288,34 +288,9 @@ def _weight(
     if use is None:
         raise PlanError(f"{name!r} was given a scale at {graph.nodes[decision.node].name}, which does not contract it")
     shape = graph.parameters[name].shape
-    target = weights.target
-    if use.kind == "embedding":
-        # rows are used as they are: nothing sums them, so a cut would stay visible in the signal
-        kind: RandomDistribution = "uniform" if distribution == "uniform" else "normal"
-        reason = _of_table(graph, weights, name)
-    else:
-        kind = distribution
-        reason = (
-            chosen.reason
-            if chosen is not None and chosen.reason
-            else (
-                f"variance ν / Σ E[x²] = {target:.4g} / {decision.incoming:.4g} "
-                f"(AutoInit, Algorithm 1; mean E[x²] = {decision.before:.4g}, fan-in {use.fan_in})"
-            )
-        )
-    if name in weights.unmet:
-        first = op_of(graph.nodes[weights.unmet[name]])
-        reason = (
-            f"variance ν / fan-in = {target:.4g} / {use.fan_in}: the signal that meets it is 0"
-            if weights.waits(name)
-            else f"{reason}: what it meets last; at {first} it meets zeros"
-        )
-    if name in weights.uses_met and (chosen is None or not chosen.reason):
-        reason += f": means over its {len(weights.uses_met[name])} uses"
-    if name in weights.composite.words:
-        reason += f": {weights.composite.words[name]}"
-    if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
-        reason += "; also used as an embedding: its use as a weight decides its scale"
+    kind, reason = distribution, _reason(graph, weights, decision, use, chosen)
+    if use.kind == "embedding" and kind != "uniform":
+        kind = "normal"  # rows are used as they are: nothing sums them, so a cut would stay visible in the signal
     role: Role = "embedding" if use.kind == "embedding" else "weight"
     length = weight_norm_length(graph, name)
     if length is not None:
@@ -346,6 +321,31 @@ def _weight(
         signal_after=decision.after,
         reason=reason,
     )
+
+
+def _reason(graph: Graph, weights: PlannedWeights, decision: Decision, use: Contraction, chosen: Scale | None) -> str:
+    """Return what the scale of a weight rests on; ``use`` decided it, or ``chosen`` gives it."""
+    name, target = decision.parameter, weights.target
+    if use.kind == "embedding":
+        reason = _of_table(graph, weights, name)
+    elif chosen is not None and chosen.reason:
+        reason = chosen.reason
+    else:
+        reason = (
+            f"variance ν / Σ E[x²] = {target:.4g} / {decision.incoming:.4g} "
+            f"(AutoInit, Algorithm 1; mean E[x²] = {decision.before:.4g}, fan-in {use.fan_in})"
+        )
+        if name in weights.uses_met:
+            reason += f": means over its {len(weights.uses_met[name])} uses"
+    if weights.waits(name):
+        reason = f"variance ν / fan-in = {target:.4g} / {use.fan_in}: the signal that meets it is 0"
+    elif name in weights.unmet:
+        reason += f": what it meets last; at {op_of(graph.nodes[weights.unmet[name]])} it meets zeros"
+    if name in weights.composite.words:
+        reason += f": {weights.composite.words[name]}"
+    if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
+        reason += "; also used as an embedding: its use as a weight decides its scale"
+    return reason
 
 
 def _of_table(graph: Graph, weights: PlannedWeights, name: str) -> str:

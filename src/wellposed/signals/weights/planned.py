@@ -86,12 +86,7 @@ class PlannedWeights(Weights):
         for contraction in self.uses:
             if contraction.parameter is not None:
                 self.contractions.setdefault(contraction.parameter, []).append(contraction)
-        self._used_at = {
-            use.node: name
-            for name, uses in self.contractions.items()
-            for use in uses
-            if all(other.kind != "embedding" for other in uses)
-        }
+        self._used_at = self._nodes_of_weights()
         self.composite = CompositeScales(graph, self.fixed, self.uses, self.roles, self.kept)
         self.scale_parameters |= self.composite.scale_parameters
         self.spectra: dict[int, int] = {}
@@ -106,6 +101,15 @@ class PlannedWeights(Weights):
         self.zero_kept: set[str] = (
             set() if write_zeros else {n for n, p in graph.parameters.items() if self._is_zero(p)}
         )
+
+    def _nodes_of_weights(self) -> dict[int, str]:
+        """Return by node the weight that is contracted there, but for tables, whose scale `state` decides."""
+        return {
+            use.node: name
+            for name, uses in self.contractions.items()
+            if all(use.kind != "embedding" for use in uses)
+            for use in uses
+        }
 
     def _is_zero(self, parameter: Parameter) -> bool:
         """Whether a parameter that would be drawn holds zeros alone."""
@@ -293,8 +297,13 @@ class PlannedWeights(Weights):
         decision, met = self.decisions[name], self.uses_met.get(name, {}).values()
         if not met:
             return decision
-        means = (math.fsum(getattr(use, field) for use in met) / len(met) for field in ("incoming", "before", "after"))
-        return replace(decision, **dict(zip(("incoming", "before", "after"), means, strict=True)))
+        count = len(met)
+        return replace(
+            decision,
+            incoming=math.fsum(use.incoming for use in met) / count,
+            before=math.fsum(use.before for use in met) / count,
+            after=math.fsum(use.after for use in met) / count,
+        )
 
     def _meets_signal(self, node: Node, weight: str, total: float, before: float) -> bool:
         """Whether a weight meets a signal, of second moment ``before``, and no zeros: ``total`` is that of its output.
