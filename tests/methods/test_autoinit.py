@@ -9,6 +9,7 @@ from torch import nn
 import wellposed as wp
 from wellposed.checks import measure
 from wellposed.errors import OptionError, PlanError
+from wellposed.methods import autoinit
 
 X = torch.zeros(32, 48)
 WHITE = wp.Input.white()
@@ -140,17 +141,35 @@ class Read(nn.Module):
 
 
 def test_all_uses_of_a_weight_count_and_a_warning_tells_that_they_differ():
-    plan = wp.plan(Read(5), X)
+    plan = wp.plan(Read(3), X)
     said = plan.prescriptions["query.weight"]
-    # the state's second moments are 1, 2, ..., 5: 3 in the mean
-    assert said.std == pytest.approx((3 * 64) ** -0.5, rel=1e-6)
-    assert (said.signal_before, said.signal_after) == pytest.approx((3.0, 1.0), rel=1e-6)
-    assert said.reason.endswith("mean E[x²] = 3, fan-in 64): means over its 5 uses")
+    # the state's second moments are 1, 2 and 3
+    assert said.std == pytest.approx((2 * 64) ** -0.5, rel=1e-6)
+    assert (said.signal_before, said.signal_after) == pytest.approx((2.0, 1.0), rel=1e-6)
+    assert said.reason.endswith("mean E[x²] = 2, fan-in 64): means over its 3 uses")
     (warning,) = plan.warnings
-    assert "'query.weight' at 5 uses, with E[x²] of its output from 0.333 at query to 1.67 at query@5" in warning
+    assert "'query.weight' at 3 uses, with E[x²] of its output from 0.5 at query to 1.5 at query@3" in warning
 
 
-@pytest.mark.parametrize("model", [Read(1), Read(5, normed=True)], ids=["one use", "a norm before it"])
+def test_a_tower_that_several_signals_pass_settles_in_two_passes(monkeypatch):
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tower = nn.Sequential(*(nn.Sequential(nn.Linear(48, 48), nn.ReLU()) for _ in range(4)))
+
+        def forward(self, x):
+            return self.tower(x) + self.tower(3 * x)
+
+    passes = []
+    counted = autoinit.run_pass
+    monkeypatch.setattr(autoinit, "run_pass", lambda *args, **kwargs: passes.append(1) or counted(*args, **kwargs))
+    plan = wp.plan(Shared(), X).prescriptions
+    assert len(passes) == 2
+    # outputs have 1/5 and 9/5, of which a rectifier leaves half
+    assert [plan[f"tower.{i}.0.weight"].std ** 2 * 48 for i in range(4)] == pytest.approx([0.2, 2, 2, 2], rel=1e-6)
+
+
+@pytest.mark.parametrize("model", [Read(1), Read(3, normed=True)], ids=["one use", "a norm before it"])
 def test_uses_that_are_alike_are_not_warned_of(model):
     assert not wp.plan(model, X).warnings
 

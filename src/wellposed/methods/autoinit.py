@@ -138,25 +138,22 @@ def _settled(
     ran: Callable[[PlannedWeights], tuple[Signals, Pass]],
     given: Collection[str],
 ) -> tuple[PlannedWeights, Signals, Pass]:
-    """Return a pass in which weights that are met more than once have the scales that all their uses ask for, or of a
-    loop that starts at zero its last state; those in ``given`` keep theirs.
+    """Return a pass in which weights that are met more than once have the scales that the mean of their uses asks for,
+    or in loops that start at zero the last state; those in ``given`` keep theirs.
     """
-    found: dict[str, float] = {}
-    for round_ in range(ROUNDS):
+    found, shares = dict[str, float](), dict[str, float]()
+    for _ in range(ROUNDS):
         weights = weights_of(found)
+        weights.shares = shares
         signals, run = ran(weights)
-        asked = {
-            name: scale / weights.decisions[name].scale
-            for name, scale in weights.settling().items()
-            if name in weights.unmet or name not in given
-        }
-        if all(abs(math.log(ratio)) < STEADY for ratio in asked.values()):
+        asked = {name: scale / weights.decisions[name].scale for name, scale in weights.settling().items()}
+        seen = {name: share for name, share in weights.shares_of_uses().items() if name not in given}
+        moved = [share / shares.get(name, 1.0) for name, share in seen.items()]
+        if all(abs(math.log(ratio)) < STEADY for ratio in (*asked.values(), *moved)):
             break
         # half of the way: a state answers its weight's scale, and whole steps would go to and fro
-        found = {
-            name: weights.decisions[name].scale * (ratio if round_ == 0 and name not in weights.unmet else ratio**0.5)
-            for name, ratio in asked.items()
-        }
+        found = {name: weights.decisions[name].scale * math.sqrt(ratio) for name, ratio in asked.items()}
+        shares = {name: math.sqrt(share * shares.get(name, share)) for name, share in seen.items()}
     return weights, signals, run
 
 

@@ -53,6 +53,7 @@ class PlannedWeights(Weights):
     Attributes:
         decisions: what was chosen, by parameter name.
         uses_met: by parameter name and node the uses of a weight that meet a signal, as decisions at its scale.
+        shares: what the outputs of a weight have in the mean over its uses, relative to the first; 1 unless given.
         centred: for each bias that cancels a mean, that mean.
         unmet: the weights that met a signal of zeros first, with the first node at which they did.
         scales: scales that are given, by parameter name; the others are chosen. A visitor may add to them on the way.
@@ -82,6 +83,7 @@ class PlannedWeights(Weights):
         }
         self.decisions: dict[str, Decision] = {}
         self.uses_met: dict[str, dict[int, Decision]] = {}
+        self.shares: dict[str, float] = {}
         self.contractions: dict[str, list[Contraction]] = {}
         for contraction in self.uses:
             if contraction.parameter is not None:
@@ -260,8 +262,8 @@ class PlannedWeights(Weights):
         return result.changed(mean=result.mean * scale, var=result.var * scale**2)
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
-        """Choose the scale that brings ``incoming * unit * scale²`` to the target: in one pass, a tensor's first use
-        decides (`settling` tells what all its uses ask for).
+        """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides, by the
+        share that it has in all uses (`shares`).
         """
         total = incoming * unit
         if name in self.composite.open:
@@ -279,7 +281,7 @@ class PlannedWeights(Weights):
             use = next((u for u in self.contractions.get(name, ()) if u.node == node.index), None)
             total, before = float(use.fan_in if use is not None else 1), 0.0
             incoming = total
-        scale = self.scales.get(name, math.sqrt(self.target / total))
+        scale = self.scales.get(name, math.sqrt(self.target / (total * self.shares.get(name, 1.0))))
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
         return scale
 
@@ -357,14 +359,19 @@ class PlannedWeights(Weights):
         return effective
 
     def settling(self) -> dict[str, float]:
-        """Return the scales with which the outputs of weights that are met more than once reach the target.
+        """Return the scales with which the outputs of weights in loops, for the loop's last state, meet the target.
 
-        Of those that met zeros first and a signal later (the state of a loop) the last output does, of others the mean
-        over all. A state follows from its weight's scale, so that a pass with these scales given may ask for others.
+        They are those of the weights that met zeros first and a signal later. A state follows from its weight's scale,
+        so that a pass with these scales given may ask for others.
         """
         met = {name: self.decisions[name] for name in self.unmet if not self.waits(name)}
-        met |= {name: self.over_uses(name) for name in self.uses_met}
         return {name: one.scale * math.sqrt(self.target / one.after) for name, one in met.items()}
+
+    def shares_of_uses(self) -> dict[str, float]:
+        """Return for each weight that meets several signals the mean of its outputs' second moments, relative to that
+        of the first: with these as `shares`, a pass brings the mean to the target.
+        """
+        return {name: self.over_uses(name).after / self.decisions[name].after for name in self.uses_met}
 
     def waits(self, name: str) -> bool:
         """Whether a weight has met nothing but zeros so far."""
