@@ -57,11 +57,11 @@ from wellposed.signals.weights import composite_scales, shared_weights
 from wellposed.structure import bounds, repeated
 
 WAYS = {
-    "_of_maps": "both are linear maps along one atom, by pair of positions",
-    "_of_gaussians": "both are functions of dependent Gaussian tensors, and no weight is met more than once",
-    "_of_positions": "both are single positions of one axis of a tensor",
-    "_of_means": ("both are means, over the same atoms, of functions of one Gaussian tensor, or functions of its mean"),
-    "_of_own_mean": "y is a mean of a function of the tensor that x is a function of",
+    "_of_maps": "linear maps along one atom, by pair of positions",
+    "_of_gaussians": "functions of dependent Gaussian tensors",
+    "_of_positions": "single positions of one axis",
+    "_of_means": "means of functions of one Gaussian tensor",
+    "_of_own_mean": "a function of a tensor, and a mean of one",
 }
 """Ways to find a covariance, as `dependence.WAYS` calls them."""
 
@@ -213,8 +213,6 @@ def _rules() -> dict[str, Mechanism]:
     two_times = Entry(sums, "SUMS", "differences of one running sum")
     crossed = linear_maps.differences_of_running_sum, linear_maps._crossed, linear_maps._of_two_pairs
     add("maps: of_pairs", "a running sum at two times", two_times, serves=crossed)
-    by_known = Entry(elementwise_products, "PRODUCTS", "a map and known numbers")
-    add("maps: times_known", "maps times known numbers by position", by_known, serves=(linear_maps.times_known,))
     add("maps: of one sign", "sums of what never crosses 0", Answer(linear_maps, "_of_total", none))
     box = box_filters.box
     whole = Answer(box_filters, "_cut_box", lambda f, k, dims, steps, cap, _: box(k, dims, steps, cap), always)
@@ -236,32 +234,32 @@ def _rules() -> dict[str, Mechanism]:
     one_size = Answer(effective_dims, "finite_width_after_norm", lambda f, call, x: x.finite_width_correlation)
     add("chance: one size", "likeness after norms, by the axes of terms", one_size, serves=(effective_dims,))
     add("chance: together", "factors made of the same tokens", Answer(products, "_finite_width_term", none))
-    steady, kernel = gives(local_scales.EVEN_SIZES), lambda answer, _: bool(answer.kernel.size)
+    steady, kernel = gives(local_scales.EVEN_SCALES), lambda answer, _: bool(answer.kernel.size)
     for name, title, what in (
-        ("weighted_sizes", "weighted", "sizes of what a weight makes"),
-        ("sizes_of_sum", "sums", "sizes of sums"),
-        ("sizes_of_filters", "filters", "sizes after norms per channel"),
-        ("sizes_after_attention", "attention", "sizes of the results of attention"),
+        ("weighted_scales", "weighted", "local scales of what a weight makes"),
+        ("scales_of_sum", "sums", "local scales of sums"),
+        ("scales_of_filters", "filters", "local scales after norms per channel"),
+        ("scales_after_attention", "attention", "local scales of the results of attention"),
     ):
-        add(f"sizes: {title}", what, Answer(local_scales, name, steady, kernel))
+        add(f"local scales: {title}", what, Answer(local_scales, name, steady, kernel))
     of_product = Answer(
         local_scales,
-        "sizes_of_product",
-        gives((local_scales.EVEN_SIZES, np.zeros(()))),
+        "scales_of_product",
+        gives((local_scales.EVEN_SCALES, np.zeros(()))),
         lambda answer, _: bool(answer[0].kernel.size),
     )
-    add("sizes: products", "sizes of products", of_product)
-    add("sizes: by factor", "one number times many elements", Answer(local_scales, "sizes_by_factor", none))
+    add("local scales: products", "local scales of products", of_product)
+    add("local scales: by factor", "one number times many elements", Answer(local_scales, "scales_by_factor", none))
     picks = Answer(
         local_scales,
-        "sizes_of_picks",
+        "scales_of_picks",
         lambda f, x, *_, **__: Marginal(x.gauss),
         lambda answer, _: answer.local_scales is not None,
     )
-    add("sizes: picks", "sizes of picked elements", picks)
-    of_parts = Answer(pointwise, "_by_sizes_of_parts", gives([]), something)
-    add("sizes: parts", "sizes of the summands of a function's argument", of_parts)
-    add("sizes: means", "shared scales in means", Answer(reduction, "_by_shared_scale", gives([]), something))
+    add("local scales: picks", "local scales of picked elements", picks)
+    of_parts = Answer(pointwise, "_by_scales_of_parts", gives([]), something)
+    add("local scales: parts", "local scales of the summands of a function's argument", of_parts)
+    add("local scales: means", "shared scales in means", Answer(reduction, "_by_shared_scale", gives([]), something))
 
     of_sums = transport._of_sum, transport._laid
     add("shape: sums", "transports of sums", Answer(transport, "of_sum", none), serves=of_sums)

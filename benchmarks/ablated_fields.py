@@ -120,8 +120,8 @@ def _fields() -> dict[str, Mechanism]:
     add("transport", "the shape of what is no Gaussian", Marginal, serves=shapes)
     of_scales = (
         local_scales, scale_mixtures, marginals._of_mixture, pointwise._mixture, pointwise._local_scales_of_mixture,
-        pointwise._correlation_of_mixture, pointwise._by_sizes_of_parts, filters._local_scales,
-        reduction._by_shared_scale, samples._local_scale, samples._two_factors, samples._size_of_filters,
+        pointwise._correlation_of_mixture, pointwise._by_scales_of_parts, filters._local_scales,
+        reduction._by_shared_scale, samples._local_scale, samples._two_factors, samples._scale_of_filters,
         samples._gamma,
     )  # fmt: skip
     shared = Field(Marginal, ("local_scales", "local_scale_sources"))  # sources of no scale are refused
@@ -146,7 +146,7 @@ def _fields() -> dict[str, Mechanism]:
     add("statistic, standardised", told, Ancestry, serves=of_statistics)
     of_maps = (
         LinearMap, linear_maps.sum_of_maps, linear_maps.differences_of_running_sum, linear_maps._crossed,
-        linear_maps._of_one_tensor, linear_maps._of_two_pairs, linear_maps.times_known, linear_maps._as_it_is,
+        linear_maps._of_one_tensor, linear_maps._of_two_pairs, linear_maps._as_it_is,
         linear_maps._as_one_map, linear_maps._without_positions, Dependence._of_maps, grids.of_positions,
         Dependence._is_of_times,
     )  # fmt: skip
@@ -162,7 +162,7 @@ def _fields() -> dict[str, Mechanism]:
         Spread, spread.mean_spread, sums._spread_of_sum, elementwise_products._spread_of_product,
         affine._shifted_spread, pointwise._spread, pointwise._own, fluctuations.carried_spread,
         fluctuations.fluctuation, fluctuations.gaussian_fluctuation, fluctuations.own_chance,
-        fluctuations.with_own_fluctuation, blocks.spread_of_parts, local_scales.average_of_sizes,
+        fluctuations.with_own_fluctuation, blocks.spread_of_parts, local_scales.average_of_scales,
     )  # fmt: skip
     add("spread", "the predicted spread altogether", State, serves=of_spread)
 
@@ -179,7 +179,7 @@ def _fields() -> dict[str, Mechanism]:
     law = Answer(softmax, "law_of", _gaussian, lambda answer, neutral: answer != neutral)
     add("law", "logits that are not Gaussian alike for all queries", Attention, law, serves=of_law)
     of_softmax = (
-        Softmax, attention.tilt_kernel, attention._over_heads, attention._softened, attention.with_sizes,
+        Softmax, attention.tilt_kernel, attention._over_heads, attention._softened, attention.with_scales,
         attention.of_seen_keys,
     )  # fmt: skip
     add("softmax", "what is known of the weights of a softmax", Attention, serves=of_softmax)

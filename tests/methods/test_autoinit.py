@@ -9,6 +9,7 @@ from torch import nn
 import wellposed as wp
 from wellposed.checks import measure
 from wellposed.errors import OptionError, PlanError
+from wellposed.methods import autoinit
 
 X = torch.zeros(32, 48)
 WHITE = wp.Input.white()
@@ -121,6 +122,56 @@ def test_a_state_that_starts_at_zero_is_scaled_by_where_it_settles():
     assert last.second_moment == pytest.approx(1.0, rel=0.01)
     with pytest.raises(PlanError, match=r"loop: the signal that meets weight 'loop\.weight' is 0"):
         wp.plan(graph, zero_signal="error", method="autoinit")
+
+
+class Read(nn.Module):
+    """One readout of a state that grows with the steps, or that a norm keeps at one size."""
+
+    def __init__(self, steps, normed=False):
+        super().__init__()
+        self.inner, self.query, self.steps = nn.Linear(48, 64), nn.Linear(64, 32), steps
+        self.norm = nn.LayerNorm(64) if normed else nn.Identity()
+
+    def forward(self, x):
+        state, found = torch.zeros(len(x), 64), []
+        for _ in range(self.steps):
+            state = state + self.inner(torch.randn_like(x))
+            found.append(self.query(self.norm(state)))
+        return torch.stack(found)
+
+
+def test_all_uses_of_a_weight_count_and_a_warning_tells_that_they_differ():
+    plan = wp.plan(Read(3), X)
+    said = plan.prescriptions["query.weight"]
+    # the state's second moments are 1, 2 and 3
+    assert said.std == pytest.approx((2 * 64) ** -0.5, rel=1e-6)
+    assert (said.signal_before, said.signal_after) == pytest.approx((2.0, 1.0), rel=1e-6)
+    assert said.reason.endswith("mean E[x²] = 2, fan-in 64): means over its 3 uses")
+    (warning,) = plan.warnings
+    assert "'query.weight' at 3 uses, with E[x²] of its output from 0.5 at query to 1.5 at query@3" in warning
+
+
+def test_a_tower_that_several_signals_pass_settles_in_two_passes(monkeypatch):
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tower = nn.Sequential(*(nn.Sequential(nn.Linear(48, 48), nn.ReLU()) for _ in range(4)))
+
+        def forward(self, x):
+            return self.tower(x) + self.tower(3 * x)
+
+    passes = []
+    counted = autoinit.run_pass
+    monkeypatch.setattr(autoinit, "run_pass", lambda *args, **kwargs: passes.append(1) or counted(*args, **kwargs))
+    plan = wp.plan(Shared(), X).prescriptions
+    assert len(passes) == 2
+    # outputs have 1/5 and 9/5, of which a rectifier leaves half
+    assert [plan[f"tower.{i}.0.weight"].std ** 2 * 48 for i in range(4)] == pytest.approx([0.2, 2, 2, 2], rel=1e-6)
+
+
+@pytest.mark.parametrize("model", [Read(1), Read(3, normed=True)], ids=["one use", "a norm before it"])
+def test_uses_that_are_alike_are_not_warned_of(model):
+    assert not wp.plan(model, X).warnings
 
 
 class Tied(nn.Module):

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 from tests.signals import (
     specs_contraction,
     specs_lookup,
@@ -47,7 +46,7 @@ def collect() -> dict[Any, list[Case]]:
 SPECS = collect()
 
 
-def by_operator(cases: Mapping[Any, Sequence[Case]]) -> list[ParameterSet]:
+def by_operator(cases: Mapping[Any, Sequence[Case]]) -> list[Any]:
     """Return the parameters ``op, cases`` of a test: each operator's first case, and the others, which are slow."""
     first = [pytest.param(op, its[:1], id=_name(op)) for op, its in cases.items()]
     others = [

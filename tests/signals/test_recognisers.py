@@ -13,7 +13,6 @@ TWO = (Source((4, 6)), Source((4, 6)))
 KEPT = torch.tensor([True, True, False, True, False, False])
 MASK = torch.zeros(6, dtype=torch.float64).masked_fill(~KEPT, -torch.inf)
 RISING = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64)
-SENDERS, RECEIVERS = torch.arange(24) // 2, torch.arange(24) // 2 + 2
 
 
 def size(x):
@@ -23,16 +22,6 @@ def size(x):
 def over_its_deviation(x):
     mean = x.mean(-1, keepdim=True)
     return (x - mean) * torch.rsqrt(size(x) - mean.square())
-
-
-def edges(x):
-    weights = torch.linspace(0.2, 2.0, 24, dtype=torch.float64)[:, None]
-    return torch.zeros_like(x).index_add(0, RECEIVERS, x[SENDERS] * weights)
-
-
-def two_rounds(x):
-    once = edges(x)
-    return once + edges(once)
 
 
 def weighted_stack(x, y):
@@ -90,7 +79,6 @@ PRODUCTS = {
         lambda x, y: (x * y) * torch.rsqrt(size(x)),
         (Source((4, 6)), Source((4, 1))),
     ),
-    "a map and known numbers": Case("a map and known numbers", two_rounds, (Source((14, 5)),)),
     "a stack": Case("a stack", weighted_stack, TWO),
 }
 TABLES = {"SUMS": (sums, SUMS), "PRODUCTS": (elementwise_products, PRODUCTS)}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
@@ -33,11 +34,13 @@ if TYPE_CHECKING:
     from wellposed.methods.isometry import Visit
 
 ROUNDS = 12
-"""Most passes in which the weights of loops that start at zero settle."""
+"""Most passes in which the scales of weights that are met more than once settle."""
 STEADY = 0.005
 """Change of the logarithm of a scale from one pass to the next at which it has settled."""
 _LEAST_OF_BOUND = 0.02
 """Root mean square of biases between ±1/√fan-in, as a share of it, from which PyTorch may have drawn them. Chosen."""
+APART = 2.0
+"""Ratio of the second moments of a weight's outputs at its uses from which on a plan warns. Chosen."""
 UNSTEADY = 3.0
 """Predicted standard deviation of a second moment over weight draws, in octaves, from which a plan warns."""
 
@@ -173,14 +176,15 @@ def adjusted(
         gains = isometric(graph, lambda q: weights_of({}, q), lambda w, visit: ran(w, visit)[1], target_variance)
         chosen, level, warnings = gains.scales, gains.level, gains.warnings
     given = {name: scale.value for name, scale in chosen.items() if scale.value is not None}
-    weights, signals, run = _settled(lambda settled: weights_of({**given, **settled}, level), ran)
+    weights, signals, run = _settled(lambda settled: weights_of({**given, **settled}, level), ran, given)
     descriptors = [f"{graph.values[v].name or 'input'}: {run.inputs[v].describe()}" for v in graph.inputs]
     return Draft(
         _prescriptions(graph, weights, chosen, distribution),
         inputs="; ".join(descriptors),
         coverage=dict(Counter(signal.tag for signal in signals)),
         warnings=(
-            *warnings, *_zeros_met(graph, weights), *_assumptions(graph, run), *_uncontrolled(graph, weights, signals),
+            *warnings, *_zeros_met(graph, weights), *_uses_apart(graph, weights, given), *_assumptions(graph, run),
+            *_uncontrolled(graph, weights, signals),
         ),
     )  # fmt: skip
 
@@ -209,17 +213,24 @@ def _random_biases(graph: Graph, request: Request) -> dict[str, float]:
 def _settled(
     weights_of: Callable[[Mapping[str, float]], PlannedWeights],
     ran: Callable[[PlannedWeights], tuple[Signals, Pass]],
+    given: Collection[str],
 ) -> tuple[PlannedWeights, Signals, Pass]:
-    """Return a pass in which weights of loops that start at zero have the scales that their last state asks for."""
-    found: dict[str, float] = {}
+    """Return a pass in which weights that are met more than once have the scales that the mean of their uses asks for,
+    or in loops that start at zero the last state; those in ``given`` keep theirs.
+    """
+    found, shares = dict[str, float](), dict[str, float]()
     for _ in range(ROUNDS):
         weights = weights_of(found)
+        weights.shares = shares
         signals, run = ran(weights)
         asked = {name: scale / weights.decisions[name].scale for name, scale in weights.settling().items()}
-        if all(abs(math.log(ratio)) < STEADY for ratio in asked.values()):
+        seen = {name: share for name, share in weights.shares_of_uses().items() if name not in given}
+        moved = [share / shares.get(name, 1.0) for name, share in seen.items()]
+        if all(abs(math.log(ratio)) < STEADY for ratio in (*asked.values(), *moved)):
             break
         # half of the way: a state answers its weight's scale, and whole steps would go to and fro
         found = {name: weights.decisions[name].scale * math.sqrt(ratio) for name, ratio in asked.items()}
+        shares = {name: math.sqrt(share * shares.get(name, share)) for name, share in seen.items()}
     return weights, signals, run
 
 
@@ -232,6 +243,23 @@ def _zeros_met(graph: Graph, weights: PlannedWeights) -> tuple[str, ...]:
     return (
         f"weights that meet a signal of zeros, whose variance is ν / fan-in: {listed}. Zero constants or gates "
         "that start closed are before them; zero_signal='error' raises an error there",
+    )
+
+
+def _uses_apart(graph: Graph, weights: PlannedWeights, given: Collection[str]) -> tuple[str, ...]:
+    """Return a warning that names the weights whose outputs differ between their uses by more than `APART`, or none."""
+    told = []
+    for name, uses in weights.uses_met.items():
+        low, high = (end(uses.values(), key=attrgetter("after")) for end in (min, max))
+        if name not in given and high.after > APART * low.after:
+            at = (f"{use.after:.3g} at {graph.nodes[use.node].name}" for use in (low, high))
+            told.append(f"{name!r} at {len(uses)} uses, with E[x²] of its output from {' to '.join(at)}")
+    if not told:
+        return ()
+    return (
+        f"weights that meet signals of different size at their uses, and have the scale that the mean of these asks "
+        f"for: {joined(told, separator='; ')}. A weight for each use, a norm before it, or a state that starts at the "
+        "size of later ones would bring all of them to the target",
     )
 
 
@@ -260,6 +288,8 @@ def _prescriptions(
         if use.parameter in weights.decisions:
             with_bias.setdefault(use.bias, use)
     for name, decision in weights.decisions.items():
+        if name not in chosen:
+            decision = weights.over_uses(name)
         own = uses_of[name]
         at_node = [use for use in own or weights.uses if use.node == decision.node]
         decisive = next(iter(at_node or own), None)
@@ -334,32 +364,9 @@ def _weight(
     if use is None:
         raise PlanError(f"{name!r} was given a scale at {graph.nodes[decision.node].name}, which does not contract it")
     shape = graph.parameters[name].shape
-    target = weights.aim(graph.nodes[decision.node])
-    if use.kind == "embedding":
-        # rows are used as they are: nothing sums them, so a cut would stay visible in the signal
-        kind: RandomDistribution = "uniform" if distribution == "uniform" else "normal"
-        reason = _of_table(graph, weights, name)
-    else:
-        kind = distribution
-        reason = (
-            chosen.reason
-            if chosen is not None and chosen.reason
-            else (
-                f"variance ν / Σ E[x²] = {target:.4g} / {decision.incoming:.4g} "
-                f"(AutoInit, Algorithm 1; mean E[x²] = {decision.before:.4g}, fan-in {use.fan_in})"
-            )
-        )
-    if name in weights.unmet:
-        first = op_of(graph.nodes[weights.unmet[name]])
-        reason = (
-            f"variance ν / fan-in = {target:.4g} / {use.fan_in}: the signal that meets it is 0"
-            if weights.waits(name)
-            else f"{reason}: what it meets last; at {first} it meets zeros"
-        )
-    if name in weights.composite.words:
-        reason += f": {weights.composite.words[name]}"
-    if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
-        reason += "; also used as an embedding: its use as a weight decides its scale"
+    kind, reason = distribution, _reason(graph, weights, decision, use, chosen)
+    if use.kind == "embedding" and kind != "uniform":
+        kind = "normal"  # rows are used as they are: nothing sums them, so a cut would stay visible in the signal
     role: Role = use.kind if use.kind in ("embedding", "recurrent") else "weight"
     length = weight_norm_length(graph, name)
     if length is not None:
@@ -390,6 +397,31 @@ def _weight(
         signal_after=decision.after,
         reason=reason,
     )
+
+
+def _reason(graph: Graph, weights: PlannedWeights, decision: Decision, use: Contraction, chosen: Scale | None) -> str:
+    """Return what the scale of a weight rests on; ``use`` decided it, or ``chosen`` gives it."""
+    name, target = decision.parameter, weights.aim(graph.nodes[decision.node])
+    if use.kind == "embedding":
+        reason = _of_table(graph, weights, name)
+    elif chosen is not None and chosen.reason:
+        reason = chosen.reason
+    else:
+        reason = (
+            f"variance ν / Σ E[x²] = {target:.4g} / {decision.incoming:.4g} "
+            f"(AutoInit, Algorithm 1; mean E[x²] = {decision.before:.4g}, fan-in {use.fan_in})"
+        )
+        if name in weights.uses_met:
+            reason += f": means over its {len(weights.uses_met[name])} uses"
+    if weights.waits(name):
+        reason = f"variance ν / fan-in = {target:.4g} / {use.fan_in}: the signal that meets it is 0"
+    elif name in weights.unmet:
+        reason += f": what it meets last; at {op_of(graph.nodes[weights.unmet[name]])} it meets zeros"
+    if name in weights.composite.words:
+        reason += f": {weights.composite.words[name]}"
+    if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
+        reason += "; also used as an embedding: its use as a weight decides its scale"
+    return reason
 
 
 def _of_table(graph: Graph, weights: PlannedWeights, name: str) -> str:

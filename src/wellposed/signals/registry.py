@@ -91,6 +91,7 @@ class Registry(Mapping[Overload, Rule]):
             raise OptionError(f"the tag of a {self.what} is 'exact', 'approximate' or 'sampled', not {tag!r}")
 
         def register(function: Function) -> Function:
+            """Enter the function for every overload, or for none where one is refused."""
             group = family or _family_of(function.__module__)
             new: dict[Overload, Rule] = {}
             for op in _listed(ops, self.what):

@@ -9,7 +9,7 @@ import numpy as np
 
 from wellposed.operators.product import Product
 from wellposed.signals.algebra.causal_queries import common_of_seen, grouped, levels_of_seen, with_pairs
-from wellposed.signals.algebra.local_scales import sizes_after_attention
+from wellposed.signals.algebra.local_scales import scales_after_attention
 from wellposed.signals.algebra.product_indices import Indices, average_along, with_single_atoms
 from wellposed.signals.algebra.softmax import LARGEST_EXPONENT, is_uneven, varied
 from wellposed.signals.algebra.tokens import likeness, relatedness, shared_size, tokens_of
@@ -132,7 +132,7 @@ def _values_as_results(made: State, values: State, product: Product) -> tuple[St
     return values, token, product.out_axes.index(features[0])
 
 
-def with_sizes(call: Call, made: State, softmax: Softmax, values: State, product: Product, lifted: float) -> State:
+def with_scales(call: Call, made: State, softmax: Softmax, values: State, product: Product, lifted: float) -> State:
     """Return the result of attention with the local scales that its values and its weights give it; ``lifted`` is the
     share of its second moment that lies along the query.
     """
@@ -142,8 +142,8 @@ def with_sizes(call: Call, made: State, softmax: Softmax, values: State, product
     values, token, features = found
     law = Logits(softmax.variance, *softmax.law).coarse()
     own = varied(softmax.keys, law, likeness(values, token), lifted)
-    sizes = sizes_after_attention(call, values, token, made, token, features, lifted, own)
-    return made.amended(marginal=sizes.marginal(True))
+    scales = scales_after_attention(call, values, token, made, token, features, lifted, own)
+    return made.amended(marginal=scales.marginal(True))
 
 
 def of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, values: State, product: Product) -> State:

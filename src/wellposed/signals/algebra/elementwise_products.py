@@ -10,8 +10,7 @@ import torch
 
 from wellposed.signals.algebra.affine import reciprocal_of, scaled
 from wellposed.signals.algebra.finite_width import finite_width_correlation_of_product, finite_width_covariance
-from wellposed.signals.algebra.linear_maps import times_known
-from wellposed.signals.algebra.local_scales import EVEN_SIZES, Sizes, sizes_by_factor, sizes_of_product
+from wellposed.signals.algebra.local_scales import EVEN_SCALES, LocalScales, scales_by_factor, scales_of_product
 from wellposed.signals.algebra.operands import (
     Recogniser,
     broadcast,
@@ -125,11 +124,6 @@ PRODUCTS: tuple[Recogniser, ...] = (
         "In (x y) / |x| the factor x is standardised, as by the entry before.",
     ),
     Recogniser(
-        "a map and known numbers",
-        either_way(lambda call, x, y: times_known(x, y)),
-        "Rows of a linear map, weighed by known numbers, are another map; moments keep no pairs of positions.",
-    ),
-    Recogniser(
         "a stack",
         lambda call, x, y: slice_by_slice(call, x, y, multiply),
         "Slices of a stack keep their covariances with one another; moments take the stack for one tensor.",
@@ -147,7 +141,7 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
     mean = p.mean * q.mean
     var = p.var * q.var + p.mean**2 * q.var + q.mean**2 * p.var
     of_x, of_y = covariances([p, q])
-    sizes, together = (EVEN_SIZES, np.zeros(())) if call.independent else sizes_of_product(x, y, p, q)
+    scales, together = (EVEN_SCALES, np.zeros(())) if call.independent else scales_of_product(x, y, p, q)
     squared_x, squared_y = (kernels.autocorrelation(part.mean, of_x.shape) for part in (p, q))
     kernel = of_x * of_y + squared_x * of_y + squared_y * of_x
     by_chance = finite_width_covariance(call, x, y, of_x, of_y, layout)
@@ -162,12 +156,12 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
     marginal_of, shape_is = _marginal_of_product(call, x, y, cross is None)
     by_factor = None
     if cross is None and not call.independent:
-        by_factor = sizes_by_factor(call, x, y, p, q) or sizes_by_factor(call, y, x, q, p)
+        by_factor = scales_by_factor(call, x, y, p, q) or scales_by_factor(call, y, x, q, p)
     result = State(
         layout,
         Moments(mean, var, kernels.correlation(kernel, var), alike, _equal_norm_of_product(x, y, p, q)),
         tag=weakest(x.tag, y.tag, shape_is),
-        marginal=_with_local_scales(marginal_of, sizes) if by_factor is None else by_factor.marginal(True),
+        marginal=_with_local_scales(marginal_of, scales) if by_factor is None else by_factor.marginal(True),
         ancestry=Ancestry(_links_of_product(x, y, p, q), x.roots | y.roots, _scale_parameter_of_product(x, y)),
         spread=_spread_of_product(call, x, y, of_x, of_y, layout.lengths),
     )
@@ -189,9 +183,9 @@ def _with_common_scales(kernel: Array, var: Array, together: Array, p: Aligned, 
     return kernel, np.maximum(var, 0.0)
 
 
-def _with_local_scales(marginal_of: Marginal, sizes: Sizes) -> Marginal:
-    """Return a shape with the local scales of these sizes."""
-    made = sizes.marginal(False)
+def _with_local_scales(marginal_of: Marginal, scales: LocalScales) -> Marginal:
+    """Return a shape with these local scales."""
+    made = scales.marginal(False)
     return replace(marginal_of, local_scales=made.local_scales, local_scale_sources=made.local_scale_sources)
 
 
@@ -222,9 +216,9 @@ def _slope(means: Array, var: Array) -> float:
     return kernels.average(means * var) / total
 
 
-def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array, sizes: tuple[int, ...]) -> Spread:
+def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array, lengths: tuple[int, ...]) -> Spread:
     """Return the spread of x y over draws: logarithms of scales add up, and the mean product of squares varies on its
-    own; ``of_x`` and ``of_y`` are covariance kernels over atoms of these ``sizes``.
+    own; ``of_x`` and ``of_y`` are covariance kernels over atoms of these ``lengths``.
     """
     spread = x.spread + y.spread
     if not (x.own.amounts.size and y.own.amounts.size) or x.own.start == y.own.start:
@@ -232,7 +226,7 @@ def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array,
     level = math.prod(float(kernels.at_zero(kernel, range(kernel.ndim)).ravel()[0]) for kernel in (of_x, of_y))
     if level <= 0.0:
         return spread
-    mixed = 4.0 * float(kernels.pair_mean((of_x * of_y / level) ** 2, sizes).ravel()[0])
+    mixed = 4.0 * float(kernels.pair_mean((of_x * of_y / level) ** 2, lengths).ravel()[0])
     return Spread(spread.inherited, spread.own + source(call.source(), mixed))
 
 

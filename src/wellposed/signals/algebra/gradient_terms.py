@@ -329,6 +329,7 @@ def derivative(function: Pointwise) -> Pointwise:
     """Return f' of a function of one number, by automatic differentiation."""
 
     def call(t: torch.Tensor) -> torch.Tensor:
+        """Return the slope at every element of ``t``, 0 where f is constant."""
         with torch.enable_grad():
             x = t.detach().clone().requires_grad_()
             y = function.call(x)

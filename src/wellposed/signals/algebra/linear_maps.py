@@ -240,22 +240,6 @@ def _as_it_is(x: State, of: LinearMap | None) -> LinearMap | None:
     return LinearMap(of.parent, of.atom, scale * np.eye(x.lengths[of.atom]), of.pairs) if scale else None
 
 
-def times_known(x: State, y: State) -> State | None:
-    """Return x y for a linear map x of a tensor, told apart by pair, and known numbers y for each of its positions
-    (weights of a graph's edges): another map. None elsewhere.
-    """
-    of, axes = x.linear_map, y.axes
-    if of is None or not of.pairs or kernels.nonzero(y.var) or len(axes) > len(x.axes) or len(y.lengths) != 1:
-        return None
-    axis = _axis_of(x, of.atom)
-    place = next((i for i, atoms in enumerate(axes) if atoms), None)
-    if axis is None or place is None or len(x.axes) - axis != len(axes) - place or y.lengths[0] != x.lengths[of.atom]:
-        return None
-    if x.layout != of.parent.layout.resized(of.atom, len(of.weights)):
-        return None
-    return mapped(of.parent, axis, np.broadcast_to(y.mean, y.lengths)[:, None] * of.weights, pairs=True)
-
-
 def _without_positions(x: State, atom: int, *, gone: bool) -> tuple[int, ...]:
     """Return the shape of a tensor, the axis of an atom being of length 1 where that is ``gone``."""
     return tuple(1 if gone and axis == (atom,) else n for axis, n in zip(x.axes, x.shape, strict=True))

@@ -1,5 +1,5 @@
-"""How the size of a signal differs from one position to another of one draw: sums, products and weights (signals.md
-5.7).
+"""Local scales, by which a signal differs in size from one position to another of one draw: of sums, products and
+results of weights (signals.md 5.7).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LARGEST_VARIANCE = 8.0
 """Variance of a local scale, relative to its mean's square, up to which it is followed. Chosen."""
 
 
-class Sizes(NamedTuple):
+class LocalScales(NamedTuple):
     """How a local scale varies: the kernel of its variance, relative to the square of its mean, and its sources."""
 
     kernel: Array
@@ -40,16 +40,16 @@ class Sizes(NamedTuple):
         return Marginal(gauss, local_scales=Lazy.of(self.kernel), local_scale_sources=self.sources)
 
 
-def weighted_sizes(call: Call, data: State, kernel: Array) -> Sizes:
-    """Return the sizes of a product of ``data`` with a weight, given their kernel.
+def weighted_scales(call: Call, data: State, kernel: Array) -> LocalScales:
+    """Return the local scales of a product of ``data`` with a weight, given their kernel.
 
-    What is new in it is the chance of the sizes of ``data``, the same for all weights that meet it.
+    What is new in them is what ``data`` varies in size by, the same for all weights that meet it.
     """
     key = ("chance", data.serial)
     if key not in call.run.memo:
         new = math.log1p(float(kernel.ravel()[0])) - data.local_scale_sources.variance
         call.run.memo[key] = source(call.source(), max(new, 0.0))
-    return Sizes(kernel, data.local_scale_sources + call.run.memo[key])
+    return LocalScales(kernel, data.local_scale_sources + call.run.memo[key])
 
 
 def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array, Array] | None:
@@ -68,7 +68,7 @@ def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array,
 
 
 def _by_chance(call: Call, x: State, y: State) -> float:
-    """Return the covariance of the random size of x with the local scale of y, the product of x and a weight."""
+    """Return the covariance of the chance size of x with the local scale of y, the product of x and a weight."""
     chance: Sources = call.run.memo.get(("chance", x.serial), NONE)
     return (
         math.expm1(chance.covariance(y.local_scale_sources))
@@ -77,37 +77,40 @@ def _by_chance(call: Call, x: State, y: State) -> float:
     )
 
 
-def sizes_of_sum(call: Call, x: State, y: State, p: Aligned, q: Aligned, x_share: float, y_share: float) -> Sizes:
-    """Return the sizes of a sum whose parts have these shares of the variance: energies add up."""
+def scales_of_sum(
+    call: Call, x: State, y: State, p: Aligned, q: Aligned, x_share: float, y_share: float
+) -> LocalScales:
+    """Return the local scales of a sum whose parts have these shares of the variance: energies add up."""
     parts = in_common(x, y, p, q)
     if parts is None or not x_share + y_share > 0.0:
-        return EVEN_SIZES
+        return EVEN_SCALES
     w = x_share / (x_share + y_share)
     first, second, both = map(np.expm1, parts)
-    if not (
-        x.local_scale_sources.amounts.size and y.local_scale_sources.amounts.size
-    ):  # not known: a branch inherits those of its trunk
+    if not (x.local_scale_sources.amounts.size and y.local_scale_sources.amounts.size):
+        # not known: a branch inherits those of its trunk
         both = np.minimum(first, second)
     kernel = np.asarray(w * w * first + (1.0 - w) ** 2 * second + 2.0 * w * (1.0 - w) * both)
     for scale, one, other in ((second, x, y), (first, y, x)):
         if (chance := _by_chance(call, one, other)) and scale.ravel()[0] > 0.0:
             kernel = kernel + 2.0 * w * (1.0 - w) * chance * scale / float(scale.ravel()[0])
-    return Sizes(kernel, _of_variance(x.local_scale_sources.times(w) + y.local_scale_sources.times(1.0 - w), kernel))
+    return LocalScales(
+        kernel, _of_variance(x.local_scale_sources.times(w) + y.local_scale_sources.times(1.0 - w), kernel)
+    )
 
 
-def sizes_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Sizes, Array]:
-    """Return the sizes of a product (logarithms add up), and the kernel of the covariance of its factors' sizes."""
+def scales_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[LocalScales, Array]:
+    """Return the local scales of a product (logarithms add up), and the kernel of the covariance of its factors'."""
     parts = in_common(x, y, p, q)
     if parts is None:
-        return EVEN_SIZES, np.zeros((1,) * p.corr.ndim)
+        return EVEN_SCALES, np.zeros((1,) * p.corr.ndim)
     first, second, both = parts
     kernel = np.expm1(np.minimum(first + second + 2.0 * both, math.log1p(LARGEST_VARIANCE)))
-    return Sizes(kernel, _of_variance(x.local_scale_sources + y.local_scale_sources, kernel)), np.expm1(both)
+    return LocalScales(kernel, _of_variance(x.local_scale_sources + y.local_scale_sources, kernel)), np.expm1(both)
 
 
-def sizes_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> Sizes | None:
-    """Return the sizes of a Gaussian x times y, one number for many elements of x (a router's weight for all features
-    of a token): they are those of y². None of other factors.
+def scales_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> LocalScales | None:
+    """Return the local scales of a Gaussian x times y, one number for many elements of x (a router's weight for all
+    features of a token): they are those of y². None of other factors.
     """
     rank = max(len(x.axes), len(y.axes))
     own, others = ((1,) * (rank - len(state.axes)) + state.shape for state in (x, y))
@@ -128,10 +131,10 @@ def sizes_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> S
     if before is not None:
         kernel, before = kernels.common(kernel, before)
         kernel = np.minimum((1.0 + kernel) * (1.0 + before) - 1.0, LARGEST_VARIANCE)
-    return Sizes(kernel, x.local_scale_sources + call.run.memo[key])
+    return LocalScales(kernel, x.local_scale_sources + call.run.memo[key])
 
 
-def average_of_sizes(x: State) -> float:
+def average_of_scales(x: State) -> float:
     """Return how the logarithm of the mean size of a draw varies, for what few positions do not average out.
 
     What all positions of a draw share is in its spread already.
@@ -144,17 +147,17 @@ def average_of_sizes(x: State) -> float:
     return math.log1p(max(float(kernels.pair_mean(kernel, x.lengths).ravel()[0]), 0.0))
 
 
-def sizes_after_attention(
+def scales_after_attention(
     call: Call, values: State, axis: int, made: State, at: int, features: int, lifted: float, own: tuple[float, float]
-) -> Sizes:
-    """Return the sizes of the results of attention along ``at``, given its values along ``axis``: each query has the
-    mean of its sample t, and the part ``lifted`` along the query grows with t² and with the size of the query.
+) -> LocalScales:
+    """Return the local scales of the results of attention along ``at``, given its values along ``axis``: each query has
+    the mean of its sample t, and the part ``lifted`` along the query grows with t² and with the query's local scale.
 
     All ``features`` of one query and head share their weights, by which ln tau varies by ``own``: the variance from one
     to another, and what all heads of a query share of it.
     """
     if not made.axes[at]:
-        return EVEN_SIZES
+        return EVEN_SCALES
     rank, query = len(made.lengths), made.axes[at][0]
     apart = query, *(made.axes[0][:1] if at else ())  # queries, and samples
     of_head = np.full([2 if i in made.axes[features] else 1 for i in range(rank)], own[0] - own[1])
@@ -165,17 +168,17 @@ def sizes_after_attention(
         full, of_query = _log_scales_of_mean(scales, values, axis, lifted)
         full = kernels.without(full, [i for i, atoms in enumerate(made.axes) if not atoms])
         if full.ndim != rank:
-            return EVEN_SIZES
+            return EVEN_SCALES
         parts += [np.concatenate([full, full], axis=query)]
         parts += [np.full([1 if i == query else n for i, n in enumerate(full.shape)], of_query)]
         if before.variance > 0.0:
             sources += before.times(math.sqrt((float(full.ravel()[0]) + of_query) / before.variance))
-    return Sizes(np.minimum(np.expm1(kernels.total(*parts)), LARGEST_VARIANCE), sources)
+    return LocalScales(np.minimum(np.expm1(kernels.total(*parts)), LARGEST_VARIANCE), sources)
 
 
 def _log_scales_of_mean(scales: Array, values: State, axis: int, lifted: float) -> tuple[Array, float]:
     """Return the kernel of Cov(ln tau) of means of values over an axis, a dimension for each axis, and the variance
-    that a query's own size adds, the part ``lifted`` of the result following the query.
+    that a query's own local scale adds, the part ``lifted`` of the result following the query.
     """
     kernel = np.log1p(np.clip(scales, 0.0, LARGEST_VARIANCE))
     mean = kernels.pair_mean(kernel, values.lengths, values.axes[axis])
@@ -183,8 +186,10 @@ def _log_scales_of_mean(scales: Array, values: State, axis: int, lifted: float) 
     return full, max(float(kernel.ravel()[0] - mean.ravel()[0]), 0.0) * lifted * lifted
 
 
-def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int], chance: float, left: float) -> Sizes:
-    """Return the sizes of what filters made, each channel divided by its root mean square over the atoms ``dims``.
+def scales_of_filters(
+    x: State, dims: Collection[int], channels: Collection[int], chance: float, left: float
+) -> LocalScales:
+    """Return the local scales of what filters made, each channel divided by its root mean square over ``dims``, atoms.
 
     What all elements that are averaged together share is gone. Of Gaussian patches of D = 1 / ``chance`` dimensions one
     filter makes Gaussian numbers: the 2 / D by which products with random filters vary in size are the filters' in one
@@ -193,7 +198,7 @@ def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int],
     """
     scales = evaluated(x.local_scales)
     if scales is None or not float(scales.ravel()[0]) > UNEVEN:
-        return EVEN_SIZES
+        return EVEN_SCALES
     kernel = np.log1p(np.clip(scales, 0.0, LARGEST_VARIANCE))
     of_filters = min(math.log1p(2.0 * chance) / float(kernel.ravel()[0]), 1.0)
     kernel = kernel - kernels.pair_mean(kernel, x.lengths, list(dims))
@@ -202,10 +207,10 @@ def sizes_of_filters(x: State, dims: Collection[int], channels: Collection[int],
     kernel = kernel * (1.0 - of_filters * (1.0 - left))
     kernel[within] = own
     made = np.expm1(kernel)
-    return Sizes(made, _of_variance(x.local_scale_sources, made))
+    return LocalScales(made, _of_variance(x.local_scale_sources, made))
 
 
-def sizes_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) -> Marginal:
+def scales_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) -> Marginal:
     """Return the local scales of elements picked along an atom: those of x, and where the picks are random (``apart``)
     also the differences between the variances of positions. The atoms ``gone`` are no longer there.
     """
@@ -224,7 +229,7 @@ def sizes_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) -
         kernel = np.asarray((1.0 + first) * (1.0 + second) - 1.0)
     if kernel is None:
         return Marginal(x.gauss)
-    return Sizes(kernels.without(kernel, gone), x.local_scale_sources).marginal(x.gauss)
+    return LocalScales(kernels.without(kernel, gone), x.local_scale_sources).marginal(x.gauss)
 
 
 def _of_variance(sources: Sources, kernel: Array) -> Sources:
@@ -233,5 +238,5 @@ def _of_variance(sources: Sources, kernel: Array) -> Sources:
     return sources.times(math.sqrt(after / before)) if before > 0.0 else NONE
 
 
-EVEN_SIZES = Sizes(np.zeros(0), NONE)
+EVEN_SCALES = LocalScales(np.zeros(0), NONE)
 """Local scales that do not vary."""

@@ -110,7 +110,7 @@ def _correlation_of_gaussian(expansion: Expansion, base: State, function: Pointw
     """Return the correlation kernel of f(x) for the Hermite ``expansion`` of f and the ``latent`` correlation of x."""
     powers = _without_mean(expansion)
     raw = gaussian.polynomial(powers, latent)
-    raw = kernels.total(raw, *_by_sizes_of_parts(base, function), *_by_chance(base, powers, latent))
+    raw = kernels.total(raw, *_by_scales_of_parts(base, function), *_by_chance(base, powers, latent))
     return _correlation(raw, float(powers.sum()), base)
 
 
@@ -119,7 +119,7 @@ def _local_scales_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tupl
     variance of its own local scale and the sources of that.
     """
     corr, shared = _correlation_of_mixture(mixed, base, uneven)
-    if kernels.nonzero(base.mean):  # about a shift, the bounds of f count for more than its sizes
+    if kernels.nonzero(base.mean):  # about a shift, the bounds of f count for more than its local scale
         return corr, None, NONE
     ratio = math.log1p(mixed.kappa) / math.log1p(float(uneven.ravel()[0]))
     sources = base.local_scale_sources.times(math.copysign(math.sqrt(ratio), mixed.average.sensitivity))
@@ -211,7 +211,7 @@ CURVATURE_STEP = 0.1
 """Shift of the mean, in standard deviations, by which a function's curvature is measured. Chosen."""
 
 
-def _by_sizes_of_parts(base: State, function: Pointwise) -> list[Array]:
+def _by_scales_of_parts(base: State, function: Pointwise) -> list[Array]:
     """Return what E[f | tau] varies by, to first order, where summands of the tensor have local scales tau (channels
     that one number of their sample gates): positions that share the scale share it, and no correlation tells it.
 

@@ -14,7 +14,7 @@ from wellposed.signals.algebra.attention_products import (
     finite_width_correlation_after_attention,
     of_seen_keys,
     tilt_kernel,
-    with_sizes,
+    with_scales,
 )
 from wellposed.signals.algebra.gram import gram_terms, with_gram_terms
 from wellposed.signals.algebra.pointwise import apply_pointwise
@@ -76,7 +76,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         return made
     made = made.with_moments(corr=np.clip(kernel / level, -1.0, 1.0), logits=logits)
     if left.softmax is not None:
-        made = with_sizes(call, made, left.softmax, right, product, pulled * lifted / level)
+        made = with_scales(call, made, left.softmax, right, product, pulled * lifted / level)
     by_position = _moments_by_position(left, right, indices)
     if by_position is not None:
         var = (by_position[1] + common) * uneven + lifted

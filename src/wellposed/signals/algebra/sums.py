@@ -8,7 +8,7 @@ import numpy as np
 
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.linear_maps import differences_of_running_sum, sum_of_maps
-from wellposed.signals.algebra.local_scales import EVEN_SIZES, sizes_of_sum
+from wellposed.signals.algebra.local_scales import EVEN_SCALES, scales_of_sum
 from wellposed.signals.algebra.masked_scores import masked
 from wellposed.signals.algebra.operands import (
     Recogniser,
@@ -204,14 +204,14 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
     transport = None
     if cross is None and not gauss and call.wants_marginal and mean.size:
         transport = of_sum(a * marginal(x), b * marginal(y))
-    sizes = EVEN_SIZES
+    scales = EVEN_SCALES
     if not call.independent and kernels.average(mean * mean) <= little:
-        sizes = sizes_of_sum(call, x, y, p, q, first, second)
+        scales = scales_of_sum(call, x, y, p, q, first, second)
     result = State(
         layout,
         Moments(mean, var, kernels.correlation(kernel, var), alike),
         tag=weakest(x.tag, y.tag),
-        marginal=replace(_marginal_beside_known(x, y, p, q) or sizes.marginal(gauss), transport=transport),
+        marginal=replace(_marginal_beside_known(x, y, p, q) or scales.marginal(gauss), transport=transport),
         ancestry=Ancestry(links_of([(x, p, a), (y, q, b)]), x.roots | y.roots),
     )
     if not call.independent:

@@ -362,46 +362,20 @@ class Way(NamedTuple):
     """A way to find the covariance of two states.
 
     Attributes:
-        applies: the states that it is for.
-        stands: why it stands where it stands among `WAYS`.
-        find: returns the covariance in parts, None of states that it is not for.
+        states: those that it is for.
+        find: returns the covariance in parts, None of other states.
     """
 
-    applies: str
-    stands: str
+    states: str
     find: Finder
 
 
 WAYS = (
-    Way(
-        "a weight that is met more than once made both alike",
-        "first: no link leads back from a product with such a weight",
-        Dependence._alike,
-    ),
-    Way(
-        "both are functions of dependent Gaussian tensors, and no weight is met more than once",
-        "before links: these carry the linear term of a function alone, its Hermite series is exact",
-        Dependence._of_gaussians,
-    ),
-    Way(
-        "both are linear maps along one atom, by pair of positions",
-        "before links: these know displacements alone",
-        Dependence._of_maps,
-    ),
-    Way(
-        "both are single positions of one axis of a tensor",
-        "after maps by pair, which keep more positions; before links, which average over displacements",
-        _alone(of_positions),
-    ),
-    Way(
-        "both are means, over the same atoms, of functions of one Gaussian tensor, or functions of its mean",
-        "before the next, which takes one of the two for the tensor itself",
-        _alone(of_means),
-    ),
-    Way(
-        "y is a mean of a function of the tensor that x is a function of",
-        "last before links: a link of a mean carries the linear term of its function alone",
-        _alone(of_own_mean),
-    ),
+    Way("results of one weight that is met more than once", Dependence._alike),  # no link leads back from these
+    Way("functions of dependent Gaussian tensors", Dependence._of_gaussians),  # links carry a linear term alone
+    Way("linear maps along one atom, by pair of positions", Dependence._of_maps),  # links know displacements alone
+    Way("single positions of one axis", _alone(of_positions)),  # maps by pair, before it, keep more positions
+    Way("means of functions of one Gaussian tensor", _alone(of_means)),  # the next takes one for the tensor itself
+    Way("a function of a tensor, and a mean of one", _alone(of_own_mean)),  # a link carries the linear term alone
 )
-"""Ways to find the covariance of two states, in the order in which they are tried."""
+"""Ways to find the covariance of two states, in the order in which they are tried, all before links."""

@@ -352,6 +352,7 @@ def _differentiated(
     leaves: dict[int, torch.Tensor] = {}
 
     def drawn(raw: Any, resolved: Any) -> Any:
+        """Return an argument with draws in place of its states; one value of the graph (``raw``) is drawn once."""
         if isinstance(resolved, State):
             if isinstance(raw, Ref):
                 if raw.value not in leaves:

@@ -15,7 +15,7 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import traits
 from wellposed.graphs.restore import paused_collection
 from wellposed.limit import go_on
-from wellposed.signals.algebra.local_scales import average_of_sizes
+from wellposed.signals.algebra.local_scales import average_of_scales
 from wellposed.signals.context.arguments import resolve, state_of, unmade
 from wellposed.signals.context.call import Outcome, Pass
 from wellposed.signals.context.parameters import Weights
@@ -156,7 +156,7 @@ def _signals(run: Pass, node: Node, moments: bool) -> Iterator[Signal]:
                 mean = state.pooled_mean
                 var = max(0.0, second - mean * mean)
             if second > 0.0:  # zeros stay zeros
-                spread = state.spread.variance + average_of_sizes(state)
+                spread = state.spread.variance + average_of_scales(state)
         elif known.spread is not STEADY and any(map(torch.Tensor.any, run.draws[out])):  # draws tell no sizes
             spread = known.spread.variance
         yield Signal(

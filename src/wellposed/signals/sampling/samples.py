@@ -88,13 +88,13 @@ def _local_scale(state: State, generator: torch.Generator) -> torch.Tensor | flo
     """Draw the root of the local scale, which broadcasts over elements by atoms.
 
     Of products with filters of few elements that see an input each (depthwise convolutions) it is the size of the
-    filter: given that size they are Gaussian, and all positions share it.
+    filter: given that, they are Gaussian, and all positions share it.
     """
     scales = evaluated(state.local_scales)
     kappa = 0.0 if scales is None else float(scales.ravel()[0])
     if scales is None or kappa <= UNEVEN:
         return 1.0
-    filters = _size_of_filters(state, scales, kappa, generator)
+    filters = _scale_of_filters(state, scales, kappa, generator)
     return _two_factors(state, scales, kappa, generator) if filters is None else filters
 
 
@@ -112,8 +112,8 @@ def _two_factors(state: State, scales: Array, kappa: float, generator: torch.Gen
     return (_gamma(whole, common, generator) * _gamma(single, own, generator)).sqrt()
 
 
-def _size_of_filters(state: State, scales: Array, kappa: float, generator: torch.Generator) -> torch.Tensor | None:
-    """Draw the root of the sizes of filters, where each of them sees an input of its own; None of others."""
+def _scale_of_filters(state: State, scales: Array, kappa: float, generator: torch.Generator) -> torch.Tensor | None:
+    """Draw the root of the local scales that filters make, where each sees an input of its own; None of others."""
     chance = evaluated(state.inverse_dims)
     own = [] if chance is None else [i for i, n in enumerate(chance.shape) if n == 1 < state.lengths[i]]
     if chance is None or not own or any(scales.shape[i] > 1 for i in own):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -52,6 +52,8 @@ class PlannedWeights(Weights):
 
     Attributes:
         decisions: what was chosen, by parameter name.
+        uses_met: by parameter name and node the uses of a weight that meet a signal, as decisions at its scale.
+        shares: what the outputs of a weight have in the mean over its uses, relative to the first; 1 unless given.
         centred: for each bias that cancels a mean, that mean.
         unmet: the weights that met a signal of zeros first, with the first node at which they did.
         scales: scales that are given, by parameter name; the others are chosen. A visitor may add to them on the way.
@@ -89,10 +91,13 @@ class PlannedWeights(Weights):
             name: _own_level(graph.parameters[name]) for name, role in self.roles.items() if role == "gain"
         }
         self.decisions: dict[str, Decision] = {}
+        self.uses_met: dict[str, dict[int, Decision]] = {}
+        self.shares: dict[str, float] = {}
         self.contractions: dict[str, list[Contraction]] = {}
         for contraction in self.uses:
             if contraction.parameter is not None:
                 self.contractions.setdefault(contraction.parameter, []).append(contraction)
+        self._used_at = self._nodes_of_weights()
         self.composite = CompositeScales(graph, self.fixed, self.uses, self.roles, self.kept)
         self.scale_parameters |= self.composite.scale_parameters
         self.spectra: dict[int, int] = {}
@@ -107,6 +112,15 @@ class PlannedWeights(Weights):
         self.zero_kept: set[str] = (
             set() if write_zeros else {n for n, p in graph.parameters.items() if self._is_zero(p)}
         )
+
+    def _nodes_of_weights(self) -> dict[int, str]:
+        """Return by node the weight that is contracted there, but for tables, whose scale `state` decides."""
+        return {
+            use.node: name
+            for name, uses in self.contractions.items()
+            if all(use.kind != "embedding" for use in uses)
+            for use in uses
+        }
 
     def _is_zero(self, parameter: Parameter) -> bool:
         """Whether a parameter that would be drawn holds zeros alone."""
@@ -256,6 +270,7 @@ class PlannedWeights(Weights):
         """
         name = weight.scale_parameter
         if name is None:
+            self._met_again(weight, node, incoming, before)
             return weight
         if node.index in self.spectra and self.known_scale(name) is None:
             self.postponed.setdefault(self.spectra[node.index], []).append(name)
@@ -280,7 +295,9 @@ class PlannedWeights(Weights):
         return self.target * self.targets.get(node.outputs[0], 1.0)
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
-        """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides."""
+        """Choose the scale that brings ``incoming * unit * scale²`` to the target; a tensor's first use decides, by the
+        share that it has in all uses (`shares`).
+        """
         total = incoming * unit
         if name in self.composite.open:
             return self._choose_composite(name, node, incoming, before, unit)
@@ -297,9 +314,31 @@ class PlannedWeights(Weights):
             use = next((u for u in self.contractions.get(name, ()) if u.node == node.index), None)
             total, before = float(use.fan_in if use is not None else 1), 0.0
             incoming = total
-        scale = self.scales.get(name, math.sqrt(self.aim(node) / total))
+        scale = self.scales.get(name, math.sqrt(self.aim(node) / (total * self.shares.get(name, 1.0))))
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
         return scale
+
+    def _met_again(self, weight: State, node: Node, incoming: float, before: float) -> None:
+        """Record a use of a weight that `choose` has given a scale at an earlier one."""
+        name, after = self._used_at.get(node.index, ""), incoming * weight.second_moment
+        first = self.decisions.get(name)
+        if first is None or name in self.unmet or node.index == first.node or not 0.0 < after < math.inf:
+            return
+        met = self.uses_met.setdefault(name, {first.node: first})
+        met.setdefault(node.index, replace(first, node=node.index, incoming=incoming, before=before, after=after))
+
+    def over_uses(self, name: str) -> Decision:
+        """Return what was chosen for a weight, with the means over the uses that meet a signal."""
+        decision, met = self.decisions[name], self.uses_met.get(name, {}).values()
+        if not met:
+            return decision
+        count = len(met)
+        return replace(
+            decision,
+            incoming=math.fsum(use.incoming for use in met) / count,
+            before=math.fsum(use.before for use in met) / count,
+            after=math.fsum(use.after for use in met) / count,
+        )
 
     def _meets_signal(self, node: Node, weight: str, total: float, before: float) -> bool:
         """Whether a weight meets a signal, of second moment ``before``, and no zeros: ``total`` is that of its output.
@@ -361,6 +400,12 @@ class PlannedWeights(Weights):
         met = {name: self.decisions[name] for name in self.unmet if not self.waits(name)}
         nodes = self.graph.nodes
         return {name: one.scale * math.sqrt(self.aim(nodes[one.node]) / one.after) for name, one in met.items()}
+
+    def shares_of_uses(self) -> dict[str, float]:
+        """Return for each weight that meets several signals the mean of its outputs' second moments, relative to that
+        of the first: with these as `shares`, a pass brings the mean to the target.
+        """
+        return {name: self.over_uses(name).after / self.decisions[name].after for name in self.uses_met}
 
     def waits(self, name: str) -> bool:
         """Whether a weight has met nothing but zeros so far."""

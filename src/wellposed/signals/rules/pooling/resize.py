@@ -98,6 +98,7 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
     size = x.lengths[i]
 
     def extend(array: Array, fill: float) -> Array:
+        """Return a map by position with the new positions, which hold ``fill`` or copies of inner ones."""
         full = np.repeat(array, size, axis=i) if array.shape[i] == 1 and mode == "constant" else array
         if full.shape[i] == 1 and mode != "constant":
             return full

@@ -13,7 +13,7 @@ from wellposed.arrays import array_of
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.expert_dispatch import put_back
 from wellposed.signals.algebra.linear_maps import mapped
-from wellposed.signals.algebra.local_scales import sizes_of_picks
+from wellposed.signals.algebra.local_scales import scales_of_picks
 from wellposed.signals.algebra.mixtures import overwritten
 from wellposed.signals.algebra.operands import filled
 from wellposed.signals.algebra.sums import combine
@@ -123,6 +123,7 @@ def _sums(call: Call, x: State, axis: int, names: Indices, count: int, *, mean: 
         return mapped(x, axis, np.eye(count)[names].T * weight[:, None], pairs=True)
 
     def by_name(array: Array, power: int) -> Array:
+        """Return the sums of a map over positions of one name, in the place of these, times ``weight`` ** ``power``."""
         full = np.moveaxis(
             np.broadcast_to(array, [size if i == atom else n for i, n in enumerate(array.shape)]), atom, 0
         )
@@ -180,4 +181,4 @@ def _random_sums(call: Call, x: State, axis: int, count: int) -> State:
     squares, apart = load * s**2 + pairs * s**2, pairs * float((s**2).mean())
     summed = _summed(call, x, atom, count, load * m, load * v, squares, apart, counts)
     # what has one name comes from one place: it was dispatched from there
-    return summed.amended(marginal=sizes_of_picks(x, atom, [atom] if count == 1 else [], apart=False))
+    return summed.amended(marginal=scales_of_picks(x, atom, [atom] if count == 1 else [], apart=False))

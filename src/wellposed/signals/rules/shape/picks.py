@@ -14,7 +14,7 @@ from wellposed.operators.steps import Cut
 from wellposed.operators.views import view_of
 from wellposed.signals.algebra.expert_dispatch import remember_pick
 from wellposed.signals.algebra.linear_maps import mapped, picked_links
-from wellposed.signals.algebra.local_scales import sizes_of_picks
+from wellposed.signals.algebra.local_scales import scales_of_picks
 from wellposed.signals.algebra.masked_scores import shut_out
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.call import Call, Unknown
@@ -185,7 +185,7 @@ def picked_along(
     state = x.changed(
         layout=x.layout.resized(i, flat).without(gone),
         **{name: kernels.without(array, gone) for name, array in moments.items()},  # type: ignore[arg-type]
-        marginal=sizes_of_picks(x, i, gone, apart=places is None),
+        marginal=scales_of_picks(x, i, gone, apart=places is None),
         links=() if places is None else picked_links(x, i, places, gone),
     )
     return reshape(state, shape)
