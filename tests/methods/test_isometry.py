@@ -115,6 +115,6 @@ def test_what_the_theory_leaves_out_is_said() -> None:
 def test_options_that_do_not_go_together_are_refused() -> None:
     for options in ({"direction": "both"}, {"distribution": "uniform"}):
         with pytest.raises(OptionError, match="objective='isometry' draws orthogonal weights"):
-            wp.plan(chain(nn.Tanh), X, objective="isometry", **options)
+            wp.plan(chain(nn.Tanh), X, objective="isometry", method="autoinit", **options)
     with pytest.raises(OptionError, match="unknown objective 'width'"):
         wp.plan(chain(nn.Tanh), X, objective="width", method="autoinit")

@@ -208,6 +208,13 @@ def test_branches_are_closed_where_the_stream_is_carried_on_as_it_is(model: nn.M
         assert (mine.std if factor else mine.constant) == pytest.approx(factor * whole.std, rel=1e-6)
 
 
+def test_branches_with_norms_over_the_batch_are_not_closed() -> None:
+    model, x = Residual(), torch.randn(64, 12)
+    model.norms = nn.ModuleList(nn.BatchNorm1d(32) for _ in range(4))
+    plan, full = (wp.plan(model, x, branches=kind) for kind in ("auto", "full"))
+    assert plan.prescriptions["down.0.weight"].std == pytest.approx(0.5 * full.prescriptions["down.0.weight"].std)
+
+
 def test_a_stream_whose_branches_are_closed_is_carried_on_bit_for_bit() -> None:
     model, x = Residual(), torch.randn(16, 12)
     wp.initialize_(model, x, method="steady")

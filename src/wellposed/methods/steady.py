@@ -30,6 +30,7 @@ from wellposed.structure.starts import (
     argument_factors,
     frequencies,
     is_transformed,
+    normalises_batches,
     readouts,
     recurrent_weights,
 )
@@ -74,9 +75,10 @@ def steady(
       turn small rows further.
     - *recurrent layers*: what they make of their inputs has variance ν, and the weights from step to step are
       orthogonal, where ``autoinit`` keeps the model's own.
-    - *residual branches*: the parameters at the end of each branch are 0 where the stream carries the sum on as it is,
-      and times 1/√L, for the L sums of the stream, where a norm or a function follows each sum. A branch that the model
-      itself holds closed stays as it is. ``branches`` makes it ``"zero"``, ``"depth"`` (1/√L) or ``"full"`` for all.
+    - *residual branches*: the parameters at the end of each branch are 0 where the stream is carried on as it is, and
+      times 1/√L, for the L sums of the stream, where a norm or a function follows each sum, or branches have norms over
+      the batch. A branch that the model itself holds closed stays as it is. ``branches`` makes it ``"zero"``,
+      ``"depth"`` (1/√L) or ``"full"`` for all.
 
     Options: ``target_variance`` ν; ``biases="own"`` draws biases that the model makes at random with its own standard
     deviation, ``"zero"`` sets them to 0; ``distribution``, ``center``, ``inputs``, ``state``, ``strict``, ``zeros`` and
@@ -217,12 +219,13 @@ def _factors(graph: Graph, request: Request, kind: Branches) -> dict[ResidualBra
     found: dict[ResidualBranch, tuple[float, str]] = {}
     for stream in residual_streams(graph) if kind != "full" else ():
         count = len(stream.sums)
-        by_depth = kind == "depth" or (kind == "auto" and is_transformed(graph, stream))
+        held = is_transformed(graph, stream) or normalises_batches(graph, stream)
+        by_depth = kind == "depth" or (kind == "auto" and held)
         if count == 1 and kind == "auto":
             continue
         factor = count**-0.5 if by_depth else 0.0
         words = (
-            f"× 1/√{count} at the end of one of {count} residual branches, whose sums a norm or a function follows"
+            f"× 1/√{count} at the end of one of {count} residual branches"
             if by_depth
             else f"0 at the end of one of {count} residual branches, so that the stream is carried on as it begins"
         )

@@ -12,6 +12,7 @@ from wellposed.graphs.graph import once
 from wellposed.operators.arithmetic import times_number
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.facts import facts_of
+from wellposed.operators.norms import NORMS, over_the_batch
 from wellposed.operators.schema import named_arguments
 from wellposed.operators.views import is_view
 from wellposed.structure.branches import END, Step, branches
@@ -196,6 +197,16 @@ def is_transformed(graph: Graph, stream: Stream) -> bool:
     earlier = frozenset(stream.sums)
     seen = [_transforms(structure.steps, one.skips, earlier) for one in sums[1:]]
     return 2 * sum(seen) > len(seen)
+
+
+def normalises_batches(graph: Graph, stream: Stream) -> bool:
+    """Whether norms over the batch, with a gain of their own, lie in the branches of a stream."""
+    owners = {parameter.value: name for name, parameter in graph.parameters.items()}
+    return any(
+        over_the_batch(node) and any(owners.get(value) in stream.inside for value in node.inputs)
+        for node in graph.nodes
+        if node.op in NORMS
+    )
 
 
 def _transforms(steps: Mapping[int, Step], skips: Iterable[int], sums: frozenset[int]) -> bool:
