@@ -307,7 +307,7 @@ def test_a_loss_without_parameters_is_an_error() -> None:
 def test_unknown_optimizers_are_errors() -> None:
     with pytest.raises(OptionError, match=r"did you mean 'adamw'"):
         builder("adanw")
-    with pytest.raises(OptionError, match=r"must be a name, a class or a function"):
+    with pytest.raises(OptionError, match=r"a name, a class, a partial of one or an instance, not 3"):
         builder(3)  # type: ignore[arg-type]
 
 

@@ -18,10 +18,8 @@ from wellposed.errors import DivergedError, RateError, in_words
 from wellposed.graphs.restore import restored_attributes, set_mode_
 from wellposed.graphs.tree import batch_copy
 from wellposed.rates.feed import Feed
+from wellposed.rates.losses import LossFn, called, loss_of
 from wellposed.rates.steps import Build, Update, stepping
-
-LossFn = Callable[[Any, Any], Tensor]
-"""``loss_fn(model, batch)``: the loss of one batch, a tensor with one element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class Objective(nn.Module):
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
         super().__init__()
         self.model = model
-        self.loss_fn = loss_fn
+        self.loss_fn: LossFn = called(loss_fn)
 
     def forward(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a batch, a tensor without axes, and the model's buffers after the pass, by name.
@@ -71,11 +69,7 @@ class Objective(nn.Module):
         Raises:
             RateError: the loss function returned something else.
         """
-        loss = self.loss_fn(self.model, batch_copy(batch))
-        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-            other = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise RateError(f"loss_fn(model, batch) must return a tensor with one element, not {other}; take the mean")
-        return loss.reshape(()), dict(self.model.named_buffers())
+        return loss_of(self.loss_fn(self.model, batch_copy(batch))), dict(self.model.named_buffers())
 
     def at(
         self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any
@@ -171,9 +165,8 @@ class Stack:
         self._steps = stepping([updates[name] for name in self._trained], rates, list(self._trained.values()))
 
     def losses(self, batch: Any) -> Tensor:
-        """Return the losses ``[members]`` of a batch, without gradients."""
-        with torch.no_grad():
-            return self._forward(batch)
+        """Return the losses ``[members]`` of a batch; the loss may itself differentiate."""
+        return self._forward(batch).detach()
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Return a block in which the models are in evaluation mode."""
@@ -229,10 +222,9 @@ class Single:
         self._trained = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
 
     def losses(self, batch: Any) -> Tensor:
-        """Return the loss ``[1]`` of a batch."""
-        with torch.no_grad():
-            loss: Tensor = self._objective(batch)[0]
-        return loss.reshape(1)
+        """Return the loss ``[1]`` of a batch; the loss may itself differentiate."""
+        loss: Tensor = self._objective(batch)[0]
+        return loss.detach().reshape(1)
 
     def step(self, batch: Any, scale: float) -> Tensor:
         """Take one step at the learning rate times ``scale``; return the loss ``[1]`` before it."""
@@ -245,7 +237,13 @@ class Single:
             parameter.grad = gradient
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * scale
-        self._optimizer.step()
+        try:
+            self._optimizer.step()
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise RateError(
+                f"{type(self._optimizer).__name__} takes no step on these parameters ({in_words(error)}); give a "
+                "function that builds one which does: optimizer=lambda model, lr: ..."
+            ) from error
         return loss.detach().reshape(1)
 
     def evaluating(self) -> AbstractContextManager[None]:

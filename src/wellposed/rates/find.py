@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from wellposed import ranks
 from wellposed.errors import OptionError
@@ -17,18 +16,20 @@ from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import walk
 from wellposed.options import check_choice
 from wellposed.plans import Plan
+from wellposed.plans.recipes import AnyOptimizer
 from wellposed.random_states import restored_random_state
 from wellposed.rates.answer import answer
-from wellposed.rates.ensemble import Draw, LossFn, Objective, Workload
+from wellposed.rates.ensemble import Draw, Objective, Workload
 from wellposed.rates.feed import Batches, feeds_of
 from wellposed.rates.fingerprint import digest_of, fingerprint, name_of
 from wellposed.rates.grid import checked_grid, default_grid
 from wellposed.rates.journal import opened
+from wellposed.rates.losses import LossFn
 from wellposed.rates.rate import Conditions, Definition, Rate
 from wellposed.rates.schedule import Schedule, schedule_factor
 from wellposed.rates.search import Search, SearchSettings, training_of
-from wellposed.rates.starts import builder_of, drawn, untouched
-from wellposed.rates.steps import Build, builder
+from wellposed.rates.starts import builder_of, drawn, left_out, untouched
+from wellposed.rates.steps import Build, builder, named
 
 SHORT = 40
 """Steps of a short search."""
@@ -40,11 +41,11 @@ def find_max_lr(
     loss_fn: LossFn,
     batches: Batches,
     *,
-    optimizer: str | type[Optimizer] | Build = "sgd",
+    optimizer: AnyOptimizer | Build = "sgd",
     steps: int | Short | None = None,
     grid: Sequence[float] | None = None,
     seeds: int | None = None,
-    initialize: Plan | Callable[[nn.Module], object] | None = None,
+    initialize: Plan | Callable[..., object] | None = None,
     schedule: Schedule = "constant",
     journal: str | os.PathLike[str] | None = None,
     progress: bool = True,
@@ -72,18 +73,21 @@ def find_max_lr(
         model_fn: makes the model; called once for each seed with torch's, numpy's and Python's generators seeded. Or a
             module, of which every seed takes a copy: with ``initialize``, which draws its weights for each seed, or as
             it is, for ``seeds=1``.
-        loss_fn: ``loss_fn(model, batch)``, the mean loss of one batch.
+        loss_fn: ``loss_fn(model, batch)``, the mean loss of one batch, alone or first of several; or a loss of
+            ``torch.nn``, for batches of inputs and targets.
         batches: what the steps are taken on, each seed in an order of its own: a list is shuffled, a ``DataLoader``
-            shuffles itself, an iterator is kept in memory. Or a function that gives each seed its batches.
-        optimizer: ``"sgd"``, ``"momentum"`` (0.9), ``"adam"``, ``"adamw"``; a class of ``torch.optim``; or a function
-            of the model and the rate, whose groups may have rates in a fixed ratio (what is then found is the rate
-            that the function is given).
+            shuffles itself, an iterator is kept in memory. Where they end before the steps do, they are repeated. Or a
+            function that gives each seed its batches, or one batch for all steps: ``(x, y)``.
+        optimizer: ``"sgd"``, ``"momentum"`` (0.9), ``"adamw"``, ... of ``torch.optim``; a class, a
+            ``functools.partial`` of one, or an instance, whose options count; or a function of the model and the rate,
+            whose groups may have rates in a fixed ratio (what is then found is the rate that the function is given).
         steps: optimizer steps; None for one epoch. ``"short"`` for a search by 40 steps and one seed: its rates are
             off from those of a full one by a factor that nets of a kind share, so that ratios of two are worth
             something (see `wellposed.rates.transfer`), one by itself is not.
         grid: learning rates to try; by default 16, spaced by 2^0.75.
         seeds: draws of the weights, and orders of the batches; None for 3, or 1 of a short search.
-        initialize: a plan, drawn anew for each seed; or a function that initialises a model in place.
+        initialize: a plan, drawn anew for each seed; or a function that initialises a model in place, which is given
+            the seed where it has an argument ``seed``.
         schedule: ``"constant"``, ``"linear"`` or ``"cosine"`` (both to zero), ``"warmup_linear"`` (from zero over the
             first tenth of the steps, then to zero), or a function that maps the fraction of steps done to the learning
             rate's factor.
@@ -94,12 +98,12 @@ def find_max_lr(
         fields: fields of ``settings`` by name; they go before those of the object.
 
     Raises:
-        RateError: batches that run out; a loss that is not finite at the start, or in every run; a journal of another
+        RateError: no batches; a loss that is not finite at the start, or in every run; a journal of another
             search; ``vectorize=True`` for a model that cannot be; a loss that no rate changes.
         OptionError: an unknown optimizer or schedule, or an option outside its range; a module in place of
             ``model_fn`` for several seeds, which would all have its weights.
     """
-    given = untouched(model_fn)
+    given, module = untouched(model_fn), model_fn if isinstance(model_fn, nn.Module) else None
     steps, seeds = _lengths(steps, seeds)
     model_fn = builder_of(model_fn, "" if initialize is not None or seeds == 1 else _FOR_ALL_SEEDS)
     settings = replace(settings or SearchSettings(), **fields)
@@ -109,7 +113,9 @@ def find_max_lr(
     with restored_random_state(), given:
         model, draws = drawn(model_fn, initialize, range(seed, seed + seeds))
         with restored_attributes(model):
-            name = name or type(build(model, 1.0)).__name__.lower()
+            unlike = left_out(module or model)
+            built = named(build(model, 1.0))
+            name = name or built
             rates = checked_grid(grid) if grid is not None else default_grid(name)
             workload = Workload(
                 Objective(model, loss_fn), draws, build, feeds_of(batches, steps, tuple(draws), _device(draws[seed]))
@@ -131,8 +137,8 @@ def find_max_lr(
                 loss=name_of(loss_fn),
                 inputs=feed.described(),
             )
-            warnings = (*training.warnings, *_same_weights(workload), *_same_batches(batches, workload))
-    return answer(exploration, conditions, training.description, warnings, settings.target)
+            warnings = (*unlike, *training.warnings, *_same_weights(workload), *_same_batches(batches, workload))
+    return answer(exploration, conditions, training.description + feed.repeated(), warnings, settings.target)
 
 
 def _lengths(steps: int | Short | None, seeds: int | None) -> tuple[int | None, int]:

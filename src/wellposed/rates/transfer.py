@@ -13,9 +13,9 @@ from wellposed.graphs import Graph, graph_of
 from wellposed.options import check_choice, is_positive
 from wellposed.plans import Plan
 from wellposed.plans.optimizers import family_of
-from wellposed.rates.ensemble import LossFn
 from wellposed.rates.feed import Batches
 from wellposed.rates.find import Short, find_max_lr
+from wellposed.rates.losses import LossFn
 from wellposed.rates.rate import Conditions, Rate, RelativeRate
 from wellposed.rates.relative import find_rate_rule, optimizer_of, relative
 from wellposed.structure.branches import END, Branches, branches, kernel_sizes
