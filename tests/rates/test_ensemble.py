@@ -16,9 +16,10 @@ from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from wellposed.errors import OptionError, RateError
-from wellposed.rates.ensemble import Draw, Member, Objective, Single, Stack, Workload, train
+from wellposed.rates.ensemble import Draw, Member, Objective, Single, Stack, Workload
 from wellposed.rates.feed import Feed
 from wellposed.rates.probe import probe
+from wellposed.rates.running import train
 from wellposed.rates.steps import builder, updates
 
 CPU = torch.device("cpu")

@@ -36,7 +36,8 @@ from wellposed.rates.transfer import transfer
 def search(*args: Any, **options: Any) -> Rate:
     given = (*args, model_fn, loss_fn, data())[: max(len(args), 0)] if args else ()
     model, loss, batches = (*given, *(model_fn, loss_fn, data())[len(given) :])
-    return find_max_lr(model, loss, batches, **{"grid": GRID, "seeds": 2, "progress": False, "widen": 0, **options})
+    given = {"grid": GRID, "seeds": 2, "schedule": "constant", "progress": False, "widen": 0, **options}
+    return find_max_lr(model, loss, batches, **given)
 
 
 def losses(rate: Rate) -> dict[tuple[float, int], float | None]:
@@ -73,6 +74,8 @@ def test_the_curve_equals_plain_training(vectorize: bool) -> None:
         "optimizer": "sgd",
         "batch_size": 6,
         "steps": 8,
+        "training_steps": None,
+        "clip": None,
         "schedule": "constant",
         "loss": "loss_fn",
         "inputs": "0: float64[4], 1: int64[]",
@@ -97,7 +100,7 @@ def quadratic(curvature: float = CURVATURE, **options: Any) -> Rate:
         lambda: Quadratic(curvature),
         lambda model, batch: model(batch),
         [torch.zeros(1)] * STEPS,
-        **{"seeds": 3, "progress": False, "vectorize": True, **options},
+        **{"seeds": 3, "schedule": "constant", "progress": False, "vectorize": True, **options},
     )
 
 
@@ -577,7 +580,7 @@ rank = int(sys.argv[1])
 dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2)
 halves = [tuple(part[3 * rank : 3 * rank + 3] for part in batch) for batch in data()]
 for vectorize in (True, False):
-    options = dict(vectorize=vectorize, journal=sys.argv[3] + str(vectorize))
+    options = dict(vectorize=vectorize, schedule="constant", journal=sys.argv[3] + str(vectorize))
     rate = find_max_lr(model_fn, loss_fn, halves, grid=GRID, seeds=2, **options)
     print(rate.model_dump_json())
 print(find_max_lr(model_fn, loss_fn, iter(halves[: 8 - rank]), steps=8).conditions.steps)

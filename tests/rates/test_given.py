@@ -21,7 +21,7 @@ from wellposed.rates.rate import Rate
 
 
 def search(model: Any = model_fn, loss: Any = loss_fn, batches: Any = None, **options: Any) -> Rate:
-    given = {"grid": GRID, "seeds": 1, "progress": False, "widen": 0, **options}
+    given = {"grid": GRID, "seeds": 1, "schedule": "constant", "progress": False, "widen": 0, **options}
     return find_max_lr(model, loss, data() if batches is None else batches, **given)
 
 

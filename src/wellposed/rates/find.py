@@ -14,7 +14,7 @@ from wellposed import ranks
 from wellposed.errors import OptionError
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import walk
-from wellposed.options import check_choice
+from wellposed.options import check_choice, check_integer, check_positive
 from wellposed.plans import Plan
 from wellposed.plans.recipes import AnyOptimizer
 from wellposed.random_states import restored_random_state
@@ -33,6 +33,10 @@ from wellposed.rates.steps import Build, builder, named
 
 SHORT = 40
 """Steps of a short search."""
+BUDGET = 400
+"""Gradients that a search for a longer training may take by default; chosen."""
+_RUNS = 10
+"""Whole runs that a budget suffices for; chosen: eight rates to begin with, and the ends of the plateau."""
 Short = Literal["short"]
 
 
@@ -46,7 +50,10 @@ def find_max_lr(
     grid: Sequence[float] | None = None,
     seeds: int | None = None,
     initialize: Plan | Callable[..., object] | None = None,
-    schedule: Schedule = "constant",
+    schedule: Schedule = "warmup_linear",
+    clip: float | None = None,
+    training_steps: int | None = None,
+    budget: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     progress: bool = True,
     seed: int = 0,
@@ -88,9 +95,16 @@ def find_max_lr(
         seeds: draws of the weights, and orders of the batches; None for 3, or 1 of a short search.
         initialize: a plan, drawn anew for each seed; or a function that initialises a model in place, which is given
             the seed where it has an argument ``seed``.
-        schedule: ``"constant"``, ``"linear"`` or ``"cosine"`` (both to zero), ``"warmup_linear"`` (from zero over the
-            first tenth of the steps, then to zero), or a function that maps the fraction of steps done to the learning
-            rate's factor.
+        schedule: that of the training, shrunk into the steps of the search, as trainings that warm up and decay bear
+            higher rates than constant ones: ``"warmup_linear"`` or ``"warmup_cosine"`` (from zero over the first tenth
+            of the steps, then to zero), ``"linear"`` or ``"cosine"`` (both to zero), ``"constant"``, or a function that
+            maps the fraction of steps done to the learning rate's factor.
+        clip: the global norm to which the training clips its gradients (`wellposed.clip_grad_norm_`).
+        training_steps: steps of the training to come. The search then takes 40 steps of one seed, within a budget of
+            400 gradients, unless these are given, and its answer is carried to that length
+            (`wellposed.rates.Rate.in_training`).
+        budget: gradients that the search may take: it begins with every other rate, stops runs that lag far behind,
+            and refines the ends of the plateau; None for every rate of the grid to the end.
         journal: a file of JSON lines that notes every finished run; a search that was killed goes on from it.
         progress: show a progress bar, on rank 0.
         seed: of the first draw; the others follow it.
@@ -104,10 +118,12 @@ def find_max_lr(
             ``model_fn`` for several seeds, which would all have its weights.
     """
     given, module = untouched(model_fn), model_fn if isinstance(model_fn, nn.Module) else None
-    steps, seeds = _lengths(steps, seeds)
+    steps, seeds, budget = _lengths(steps, seeds, training_steps, budget)
     model_fn = builder_of(model_fn, "" if initialize is not None or seeds == 1 else _FOR_ALL_SEEDS)
     settings = replace(settings or SearchSettings(), **fields)
     _check(seeds, steps, settings)
+    if clip is not None:
+        check_positive(clip=clip)
     name, build = builder(optimizer)
     schedule_name, factor = schedule_factor(schedule)
     with restored_random_state(), given:
@@ -117,9 +133,8 @@ def find_max_lr(
             built = named(build(model, 1.0))
             name = name or built
             rates = checked_grid(grid) if grid is not None else default_grid(name)
-            workload = Workload(
-                Objective(model, loss_fn), draws, build, feeds_of(batches, steps, tuple(draws), _device(draws[seed]))
-            )
+            feeds = feeds_of(batches, steps, tuple(draws), _device(draws[seed]))
+            workload = Workload(Objective(model, loss_fn), draws, build, feeds, clip)
             training = training_of(workload, (rates[0], rates[-1]), settings)
             search = Search(workload, training, settings, factor)
             notes = opened(
@@ -127,27 +142,41 @@ def find_max_lr(
                 # Journals of searches whose seeds shared one order of batches have no such line.
                 fingerprint(workload, schedule_name, settings) | {"order of batches": "each seed its own"},
             )
-            exploration = search.explore(rates, notes, progress=progress and ranks.index() == 0)
+            shown = progress and ranks.index() == 0
+            if budget is None:
+                exploration = search.explore(rates, notes, progress=shown)
+            else:
+                exploration = search.explore_within(budget, rates, notes, progress=shown)
             feed = workload.feed
             conditions = Conditions(
                 optimizer=name,
                 batch_size=feed.batch_size(),
                 steps=feed.steps,
+                clip=clip,
                 schedule=schedule_name,
                 loss=name_of(loss_fn),
                 inputs=feed.described(),
             )
             warnings = (*unlike, *training.warnings, *_same_weights(workload), *_same_batches(batches, workload))
-    return answer(exploration, conditions, training.description + feed.repeated(), warnings, settings.target)
+    found = answer(exploration, conditions, training.description + feed.repeated(), warnings, settings.target)
+    return found if training_steps is None else found.in_training(training_steps)
 
 
-def _lengths(steps: int | Short | None, seeds: int | None) -> tuple[int | None, int]:
-    """Return the numbers of steps and of seeds."""
-    if isinstance(steps, str):
-        if steps != "short":
-            raise OptionError(f"steps must be a number, None for an epoch, or 'short', received {steps!r}")
-        return SHORT, 1 if seeds is None else seeds
-    return steps, 3 if seeds is None else seeds
+def _lengths(
+    steps: int | Short | None, seeds: int | None, training_steps: int | None, budget: int | None
+) -> tuple[int | None, int, int | None]:
+    """Return the numbers of steps and of seeds, and the budget of gradients."""
+    if isinstance(steps, str) and steps != "short":
+        raise OptionError(f"steps must be a number, None for an epoch, or 'short', received {steps!r}")
+    given = {"training_steps": training_steps, "budget": budget}
+    check_integer(**{name: value for name, value in given.items() if value is not None})
+    if training_steps is not None:
+        budget = BUDGET if budget is None else budget
+        if steps is None:
+            steps = max(1, min(SHORT, training_steps, budget // _RUNS))
+        return steps if isinstance(steps, int) else SHORT, 1 if seeds is None else seeds, budget
+    short = isinstance(steps, str)
+    return SHORT if isinstance(steps, str) else steps, (1 if short else 3) if seeds is None else seeds, budget
 
 
 def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from wellposed.errors import OptionError
+from wellposed.plans.clipping import carried
 from wellposed.plans.recipes import AnyOptimizer, Recipe, changed_steps, recipe_of
 
 Build: TypeAlias = Callable[[nn.Module, float], Optimizer]
@@ -73,11 +74,13 @@ class Update:
         kind: its class.
         factor: its learning rate over the one that the optimizer was built with.
         options: the rest of its group, by name.
+        carried: the constant by which its gradient counts in a global norm (`wellposed.clip_grad_norm_`).
     """
 
     kind: type[Optimizer]
     factor: float
     options: tuple[tuple[str, Any], ...]
+    carried: float = 1.0
 
 
 def updates(build: Build, model: nn.Module, rates: tuple[float, float]) -> dict[str, Update] | str:
@@ -109,7 +112,7 @@ def _updates_at(optimizer: Optimizer, rate: float, names: Mapping[int, str]) -> 
         if unlike:
             return f"{kind.__name__} with {unlike[0]}={group[unlike[0]]} has no vectorised steps"
         options = {key: value for key, value in group.items() if key in _OPTIONS[kind]}
-        update = Update(kind, float(group["lr"]) / rate, tuple(sorted(options.items())))
+        update = Update(kind, float(group["lr"]) / rate, tuple(sorted(options.items())), carried(group))
         if any(id(parameter) not in names for parameter in group["params"]):
             return "the optimizer holds a tensor that is no parameter of the model"
         if any(map(has_hooks, group["params"])):
@@ -180,6 +183,19 @@ class Steps:
         second.mul_(slower).addcmul_(gradient, gradient, value=1 - slower)
         root = second.sqrt().div_(math.sqrt(1 - slower**self._step)).add_(self._options["eps"])
         parameter.sub_(first.div(root).mul_(rates / (1 - slow**self._step)))
+
+
+def clipped(gradients: Sequence[Tensor | None], constants: Sequence[float], norm: float) -> list[Tensor | None]:
+    """Return stacked gradients ``[members, ...]``, those of each member clipped by their global norm as by
+    `wellposed.clip_grad_norm_`; each counts times its parameter's constant.
+    """
+    squares = [
+        constant**2 * gradient.flatten(1).square().sum(1) if gradient.dim() > 1 else (constant * gradient) ** 2
+        for gradient, constant in zip(gradients, constants, strict=True)
+        if gradient is not None
+    ]
+    factors = (norm / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
+    return [None if g is None else g * factors.view(-1, *[1] * (g.dim() - 1)).to(g) for g in gradients]
 
 
 def stepping(updates: Sequence[Update], rates: Tensor, parameters: Sequence[Tensor]) -> list[Steps]:
