@@ -86,22 +86,26 @@ def recipe_of(optimizer: AnyOptimizer) -> Recipe:
             )
         return Recipe(_CLASSES[name], {})
     if isinstance(optimizer, torch.optim.Optimizer):
-        why = changed_steps(optimizer) or (f"it has {n} groups" if (n := len(optimizer.param_groups)) > 1 else "")
-        if why:
-            raise OptionError(
-                f"of an optimizer that is built already, its class and options are taken, but {why}: give a function "
-                "that builds it: lambda model, lr: ..."
-            )
-        (group,) = optimizer.param_groups
-        taken = inspect.signature(type(optimizer)).parameters
-        return Recipe(
-            type(optimizer), {name: group[name] for name in optimizer.defaults if name in taken and name != "lr"}
-        )
+        return _of_instance(optimizer)
     given: Any = optimizer
     kind, options = (given.func, dict(given.keywords)) if isinstance(given, partial) else (given, {})
     if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer):
         return Recipe(kind, {name: value for name, value in options.items() if name != "lr"})
     raise OptionError(f"an optimizer is a name, a class, a partial of one or an instance, not {optimizer!r}")
+
+
+def _of_instance(optimizer: torch.optim.Optimizer) -> Recipe:
+    """Return class and options of an optimizer that is built."""
+    groups = optimizer.param_groups
+    why = changed_steps(optimizer) or (f"it has {len(groups)} groups" if len(groups) > 1 else "")
+    if why:
+        raise OptionError(
+            f"of an optimizer that is built already, its class and options are taken, but {why}: give a function "
+            "that builds it: lambda model, lr: ..."
+        )
+    taken = inspect.signature(type(optimizer)).parameters
+    options = {name: groups[0][name] for name in optimizer.defaults if name in taken and name != "lr"}
+    return Recipe(type(optimizer), options)
 
 
 def changed_steps(optimizer: torch.optim.Optimizer) -> str:

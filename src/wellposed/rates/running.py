@@ -49,7 +49,9 @@ class Pace:
         for member, gain in gains.items():
             key = (member.seed, done)
             self._best[key] = max(gain, self._best.get(key, gain))
-        return {member for member, gain in gains.items() if gain >= self._due[done] * self._best[member.seed, done]}
+        least = {seed: self._due[done] * max(self._best[seed, done], 0.0) for seed in {m.seed for m in gains}}
+        ahead = {member for member, gain in gains.items() if gain >= least[member.seed]}
+        return ahead or set(gains)  # before anything is gained, nothing lags
 
 
 _PACE = ((0.25, 0.2), (0.5, 0.5))
@@ -93,57 +95,89 @@ def train(
     ending = ending or Ending()
     probed = _probed(ending, feed.steps, probes)
     held: list[Any] = list(ending.held_out)
-    alive = list(members)
-    lasting: dict[Member, float] = dict.fromkeys(members, 0.0)
-    latest: dict[Member, deque[float]] = {member: deque(maxlen=_LATEST) for member in members}
-    starts: dict[Member, float] = {}
-    outcomes: list[Outcome] = []
-
-    def leave(kept: list[bool], losses: Callable[[Member], float | None], done: int) -> None:
-        """Note how the other runs ended after ``done`` steps, and go on with those that are kept."""
-        nonlocal alive
-        if all(kept):
-            return
-        out = [member for member, stays in zip(alive, kept, strict=True) if not stays]
-        outcomes.extend(Outcome(m.rate, m.seed, starts[m], losses(m), done) for m in out)
-        alive = [member for member, stays in zip(alive, kept, strict=True) if stays]
-        if alive:
-            runs.keep(torch.tensor(kept).nonzero().flatten())
-
-    def drop(losses: list[float], done: int) -> None:
-        """Leave the runs that have diverged."""
-        rises = [loss - starts[member] for member, loss in zip(alive, losses, strict=True)]
-        # Written so that NaN, which compares as false, counts as diverged.
-        kept = [rise <= bound * abs(starts[member]) for member, rise in zip(alive, rises, strict=True)]
-        leave(kept, lambda member: None, done)
-
+    field = _Field(runs, members, bound)
     for index, batch in enumerate(feed):
-        losses = _shared(runs.step(batch, schedule(index / feed.steps)))
-        if not starts:
-            starts = dict(zip(members, losses, strict=True))
-            _check_starts(starts)
-        advance(len(alive))
-        for member, loss in zip(alive, losses, strict=True):
-            latest[member].append(loss)
-            lasting[member] += loss / min(ending.last, feed.steps) if index >= feed.steps - ending.last else 0.0
-        drop(losses, index + 1)
-        if pace is not None and alive:
-            means = {member: sum(latest[member]) / len(latest[member]) for member in alive}
-            kept = pace.kept(index + 1, {member: starts[member] - mean for member, mean in means.items()})
-            leave([member in kept for member in alive], means.__getitem__, index + 1)
-        if not alive:
-            return outcomes
+        advance(len(field.alive))
+        field.take(_shared(runs.step(batch, schedule(index / feed.steps))), ending.last)
+        field.drop(field.last, index + 1)
+        if pace is not None:
+            field.follow(pace, index + 1)
+        if not field.alive:
+            return field.outcomes
         if index in probed:
             held.append(batch)
-    ends = torch.zeros(len(alive), dtype=torch.float64)
+    ends = torch.zeros(len(field.alive), dtype=torch.float64)
     if ending.last and not ending.held_out:
-        ends += torch.tensor([lasting[member] for member in alive], dtype=torch.float64)
+        ends += torch.tensor(field.means(), dtype=torch.float64)
     with runs.evaluating() if ending.held_out else nullcontext():
         for batch in held:
             ends += torch.tensor(_shared(runs.losses(batch)), dtype=torch.float64) / len(held)
-    losses_at_end = dict(zip(alive, ends.tolist(), strict=True))
-    drop(ends.tolist(), feed.steps)
-    return outcomes + [Outcome(m.rate, m.seed, starts[m], losses_at_end[m]) for m in alive]
+    losses_at_end = dict(zip(field.alive, ends.tolist(), strict=True))
+    field.drop(ends.tolist(), feed.steps)
+    return field.outcomes + [Outcome(m.rate, m.seed, field.starts[m], losses_at_end[m]) for m in field.alive]
+
+
+class _Field:
+    """The runs that are still in it, and how the others ended.
+
+    Attributes:
+        alive: the runs that go on.
+        starts: the loss of each run before the first step.
+        last: the losses of the runs that go on before the step that was taken last.
+        outcomes: of the runs that have ended.
+    """
+
+    def __init__(self, runs: Runs, members: Sequence[Member], bound: float) -> None:
+        """Begin with all members."""
+        self._runs, self._bound = runs, bound
+        self.alive = list(members)
+        self.starts: dict[Member, float] = {}
+        self.last: list[float] = []
+        self.outcomes: list[Outcome] = []
+        self._latest: dict[Member, deque[float]] = {}
+
+    def take(self, losses: list[float], kept: int) -> None:
+        """Note the losses of a step; of each run the latest ``kept`` are held, or, for 0, `_LATEST`.
+
+        Raises:
+            DivergedError: the first ones are not finite.
+        """
+        if not self.starts:
+            self.starts = dict(zip(self.alive, losses, strict=True))
+            _check_starts(self.starts)
+            self._latest = {member: deque(maxlen=kept or _LATEST) for member in self.alive}
+        self.last = losses
+        for member, loss in zip(self.alive, losses, strict=True):
+            self._latest[member].append(loss)
+
+    def means(self) -> list[float]:
+        """Return the mean of the latest losses of each run that goes on."""
+        return [sum(self._latest[member]) / len(self._latest[member]) for member in self.alive]
+
+    def drop(self, losses: list[float], done: int) -> None:
+        """Leave the runs that have diverged after ``done`` steps."""
+        # Written so that NaN, which compares as false, counts as diverged.
+        starts = [self.starts[member] for member in self.alive]
+        kept = [loss - start <= self._bound * abs(start) for loss, start in zip(losses, starts, strict=True)]
+        self._leave(kept, [None] * len(kept), done)
+
+    def follow(self, pace: Pace, done: int) -> None:
+        """Leave the runs that lag behind after ``done`` steps."""
+        means = self.means()
+        gains = {member: self.starts[member] - mean for member, mean in zip(self.alive, means, strict=True)}
+        kept = pace.kept(done, gains)
+        self._leave([member in kept for member in self.alive], means, done)
+
+    def _leave(self, kept: list[bool], losses: Sequence[float | None], done: int) -> None:
+        """Note how runs ended that are not kept, and go on with the others."""
+        if all(kept):
+            return
+        for member, stays, loss in zip(self.alive, kept, losses, strict=True):
+            if not stays:
+                self.outcomes.append(Outcome(member.rate, member.seed, self.starts[member], loss, done))
+        self.alive = [member for member, stays in zip(self.alive, kept, strict=True) if stays]
+        if self.alive:
+            self._runs.keep(torch.tensor(kept).nonzero().flatten())
 
 
 def _probed(ending: Ending, steps: int, probes: int) -> frozenset[int]:

@@ -74,12 +74,7 @@ def drawn(
         filled = model
         if initialize is not None:
             filled = copy_of(model, "initialize=")
-            if isinstance(initialize, Plan):
-                initialize.model_copy(update={"seed": initialize.seed + seed}).apply_(filled, frozen=True)
-            elif "seed" in inspect.signature(initialize).parameters:
-                initialize(filled, seed=seed)
-            else:
-                initialize(filled)
+            _initialise_(filled, initialize, seed)
         draw = Draw(
             {name: tensor.detach().clone() for name, tensor in filled.named_parameters()},
             {name: tensor.detach().clone() for name, tensor in filled.named_buffers()},
@@ -101,6 +96,16 @@ def drawn(
         draws[seed] = draw
     assert first is not None
     return first, draws
+
+
+def _initialise_(model: nn.Module, initialize: Plan | Callable[..., object], seed: int) -> None:
+    """Draw the weights of one seed."""
+    if isinstance(initialize, Plan):
+        initialize.model_copy(update={"seed": initialize.seed + seed}).apply_(model, frozen=True)
+    elif "seed" in inspect.signature(initialize).parameters:
+        initialize(model, seed=seed)
+    else:
+        initialize(model)
 
 
 def left_out(model: nn.Module) -> tuple[str, ...]:
