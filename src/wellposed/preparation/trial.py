@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from wellposed.checks.infinities import Infinities
 from wellposed.errors import DivergedError, RateError
 from wellposed.graphs import Graph, Node, run
-from wellposed.graphs.tree import batch_copy, output_tensors, walk
+from wellposed.graphs.tree import batch_copy, output_tensors, walk, with_twins
 from wellposed.random_states import seed_all
 from wellposed.rates.losses import LossFn, called, loss_of
 
@@ -48,16 +48,43 @@ def trial(model: nn.Module, loss_fn: LossFn, batches: Iterable[Any], graph: Grap
     """
     seed_all(0)
     losses, norms = [], []
-    outputs: list[Tensor] = []
-    hook = model.register_forward_hook(lambda module, args, output: outputs.extend(output_tensors(output)))
+    reached: list[Tensor] = []
+    hook = model.register_forward_hook(lambda module, args, output: reached.extend(_floating(output)))
     parameters = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
     with hook:
         for batch in batches:
-            outputs.clear()
+            reached.clear()
             loss = loss_of(called(loss_fn)(model, batch_copy(batch)))
             losses.append(_finite(loss, model, batch, graph))
-            norms.append(_norm(loss, parameters, outputs, model))
+            if not loss.requires_grad or not parameters:
+                raise RateError(
+                    f"the loss depends on no parameter of {type(model).__name__} that is trained: is the model frozen, "
+                    "or the loss detached?"
+                )
+            norms.append(_norm(loss, parameters))
+    if not _scores(model, loss_fn, batch, loss, reached):
+        raise RateError(f"the loss does not depend on what {type(model).__name__} returns: give one that scores it")
     return Trial(sum(losses) / len(losses), tuple(norms))
+
+
+def _floating(output: Any) -> list[Tensor]:
+    return [tensor for tensor in output_tensors(output) if tensor.is_floating_point()]
+
+
+def _scores(model: nn.Module, loss_fn: LossFn, batch: Any, loss: Tensor, outputs: Sequence[Tensor]) -> bool:
+    """Whether a loss depends on what the model returns, or on its derivatives: whether it has a gradient with respect
+    to that, or else is another where the model returns something else.
+    """
+    sources = [tensor for tensor in outputs if tensor.requires_grad]
+    if sources and any(one is not None for one in torch.autograd.grad(loss, sources, allow_unused=True)):
+        return True
+
+    def changed(module: nn.Module, args: object, output: Any) -> Any:
+        return with_twins(output, {id(tensor): 2 * tensor + 1 for tensor in _floating(output)})
+
+    found = mean_loss(model, loss_fn, [batch])
+    with model.register_forward_hook(changed):
+        return mean_loss(model, loss_fn, [batch]) != found
 
 
 def mean_loss(model: nn.Module, loss_fn: LossFn, batches: Iterable[Any]) -> float:
@@ -67,26 +94,23 @@ def mean_loss(model: nn.Module, loss_fn: LossFn, batches: Iterable[Any]) -> floa
     return sum(losses) / len(losses)
 
 
-def _norm(loss: Tensor, parameters: Mapping[str, Tensor], outputs: Sequence[Tensor], model: nn.Module) -> float:
-    """Return the global norm of the gradient of a loss."""
-    name = type(model).__name__
-    if not loss.requires_grad or not parameters:
-        raise RateError(
-            f"the loss depends on no parameter of {name} that is trained: is the model frozen, or the loss detached?"
-        )
-    reached = [tensor for tensor in outputs if tensor.requires_grad]
-    gradients = torch.autograd.grad(loss, [*reached, *parameters.values()], allow_unused=True)
-    if reached and all(gradient is None for gradient in gradients[: len(reached)]):
-        raise RateError(f"the loss does not depend on what {name} returns: give one that scores it")
-    own = dict(zip(parameters, gradients[len(reached) :], strict=True))
-    for path, gradient in own.items():
-        if gradient is not None and not bool(gradient.isfinite().all()):
+def _norm(loss: Tensor, parameters: Mapping[str, Tensor]) -> float:
+    """Return the global norm of the gradient of a loss; raise `DivergedError` where it is not finite."""
+    gradients: Sequence[Tensor | None] = torch.autograd.grad(
+        loss, list(parameters.values()), allow_unused=True, retain_graph=True
+    )
+    squares = [torch.zeros((), dtype=torch.float64)]
+    for path, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            continue
+        gradient = gradient.to_dense()
+        if not bool(gradient.isfinite().all()):
             raise DivergedError(
                 f"the loss is finite, {loss.item():.4g}, but its gradient with respect to {path!r} is not: look for a "
                 "function whose derivative is infinite at 0 (a root, a norm, a logarithm), and add a small constant"
             )
-    squares = [gradient.double().square().sum() for gradient in own.values() if gradient is not None]
-    return float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+        squares.append(gradient.double().square().sum().cpu())
+    return float(torch.stack(squares).sum().sqrt())
 
 
 def _finite(loss: Tensor, model: nn.Module, batch: Any, graph: Graph) -> float:

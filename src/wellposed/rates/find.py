@@ -103,7 +103,7 @@ def find_max_lr(
         training_steps: steps of the training to come. The search then takes 40 steps of one seed, within a budget of
             400 gradients, unless these are given, and its answer is carried to that length
             (`wellposed.rates.Rate.in_training`).
-        budget: gradients that the search may take: it begins with every other rate, stops runs that lag far behind,
+        budget: gradients that the search may take: it begins with eight rates, stops runs that lag far behind,
             and refines the ends of the plateau; None for every rate of the grid to the end.
         journal: a file of JSON lines that notes every finished run; a search that was killed goes on from it.
         progress: show a progress bar, on rank 0.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -43,15 +44,14 @@ class Pace:
         self._best: dict[tuple[int, int], float] = {}
 
     def kept(self, done: int, gains: Mapping[Member, float]) -> set[Member]:
-        """Return the runs that go on after ``done`` steps."""
+        """Return the runs that go on after ``done`` steps: all of a seed, where none has gained anything yet."""
         if done not in self._due:
             return set(gains)
         for member, gain in gains.items():
             key = (member.seed, done)
             self._best[key] = max(gain, self._best.get(key, gain))
-        least = {seed: self._due[done] * max(self._best[seed, done], 0.0) for seed in {m.seed for m in gains}}
-        ahead = {member for member, gain in gains.items() if gain >= least[member.seed]}
-        return ahead or set(gains)  # before anything is gained, nothing lags
+        least = {key[0]: self._due[done] * best for key, best in self._best.items() if key[1] == done and best > 0}
+        return {member for member, gain in gains.items() if gain >= least.get(member.seed, -math.inf)}
 
 
 _PACE = ((0.25, 0.2), (0.5, 0.5))

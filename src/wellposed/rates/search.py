@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from wellposed.tables import BarColumn, Console, Progress, TextColumn, TimeRemai
 
 _TOO_SLOW = 1.5
 """A stack that takes this many times as long as its runs one by one is not worth it."""
+_FIRST = 8
+"""Rates that a search within a budget begins with at most; chosen."""
 _FINEST = 0.7
 """Octaves between two rates below which the gap between them is not halved; chosen: the draws scatter by as much."""
 _MEMORY = 2 * 2**30
@@ -145,16 +148,18 @@ class Search:
     def explore_within(
         self, budget: int, rates: tuple[float, ...], notes: Journal | None, *, progress: bool
     ) -> Exploration:
-        """Train at every other rate, stop what lags, and then train where the plateau goes on or ends.
+        """Train at some rates of a grid, stop what lags, and then train where the plateau goes on or ends.
 
         A run takes a gradient in each step. None is begun that the budget might not suffice for, but for the first
         ones. ``notes`` is the journal, on rank 0 alone.
         """
         outcomes = ranks.shared(dict(notes.outcomes) if notes is not None else {})
         whole, pace = self.workload.feed.steps * len(self.workload.draws), Pace(self.workload.feed.steps)
-        tried, widened = rates[::2], 0
+        tried, widened = rates[:: math.ceil(len(rates) / _FIRST)], 0
         while True:
-            self.complete(outcomes, tried, notes, progress=progress, pace=pace)
+            # From the middle outwards: where runs are trained one by one, the later ones are held against these.
+            ordered = sorted(tried, key=lambda rate: abs(math.log(rate / math.sqrt(tried[0] * tried[-1]))))
+            self.complete(outcomes, ordered, notes, progress=progress, pace=pace)
             exploration = self._exploration(outcomes, tried, widened)
             wanted, extends = _next(exploration, tried)
             left = (budget - exploration.gradients) // whole
