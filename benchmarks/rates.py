@@ -95,7 +95,7 @@ def mean_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 def search(case: Case, data: Data, journal: Path | None = None, **options: Any) -> Rate:
     """Return the rate that a search finds."""
-    settings = {"steps": case.steps, "seeds": SEEDS, "probes": 32, "bound": 1000.0, "widen": 2} | case.options | options
+    settings = {"steps": case.steps, "seeds": SEEDS, "probes": 32, "bound": 1000.0, "widen": 2, "schedule": "constant"}
     return find_max_lr(
         case.build,
         mean_loss,
@@ -104,7 +104,7 @@ def search(case: Case, data: Data, journal: Path | None = None, **options: Any) 
         reference=data.chance(case),
         journal=journal,
         progress=False,
-        **settings,
+        **(settings | case.options | options),
     )
 
 

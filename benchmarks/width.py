@@ -96,6 +96,7 @@ def best(arguments: dict[str, Any], kind: str, data: list[tuple[Tensor, Tensor]]
         grid=GRIDS[kind],
         seeds=2,
         widen=2,
+        schedule="constant",
         journal=journal,
         progress=False,
         **arguments,

@@ -57,6 +57,7 @@ def search_rate(
         probes=min(search.probes, len(batches)),
         bound=1000.0,
         widen=search.grid.widen,
+        schedule="constant",
         seed=settings.seed,
         progress=False,
         target="argmin",  # the paper's definition

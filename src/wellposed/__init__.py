@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from wellposed.plans import Plan as Plan
     from wellposed.plans import Prescription as Prescription
     from wellposed.plans import clip_grad_norm_ as clip_grad_norm_
+    from wellposed.preparation import Start as Start
+    from wellposed.preparation import prepare as prepare
+    from wellposed.preparation import prepare_ as prepare_
     from wellposed.reports import Report as Report
     from wellposed.reports.collect import report as report
     from wellposed.signals import Input as Input
@@ -54,6 +57,7 @@ _HOMES = {
     "Report": "reports",
     "Signal": "signals",
     "Signals": "signals",
+    "Start": "preparation",
     "Verdict": "checks",
     "check": "checks.check",
     "check_transfer": "checks.family",
@@ -63,6 +67,8 @@ _HOMES = {
     "initialize_": "methods",
     "measure": "checks.measure",
     "plan": "methods",
+    "prepare": "preparation",
+    "prepare_": "preparation",
     "propagate": "signals",
     "report": "reports.collect",
     "rule": "signals",
@@ -80,6 +86,7 @@ __all__ = [
     "Report",
     "Signal",
     "Signals",
+    "Start",
     "Verdict",
     "check",
     "check_transfer",
@@ -95,6 +102,8 @@ __all__ = [
     "measure",
     "nn",
     "plan",
+    "prepare",
+    "prepare_",
     "propagate",
     "rates",
     "report",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from wellposed.errors import OptionError, near_matches
 
@@ -61,6 +61,13 @@ def check_integer(least: int | None = 1, /, **values: object) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
             bound = "" if least is None else f" of at least {least}"
             raise OptionError(f"{option} must be an integer{bound}, received {value!r}")
+
+
+def as_number(value: Any) -> float:
+    """Return the number that an object stands for (a rate that was found); what is none comes back, to be refused."""
+    stands_for = hasattr(value, "__float__") and not isinstance(value, int | float)
+    number: float = float(value) if stands_for else value
+    return number
 
 
 def _is_finite(value: object) -> TypeGuard[float]:

@@ -16,9 +16,10 @@ from torch.nn import functional
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 from wellposed.errors import OptionError, RateError
-from wellposed.rates.ensemble import Draw, Member, Objective, Single, Stack, Workload, train
+from wellposed.rates.ensemble import Draw, Member, Objective, Single, Stack, Workload
 from wellposed.rates.feed import Feed
 from wellposed.rates.probe import probe
+from wellposed.rates.running import train
 from wellposed.rates.steps import builder, updates
 
 CPU = torch.device("cpu")
@@ -307,7 +308,7 @@ def test_a_loss_without_parameters_is_an_error() -> None:
 def test_unknown_optimizers_are_errors() -> None:
     with pytest.raises(OptionError, match=r"did you mean 'adamw'"):
         builder("adanw")
-    with pytest.raises(OptionError, match=r"must be a name, a class or a function"):
+    with pytest.raises(OptionError, match=r"a name, a class, a partial of one or an instance, not 3"):
         builder(3)  # type: ignore[arg-type]
 
 

@@ -36,7 +36,8 @@ from wellposed.rates.transfer import transfer
 def search(*args: Any, **options: Any) -> Rate:
     given = (*args, model_fn, loss_fn, data())[: max(len(args), 0)] if args else ()
     model, loss, batches = (*given, *(model_fn, loss_fn, data())[len(given) :])
-    return find_max_lr(model, loss, batches, **{"grid": GRID, "seeds": 2, "progress": False, "widen": 0, **options})
+    given = {"grid": GRID, "seeds": 2, "schedule": "constant", "progress": False, "widen": 0, **options}
+    return find_max_lr(model, loss, batches, **given)
 
 
 def losses(rate: Rate) -> dict[tuple[float, int], float | None]:
@@ -73,6 +74,8 @@ def test_the_curve_equals_plain_training(vectorize: bool) -> None:
         "optimizer": "sgd",
         "batch_size": 6,
         "steps": 8,
+        "training_steps": None,
+        "clip": None,
         "schedule": "constant",
         "loss": "loss_fn",
         "inputs": "0: float64[4], 1: int64[]",
@@ -97,7 +100,7 @@ def quadratic(curvature: float = CURVATURE, **options: Any) -> Rate:
         lambda: Quadratic(curvature),
         lambda model, batch: model(batch),
         [torch.zeros(1)] * STEPS,
-        **{"seeds": 3, "progress": False, "vectorize": True, **options},
+        **{"seeds": 3, "schedule": "constant", "progress": False, "vectorize": True, **options},
     )
 
 
@@ -354,19 +357,60 @@ class Stream(IterableDataset[Any]):
 
 
 @pytest.mark.parametrize(
+    "short", [data(5), iter(data(5)), DataLoader(Stream(), batch_size=None)], ids=["list", "iterator", "stream"]
+)
+def test_few_batches_are_repeated(short: Any) -> None:
+    (feed,) = feeds_of(short, 12, (0,), torch.device("cpu")).values()
+    read = [batch[0] for batch in feed]
+    assert len(read) == 12
+    assert all(torch.equal(read[index], read[index % 5]) for index in range(12))
+
+
+def test_that_batches_are_repeated_is_said() -> None:
+    assert "on 8 batches, repeated" in search(steps=9).reason
+    assert "repeated" not in search(steps=8).reason
+
+
+class Spent:
+    """Gives its batches once, though it is no iterator."""
+
+    def __init__(self) -> None:
+        self.left = data(5)
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.left:
+            yield self.left.pop()
+
+
+@pytest.mark.parametrize(
     ("batches", "steps", "message"),
     [
-        (data(), 9, "9 are needed, one for each step, but there were 8; give more, or steps=8"),
-        (iter(data()), 9, "9 are needed, one for each step, but there were 8"),
-        (DataLoader(Stream(), batch_size=None), 6, "6 are needed, one for each step, but there were 5"),
         (DataLoader(Stream(), batch_size=None), None, "give steps="),
         (iter(data()), None, "give steps="),
-        ([], None, "ran out"),
+        ([], None, "not one batch"),
+        ([], 3, "not one batch"),
+        (iter([]), 3, "not one batch"),
+        (Spent(), 6, r"ran out after \d, 6 are needed, and what gives them cannot be read again"),
+        (data()[0], None, "received one batch, which does not say how many steps to take on it: give steps="),
     ],
 )
 def test_batches_that_run_out_are_an_error(batches: Any, steps: int | None, message: str) -> None:
-    with pytest.raises(RateError, match=message):
+    with pytest.raises((RateError, OptionError), match=message):
         search(model_fn, loss_fn, batches, steps=steps)
+
+
+@pytest.mark.parametrize("kind", ["tuple", "list", "dict"])
+def test_one_batch_is_taken_in_every_step(kind: str) -> None:
+    x, y = data()[0]
+    one: Any = {"tuple": (x, y), "list": [x, y], "dict": {0: x, 1: y}}[kind]
+    given = search(model_fn, loss_fn, one, steps=4)
+    assert losses(given) == losses(search(model_fn, loss_fn, [(x, y)] * 4))
+    assert given.conditions.batch_size == 6
+
+
+def test_tensors_alike_in_a_list_are_batches() -> None:
+    feed = feeds_of([x for x, _ in data(2)], None, (0,), torch.device("cpu"))[0]
+    assert feed.steps == 2
 
 
 # ---- what is left alone ---------------------------------------------------------------------------------------------
@@ -536,11 +580,12 @@ rank = int(sys.argv[1])
 dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2)
 halves = [tuple(part[3 * rank : 3 * rank + 3] for part in batch) for batch in data()]
 for vectorize in (True, False):
-    options = dict(vectorize=vectorize, journal=sys.argv[3] + str(vectorize))
+    options = dict(vectorize=vectorize, schedule="constant", journal=sys.argv[3] + str(vectorize))
     rate = find_max_lr(model_fn, loss_fn, halves, grid=GRID, seeds=2, **options)
     print(rate.model_dump_json())
+print(find_max_lr(model_fn, loss_fn, iter(halves[: 8 - rank]), steps=8).conditions.steps)
 try:
-    find_max_lr(model_fn, loss_fn, iter(halves[: 8 - rank]), steps=8)
+    find_max_lr(model_fn, loss_fn, iter(halves[: 8 * (1 - rank)]), steps=8)
 except ValueError as error:
     print(error)
 leave()
@@ -563,7 +608,8 @@ def test_two_ranks_agree_with_one(tmp_path: Path) -> None:
         assert together.conditions == alone.conditions
         assert together.value == pytest.approx(alone.value, rel=1e-9)
         assert losses(together) == pytest.approx(losses(alone), rel=1e-9)
-    assert "8 are needed, one for each step, but there were 7" in first[2]
+    assert first[2] == "8"
+    assert "not one batch" in first[3]
 
 
 def test_settings_are_an_object_or_fields() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from wellposed.errors import RateError
-from wellposed.rates import ensemble
+from wellposed.rates import running
 from wellposed.rates.ensemble import Member, Outcome
 from wellposed.rates.find import find_max_lr
 from wellposed.rates.journal import Journal
@@ -41,7 +41,7 @@ def search(journal: Path | None, **options: Any) -> Any:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[Member]:
     """The runs that are trained from here on."""
     members: list[Member] = []
-    train = ensemble.train
+    train = running.train
 
     def counting(runs: Any, part: Any, *args: Any, **kwargs: Any) -> Any:
         members.extend(part)
@@ -135,7 +135,7 @@ def test_a_line_that_was_cut_off_is_dropped(tmp_path: Path, trained: list[Member
         ({"steps": 5}, "steps was 6 and is 5"),
         ({"optimizer": "momentum"}, "optimizer was .*'momentum': 0.* and is .*'momentum': 0.9"),
         ({"seed": 1}, "first batch was .*; weights was"),
-        ({"schedule": "cosine"}, "schedule was 'constant' and is 'cosine'"),
+        ({"schedule": "cosine"}, "schedule was 'warmup_linear' and is 'cosine'"),
         ({"bound": 7.0}, "bound was 100.0 and is 7.0"),
         ({"probes": 2}, "probes was 16 and is 2"),
     ],

@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 from scipy import special
-from torch import Tensor, nn
+from torch import nn
 
 from wellposed import methods
 from wellposed.checks.strict_json import to_json
 from wellposed.errors import DivergedError, OptionError
-from wellposed.graphs.tree import example_of
+from wellposed.graphs import trace
 from wellposed.options import DEFAULT_METHOD
 from wellposed.plans import Plan
 from wellposed.random_states import restored_random_state
 from wellposed.rates import find_max_lr
+from wellposed.rates.feed import is_batch
 from wellposed.rates.grid import lowest
+from wellposed.rates.losses import LossFn, arguments_of
 from wellposed.rates.starts import builder_of, untouched
 from wellposed.showing import ROWS, Shown, Summary
 
@@ -136,7 +138,7 @@ class Contest(Shown):
 
 def compare_starts(
     model_fn: nn.Module | Callable[[], nn.Module],
-    loss_fn: Callable[[nn.Module, Any], Tensor],
+    loss_fn: LossFn,
     batches: Iterable[Any],
     starts: Sequence[str] | Mapping[str, str | Plan] = (OWN, DEFAULT_METHOD),
     *,
@@ -179,7 +181,7 @@ def compare_starts(
         batches = list(islice(batches, search.get("steps")))
     with given:
         with restored_random_state():
-            plans = {name: _planned(start, model_fn, batches, seed) for name, start in named.items()}
+            plans = {name: _planned(start, model_fn, loss_fn, batches, seed) for name, start in named.items()}
         entrants = [
             _trained(name, plan, model_fn, loss_fn, batches, seeds=seeds, seed=seed, **search)
             for name, plan in plans.items()
@@ -188,24 +190,27 @@ def compare_starts(
     return Contest(tuple(entrant for entrant, _ in entrants), steps, seeds)
 
 
-def _planned(start: str | Plan, model_fn: Callable[[], nn.Module], batches: Iterable[Any], seed: int) -> Plan | None:
+def _planned(
+    start: str | Plan, model_fn: Callable[[], nn.Module], loss_fn: LossFn, batches: Iterable[Any], seed: int
+) -> Plan | None:
     """Return the plan of a start; None for the model's own weights."""
     if isinstance(start, Plan):
         return start
     if start == OWN:
         return None
-    batch = next(iter(batches), None)
+    batch = batches if is_batch(batches) else next(iter(batches), None)
     if batch is None:
         raise OptionError("there is not one batch to train on; is the iterable empty, or an iterator that was read?")
-    args, kwargs = example_of(batch)
-    return methods.plan(model_fn(), *args, method=start, seed=seed, **kwargs)
+    model = model_fn()
+    args, kwargs = arguments_of(model, loss_fn, batch)
+    return methods.plan(trace(model, *args, **kwargs), method=start, seed=seed)
 
 
 def _trained(
     name: str,
     plan: Plan | None,
     model_fn: Callable[[], nn.Module],
-    loss_fn: Callable[[nn.Module, Any], Tensor],
+    loss_fn: LossFn,
     batches: Iterable[Any],
     **search: Any,
 ) -> tuple[Entrant, int | None]:

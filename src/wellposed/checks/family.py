@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from wellposed import methods
 from wellposed.checks.contest import OWN
@@ -18,28 +18,22 @@ from wellposed.errors import OptionError, near_matches
 from wellposed.graphs import trace
 from wellposed.options import check_not_negative
 from wellposed.plans import Plan
+from wellposed.plans.recipes import AnyOptimizer, recipe_of
 from wellposed.rates.carried import TransferCheck
 from wellposed.rates.coordinates import (
     TOLERANCE,
     CoordinateCheck,
-    LossFunction,
     ModelFunction,
-    arguments_of,
     coordinate_check,
 )
 from wellposed.rates.family import TransferSettings, Way, conditions, train_family
 from wellposed.rates.feed import Batches
+from wellposed.rates.losses import LossFn, arguments_of
 from wellposed.rates.schedule import Schedule
 
 WayLike = str | Mapping[str, Any] | Way
 """``"own"``, a method's name, a mapping with ``"method"`` and its options, or a function."""
 
-_CLASSES: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
-    "sgd": (SGD, {}),
-    "momentum": (SGD, {"momentum": 0.9}),
-    "adam": (Adam, {}),
-    "adamw": (AdamW, {}),
-}
 _GROUPS = [
     name
     for name, parameter in inspect.signature(Plan.param_groups).parameters.items()
@@ -51,12 +45,12 @@ _GROUPS = [
 def check_transfer(
     model_fn: ModelFunction,
     sizes: Sequence[int],
-    loss_fn: LossFunction,
+    loss_fn: LossFn,
     batches: Batches,
     ways: str | Sequence[str] | Mapping[str, WayLike] = (OWN, "mup"),
     *,
     axis: str = "size",
-    optimizer: str | type[Optimizer] = "adamw",
+    optimizer: AnyOptimizer = "adamw",
     optimizer_options: Mapping[str, Any] | None = None,
     rates: Sequence[float] | None = None,
     steps: int | None = None,
@@ -101,8 +95,7 @@ def check_transfer(
             `wellposed.Plan.param_groups`, or to a function ``way(model, size, lr, batch)`` that initialises the model
             in place and returns its optimizer.
         axis: what the sizes are, in a word for the texts: ``"width"``, ``"depth"``, ...
-        optimizer: for named ways: ``"sgd"``, ``"momentum"`` (0.9), ``"adam"``, ``"adamw"``, or a class of
-            ``torch.optim``; a function makes its own.
+        optimizer: for named ways, as for `wellposed.Plan.param_groups`; a function makes its own.
         optimizer_options: of the optimizer: ``weight_decay`` (0 unless given), ``betas``, ...
         rates: at least five rates to begin with; by default six, spaced by a factor of 2.
         steps: of each run; None for one epoch.
@@ -149,12 +142,12 @@ def check_transfer(
 def planned_coordinates(
     model_fn: ModelFunction,
     sizes: Sequence[int],
-    loss_fn: LossFunction,
+    loss_fn: LossFn,
     batch: Any,
     *,
     way: WayLike = OWN,
     axis: str = "width",
-    optimizer: str | type[Optimizer] = "adam",
+    optimizer: AnyOptimizer = "adam",
     lr: float = 1e-3,
     steps: int = 3,
     seeds: int = 4,
@@ -231,25 +224,13 @@ class _Maker:
         return made
 
 
-def _maker(optimizer: str | type[Optimizer], options: Mapping[str, Any]) -> tuple[str, _Maker]:
+def _maker(optimizer: AnyOptimizer, options: Mapping[str, Any]) -> tuple[str, _Maker]:
     """Return an optimizer's name and what makes it."""
-    if isinstance(optimizer, str):
-        if optimizer not in _CLASSES:
-            raise OptionError(
-                f"no optimizer {optimizer!r}{near_matches(optimizer, _CLASSES)}; any other one is given as a class, or "
-                "by a way that is a function: way(model, size, lr, batch)"
-            )
-        kind, defaults = _CLASSES[optimizer]
-        return optimizer, _Maker(kind, defaults | dict(options))
-    if isinstance(optimizer, type) and issubclass(optimizer, Optimizer):
-        return optimizer.__name__.lower(), _Maker(optimizer, options)
-    raise OptionError(
-        f"optimizer must be a name or a class of torch.optim, received {optimizer!r}; what needs more is a way that is "
-        "a function: way(model, size, lr, batch)"
-    )
+    recipe = recipe_of(optimizer)
+    return recipe.name, _Maker(recipe.kind, {**recipe.options, **options})
 
 
-def _named(ways: str | Sequence[str] | Mapping[str, WayLike], made: _Maker, loss_fn: LossFunction) -> dict[str, Way]:
+def _named(ways: str | Sequence[str] | Mapping[str, WayLike], made: _Maker, loss_fn: LossFn) -> dict[str, Way]:
     """Return the ways as functions, by name."""
     if isinstance(ways, str):
         ways = (ways,)
@@ -259,7 +240,7 @@ def _named(ways: str | Sequence[str] | Mapping[str, WayLike], made: _Maker, loss
     return {name: _way(name, way, made, loss_fn) for name, way in named.items()}
 
 
-def _way(name: str, way: WayLike, made: _Maker, loss_fn: LossFunction) -> Way:
+def _way(name: str, way: WayLike, made: _Maker, loss_fn: LossFn) -> Way:
     """Return one way as a function."""
     if isinstance(way, str | Mapping):
         options: dict[str, Any] = {"method": way} if isinstance(way, str) else dict(way)
@@ -282,7 +263,7 @@ def _way(name: str, way: WayLike, made: _Maker, loss_fn: LossFunction) -> Way:
 class _Planned:
     """The way of a method: weights drawn by its plan, and an optimizer of its groups. Models alike have one plan."""
 
-    def __init__(self, name: str, method: str, options: Mapping[str, Any], made: _Maker, loss_fn: LossFunction) -> None:
+    def __init__(self, name: str, method: str, options: Mapping[str, Any], made: _Maker, loss_fn: LossFn) -> None:
         """Divide the options into those of the method and those of ``param_groups``; raises `OptionError` for any
         other.
         """

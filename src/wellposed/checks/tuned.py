@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from wellposed import methods
 from wellposed.errors import OptionError
 from wellposed.plans import Plan, Prescription
-from wellposed.plans.groups import AnyOptimizer, Group
+from wellposed.plans.groups import Group
 from wellposed.plans.optimizers import Family, family_of
+from wellposed.plans.recipes import AnyOptimizer, recipe_of
 from wellposed.rates.budget import Budget, Hyperparameters, Line, over_budget
 from wellposed.showing import Shown, Summary
 from wellposed.tables import Table
@@ -180,7 +180,7 @@ def transfer(
 
 def _betas(optimizer: AnyOptimizer) -> tuple[float, float]:
     """Return the betas of an optimizer's own, or torch's."""
-    own = optimizer.defaults.get("betas") if isinstance(optimizer, torch.optim.Optimizer) else None
+    own = recipe_of(optimizer).options.get("betas") if not isinstance(optimizer, str) else None
     return (0.9, 0.999) if own is None else (float(own[0]), float(own[1]))
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
-import torch
 from torch import nn
 
 from wellposed.errors import OptionError, PlanError, UnsupportedError, listed
-from wellposed.options import check_not_negative, check_positive
+from wellposed.options import as_number, check_not_negative, check_positive
 from wellposed.plans.fits import check_names, check_ties
 from wellposed.plans.names import parameters_by_name, walk
 from wellposed.plans.optimizers import (
@@ -24,11 +23,11 @@ from wellposed.plans.optimizers import (
     width_multiplier,
 )
 from wellposed.plans.prescription import Prescription
+from wellposed.plans.recipes import AnyOptimizer
 from wellposed.ranks import resharded_
 from wellposed.showing import cell
 from wellposed.tables import Table
 
-AnyOptimizer = str | type[torch.optim.Optimizer] | torch.optim.Optimizer
 Group = dict[str, Any]
 
 BASE_WIDTH = 128.0
@@ -46,13 +45,13 @@ class Settings:
     """What groups are made by; the arguments of `wellposed.Plan.param_groups`."""
 
     optimizer: AnyOptimizer
-    lr: float
+    lr: float | SupportsFloat
     weight_decay: float
     width: Literal["mup", "standard"] | None
     base_width: float | None
     decay_all: bool
     independent_decay: bool
-    others: tuple[AnyOptimizer, float] | None
+    others: tuple[AnyOptimizer, float | SupportsFloat] | None
     eps: float | None = None
     betas: tuple[float, float] | None = None
 
@@ -69,9 +68,9 @@ def param_groups(
 
     ``method`` and ``options`` are the plan's, which decide whether rates follow the width.
     """
-    families = [(family_of(settings.optimizer), settings.lr)]
+    families = [(family_of(settings.optimizer), as_number(settings.lr))]
     if settings.others is not None:
-        families.append((family_of(settings.others[0]), settings.others[1]))
+        families.append((family_of(settings.others[0]), as_number(settings.others[1])))
     for family, rate in families:
         _check_numbers(family, rate, settings)
     scaling = _scaling(method, options, settings)

@@ -6,12 +6,12 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
-
-import torch
 
 from wellposed.errors import OptionError, UnsupportedError, near_matches
 from wellposed.plans.prescription import Prescription
+from wellposed.plans.recipes import AnyOptimizer, plain_name
 
 Name = Literal["sgd", "adam", "muon"]
 Decay = Literal["decoupled", "gradient"]
@@ -60,6 +60,7 @@ _KNOWN: dict[str, tuple[Name, Decay | None]] = {
 }
 """By lower-case class name: those of ``torch.optim``, and common ones of other packages that work alike."""
 
+_ALIASES = {"momentum": "sgd"}
 _EPS = {"adagrad": 1e-10, "adadelta": 1e-6, "muon": 1e-7}
 _WITHOUT_EPS = ("sgd", "asgd", "rprop", "lion")
 UNSCALED = {
@@ -77,8 +78,8 @@ _REFUSED = {
 }
 
 
-def family_of(optimizer: str | type[torch.optim.Optimizer] | torch.optim.Optimizer) -> Family:
-    """Return the family of an optimizer, given by name (``"adamw"``), as a class or as an instance.
+def family_of(optimizer: AnyOptimizer) -> Family:
+    """Return the family of an optimizer, given by name (``"adamw"``), as a class, a partial of one, or an instance.
 
     A class is known by its own name or that of a class that it derives from.
 
@@ -86,8 +87,12 @@ def family_of(optimizer: str | type[torch.optim.Optimizer] | torch.optim.Optimiz
         OptionError: an optimizer that is not known; the message has the near matches.
         UnsupportedError: an optimizer for which no rule holds.
     """
+    given: Mapping[str, Any] = getattr(optimizer, "defaults", {})
+    if isinstance(optimizer, partial):
+        kind: Any = optimizer.func
+        given, optimizer = optimizer.keywords, kind
     if isinstance(optimizer, str):
-        names = [optimizer.rpartition(".")[2].lower()]
+        names = [_ALIASES.get(plain_name(optimizer), plain_name(optimizer))]
     else:
         kind = optimizer if isinstance(optimizer, type) else type(optimizer)
         names = [base.__name__.lower() for base in kind.__mro__]
@@ -99,10 +104,9 @@ def family_of(optimizer: str | type[torch.optim.Optimizer] | torch.optim.Optimiz
             )
         if name in _KNOWN:
             family, decay = _KNOWN[name]
-            defaults: Mapping[str, Any] = getattr(optimizer, "defaults", {})
-            if decay == "gradient" and defaults.get("decoupled_weight_decay"):
+            if decay == "gradient" and given.get("decoupled_weight_decay"):
                 decay = "decoupled"
-            return Family(family, name, decay, defaults.get("adjust_lr_fn") or "original", _eps(optimizer, name))
+            return Family(family, name, decay, given.get("adjust_lr_fn") or "original", _eps(optimizer, given, name))
     received = optimizer if isinstance(optimizer, str) else names[0]
     raise OptionError(
         f"unknown optimizer {received!r}{near_matches(str(received).lower(), _KNOWN)} For another one, name the known "
@@ -111,16 +115,15 @@ def family_of(optimizer: str | type[torch.optim.Optimizer] | torch.optim.Optimiz
     )
 
 
-def _eps(optimizer: str | type[torch.optim.Optimizer] | torch.optim.Optimizer, name: str) -> float | None:
-    """Return an optimizer's ε: an instance's own, or the default of its class."""
+def _eps(optimizer: object, given: Mapping[str, Any], name: str) -> float | None:
+    """Return an optimizer's ε: the one that it was given, or the default of its class."""
     if name in _WITHOUT_EPS:
         return None
-    given: object = None
-    if isinstance(optimizer, torch.optim.Optimizer):
-        given = optimizer.defaults.get("eps")
-    elif isinstance(optimizer, type) and (stated := inspect.signature(optimizer).parameters.get("eps")) is not None:
-        given = stated.default
-    return float(given) if isinstance(given, int | float) else _EPS.get(name, 1e-8)
+    eps = given.get("eps")
+    if eps is None and isinstance(optimizer, type):
+        stated = inspect.signature(optimizer).parameters.get("eps")
+        eps = None if stated is None else stated.default
+    return float(eps) if isinstance(eps, int | float) else _EPS.get(name, 1e-8)
 
 
 def takes(family: Family, prescription: Prescription) -> bool:

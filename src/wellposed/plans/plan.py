@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, SupportsFloat
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
@@ -16,8 +16,9 @@ from pydantic_core import PydanticSerializationError
 
 from wellposed.errors import PlanError, PlanFileError
 from wellposed.plans.files import write_whole
-from wellposed.plans.groups import AnyOptimizer, Group, Settings, param_groups
+from wellposed.plans.groups import Group, Settings, param_groups
 from wellposed.plans.prescription import AnyPrescription, Centering, Tied
+from wellposed.plans.recipes import AnyOptimizer
 from wellposed.plans.show import Differences, actions, differences, fans, table
 from wellposed.plans.write import write_
 from wellposed.showing import ROWS, Shown, Summary, by_size, short, visible
@@ -143,7 +144,7 @@ class Plan(Shown, BaseModel):
     def param_groups(
         self,
         model: torch.nn.Module,
-        lr: float,
+        lr: float | SupportsFloat,
         optimizer: AnyOptimizer = "sgd",
         weight_decay: float = 0.0,
         *,
@@ -153,7 +154,7 @@ class Plan(Shown, BaseModel):
         betas: tuple[float, float] | None = None,
         decay_all: bool = False,
         independent_decay: bool = True,
-        others: tuple[AnyOptimizer, float] | None = None,
+        others: tuple[AnyOptimizer, float | SupportsFloat] | None = None,
     ) -> list[Group]:
         """Return groups of the trainable parameters of ``model`` for a torch optimizer, each with its absolute rate.
 
@@ -165,8 +166,9 @@ class Plan(Shown, BaseModel):
 
         Args:
             model: the model that was planned, before or after wrapping; it is only read.
-            lr: the learning rate; under ``width="mup"`` the one of a layer of ``base_width`` channels.
-            optimizer: name, class or instance; unknown ones raise.
+            lr: the learning rate, a number or a `wellposed.rates.Rate`; under ``width="mup"`` the one of a layer of
+                ``base_width`` channels.
+            optimizer: name, class, ``functools.partial`` of a class, or instance; unknown ones raise.
             weight_decay: of weights and embeddings; biases, norms and other vectors have none, nor what the model
                 names by a method ``no_weight_decay`` or marks by an attribute ``_no_weight_decay``.
             width: ``"mup"`` makes the best ``lr`` hold for all widths (`wellposed.plans.optimizers.width_multiplier`);

@@ -23,12 +23,16 @@ class Exploration:
         starts: first loss of every draw of the weights, in the order of the points' losses.
         widened: how often the grid was extended.
         given: the loss without training, if it was given.
+        stopped: runs that were stopped, as they lagged.
+        gradients: how many all runs took.
     """
 
     curve: tuple[Point, ...]
     starts: tuple[float, ...]
     widened: int
     given: float | None = None
+    stopped: int = 0
+    gradients: int = 0
 
     @property
     def means(self) -> dict[float, float | None]:
@@ -126,8 +130,11 @@ def answer(
 def _course(exploration: Exploration) -> str:
     """Return in words how many rates diverged and how often the grid was extended."""
     diverged = sum(point.mean is None for point in exploration.curve)
-    return (f"; {diverged} rates diverged" if diverged else "") + (
-        f"; the grid was extended {exploration.widened} times" if exploration.widened else ""
+    return (
+        (f"; {diverged} rates diverged" if diverged else "")
+        + (f"; {exploration.stopped} runs lagged and were stopped" if exploration.stopped else "")
+        + (f"; the grid was extended {exploration.widened} times" if exploration.widened else "")
+        + (f"; {exploration.gradients} gradients in all" if exploration.gradients else "")
     )
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from wellposed.errors import OptionError
-from wellposed.options import check_not_negative, check_positive, is_positive
-from wellposed.plans.groups import AnyOptimizer
+from wellposed.options import as_number, check_not_negative, check_positive, is_positive
 from wellposed.plans.optimizers import Family, family_of
+from wellposed.plans.recipes import AnyOptimizer
 from wellposed.showing import Shown, Summary, cell
 from wellposed.tables import Table
 
@@ -67,6 +67,7 @@ class Hyperparameters:
 
     def __post_init__(self) -> None:
         """Raise `OptionError` for a number out of range, and keep the betas as a tuple."""
+        object.__setattr__(self, "lr", as_number(self.lr))
         check_positive(lr=self.lr)
         check_not_negative(weight_decay=self.weight_decay)
         if self.eps is not None:

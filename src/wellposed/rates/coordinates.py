@@ -25,11 +25,11 @@ from wellposed.options import check_integer
 from wellposed.random_states import restored_random_state
 from wellposed.rates.alignment import Layout, Place, aligned, layout
 from wellposed.rates.ensemble import copy_of
+from wellposed.rates.losses import LossFn, arguments_of, called, loss_of
 from wellposed.showing import ROWS, Shown, Summary, cell
 from wellposed.tables import Table
 
 ModelFunction: TypeAlias = Callable[[int], nn.Module]
-LossFunction: TypeAlias = Callable[[nn.Module, Any], torch.Tensor]
 OptimizerFunction: TypeAlias = Callable[[nn.Module], torch.optim.Optimizer]
 Changes: TypeAlias = dict[str, list[float]]
 
@@ -178,7 +178,7 @@ class CoordinateCheck(Shown):
 def coordinate_check(
     model_fn: ModelFunction,
     widths: Sequence[int],
-    loss_fn: LossFunction,
+    loss_fn: LossFn,
     batch: Any,
     optimizer_fn: OptimizerFunction,
     *,
@@ -280,38 +280,21 @@ def _moving(
 
 
 def _changes(
-    model: nn.Module, loss_fn: LossFunction, batch: Any, optimizer_fn: OptimizerFunction, steps: int
+    model: nn.Module, loss_fn: LossFn, batch: Any, optimizer_fn: OptimizerFunction, steps: int
 ) -> tuple[Changes, Layout]:
     """Return the change of every activation after each step, by node, and what the nodes are."""
-    optimizer = optimizer_fn(model)
+    loss, optimizer = called(loss_fn), optimizer_fn(model)
     args, kwargs = arguments_of(model, loss_fn, batch)
     graph = trace(model, *args, training=None, **kwargs)
     start = _activations(graph, model)
     changes: Changes = {name: [] for name in start}
     for _ in range(steps):
         optimizer.zero_grad()
-        loss_fn(model, batch).backward()
+        loss_of(loss(model, batch)).backward()
         optimizer.step()
         for name, now in _activations(graph, model).items():
             changes[name].append(float((now - start[name]).square().mean().sqrt()))
     return changes, layout(graph)
-
-
-def arguments_of(model: nn.Module, loss_fn: LossFunction, batch: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the arguments that the loss calls the model with.
-
-    Raises:
-        RateError: it does not call it.
-    """
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    hook = model.register_forward_pre_hook(
-        lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True, prepend=True
-    )
-    with torch.no_grad(), restored_random_state(), hook:
-        loss_fn(model, batch)
-    if not calls:
-        raise RateError("loss_fn(model, batch) does not call the model; write it as loss(model(inputs), targets)")
-    return calls[0]
 
 
 def _activations(graph: Graph, model: nn.Module) -> dict[str, torch.Tensor]:

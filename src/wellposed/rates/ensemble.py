@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from wellposed import ranks
-from wellposed.errors import DivergedError, RateError, in_words
+from wellposed.errors import RateError, in_words
 from wellposed.graphs.restore import restored_attributes, set_mode_
 from wellposed.graphs.tree import batch_copy
+from wellposed.plans.clipping import clip_grad_norm_
 from wellposed.rates.feed import Feed
-from wellposed.rates.steps import Build, Update, stepping
-
-LossFn = Callable[[Any, Any], Tensor]
-"""``loss_fn(model, batch)``: the loss of one batch, a tensor with one element."""
+from wellposed.rates.losses import LossFn, called, loss_of
+from wellposed.rates.steps import Build, Update, clipped, stepping
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +39,15 @@ class Outcome:
         rate: the learning rate.
         seed: seed of the weights.
         start: loss of the first batch before the first step.
-        loss: training loss at the end; None where the run diverged.
+        loss: training loss at the end, or when it was stopped; None where the run diverged.
+        steps: after how many steps it ended; None for all of them.
     """
 
     rate: float
     seed: int
     start: float
     loss: float | None
+    steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Objective(nn.Module):
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
         super().__init__()
         self.model = model
-        self.loss_fn = loss_fn
+        self.loss_fn: LossFn = called(loss_fn)
 
     def forward(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of a batch, a tensor without axes, and the model's buffers after the pass, by name.
@@ -71,11 +72,7 @@ class Objective(nn.Module):
         Raises:
             RateError: the loss function returned something else.
         """
-        loss = self.loss_fn(self.model, batch_copy(batch))
-        if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-            other = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise RateError(f"loss_fn(model, batch) must return a tensor with one element, not {other}; take the mean")
-        return loss.reshape(()), dict(self.model.named_buffers())
+        return loss_of(self.loss_fn(self.model, batch_copy(batch))), dict(self.model.named_buffers())
 
     def at(
         self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any
@@ -95,30 +92,19 @@ class Workload:
         draws: weights by seed.
         build: makes the optimizer.
         feeds: the batches of each seed.
+        clip: the global norm to which gradients are clipped; None for none.
     """
 
     objective: Objective
     draws: Mapping[int, Draw]
     build: Build
     feeds: Mapping[int, Feed]
+    clip: float | None = None
 
     @property
     def feed(self) -> Feed:
         """The batches of the first seed."""
         return next(iter(self.feeds.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """What the loss at the end of a run is: by default its mean over some of the batches that it was trained on.
-
-    Attributes:
-        last: if above 0, the mean over the losses of so many last steps, each before its step.
-        held_out: if any, the mean over these batches, with the weights after the last step, in evaluation mode.
-    """
-
-    last: int = 0
-    held_out: tuple[Any, ...] = ()
 
 
 class Runs(Protocol):
@@ -146,6 +132,7 @@ class Stack:
         members: the runs.
         updates: what the optimizer does with each parameter that it trains.
         moving: the buffers that differ between runs, or that a pass writes to.
+        clip: the global norm to which gradients are clipped; None for none.
     """
 
     def __init__(
@@ -155,9 +142,10 @@ class Stack:
         members: Sequence[Member],
         updates: Mapping[str, Update],
         moving: Sequence[str],
+        clip: float | None = None,
     ) -> None:
         """Stack the members' weights and moving buffers along a new first axis."""
-        self._objective = objective
+        self._objective, self._clip = objective, clip
         parameters = {
             name: torch.stack([draws[member.seed].parameters[name] for member in members])
             for name in draws[members[0].seed].parameters
@@ -168,12 +156,12 @@ class Stack:
         self._fixed = {name: tensor for name, tensor in parameters.items() if name not in updates}
         self._trained = {name: tensor.requires_grad_() for name, tensor in parameters.items() if name in updates}
         rates = torch.tensor([member.rate for member in members], dtype=torch.float64)
+        self._carried = [updates[name].carried for name in self._trained]
         self._steps = stepping([updates[name] for name in self._trained], rates, list(self._trained.values()))
 
     def losses(self, batch: Any) -> Tensor:
-        """Return the losses ``[members]`` of a batch, without gradients."""
-        with torch.no_grad():
-            return self._forward(batch)
+        """Return the losses ``[members]`` of a batch; the loss may itself differentiate."""
+        return self._forward(batch).detach()
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Return a block in which the models are in evaluation mode."""
@@ -190,6 +178,8 @@ class Stack:
         losses, gradients = self.gradients(batch)
         averaged = _averaged(list(gradients.values()), list(self._trained.values()))
         with torch.no_grad():
+            if self._clip is not None:
+                averaged = clipped(averaged, self._carried, self._clip)
             for parameter, gradient, steps in zip(self._trained.values(), averaged, self._steps, strict=True):
                 if gradient is not None:
                     steps.update_(parameter, gradient, scale)
@@ -222,17 +212,16 @@ class Stack:
 class Single:
     """One run, trained as PyTorch does it, on a copy of the model."""
 
-    def __init__(self, objective: Objective, draw: Draw, rate: float, build: Build) -> None:
-        self._objective = copied(objective, draw)
+    def __init__(self, objective: Objective, draw: Draw, rate: float, build: Build, clip: float | None = None) -> None:
+        self._objective, self._clip = copied(objective, draw), clip
         self._optimizer = build(self._objective.model, rate)
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
         self._trained = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
 
     def losses(self, batch: Any) -> Tensor:
-        """Return the loss ``[1]`` of a batch."""
-        with torch.no_grad():
-            loss: Tensor = self._objective(batch)[0]
-        return loss.reshape(1)
+        """Return the loss ``[1]`` of a batch; the loss may itself differentiate."""
+        loss: Tensor = self._objective(batch)[0]
+        return loss.detach().reshape(1)
 
     def step(self, batch: Any, scale: float) -> Tensor:
         """Take one step at the learning rate times ``scale``; return the loss ``[1]`` before it."""
@@ -245,7 +234,15 @@ class Single:
             parameter.grad = gradient
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * scale
-        self._optimizer.step()
+        if self._clip is not None:
+            clip_grad_norm_(self._optimizer, self._clip)
+        try:
+            self._optimizer.step()
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise RateError(
+                f"{type(self._optimizer).__name__} takes no step on these parameters ({in_words(error)}); give a "
+                "function that builds one which does: optimizer=lambda model, lr: ..."
+            ) from error
         return loss.detach().reshape(1)
 
     def evaluating(self) -> AbstractContextManager[None]:
@@ -290,100 +287,6 @@ def copied(objective: Objective, draw: Draw) -> Objective:
     return twin
 
 
-def train(
-    runs: Runs,
-    members: Sequence[Member],
-    feed: Feed,
-    *,
-    bound: float,
-    probes: int,
-    schedule: Callable[[float], float],
-    advance: Callable[[int], None],
-    ending: Ending | None = None,
-) -> list[Outcome]:
-    """Train some runs side by side, on the same batches, and return how each ended.
-
-    A run has diverged where its loss is not finite, or exceeds that of the first batch by ``bound`` times; it is
-    dropped there and then. The loss at the end is the mean over ``probes`` batches, spread evenly over those trained
-    on, with the weights after the last step, unless ``ending`` says otherwise.
-
-    Args:
-        runs: the runs.
-        members: which they are.
-        feed: the batches, one for each step.
-        bound: how far a loss may rise, in units of the first one.
-        probes: how many batches the final loss is averaged over.
-        schedule: the learning rate's factor, by the fraction of the steps that are done.
-        advance: called at each step with the number of members that are still alive.
-        ending: what the loss at the end is, if not that.
-
-    Raises:
-        RateError: a loss that is not finite before the first step; batches that run out.
-    """
-    ending = ending or Ending()
-    probed = _probed(ending, feed.steps, probes)
-    held: list[Any] = list(ending.held_out)
-    alive = list(members)
-    lasting: dict[Member, float] = dict.fromkeys(members, 0.0)
-    starts: dict[Member, float] = {}
-    outcomes: list[Outcome] = []
-
-    def drop(losses: list[float]) -> None:
-        """Note the runs that have diverged, and go on with the others."""
-        nonlocal alive
-        rises = [loss - starts[member] for member, loss in zip(alive, losses, strict=True)]
-        # Written so that NaN, which compares as false, counts as diverged.
-        kept = [i for i, member in enumerate(alive) if rises[i] <= bound * abs(starts[member])]
-        if len(kept) == len(alive):
-            return
-        outcomes.extend(Outcome(m.rate, m.seed, starts[m], None) for i, m in enumerate(alive) if i not in kept)
-        alive = [alive[i] for i in kept]
-        if alive:
-            runs.keep(torch.tensor(kept))
-
-    for index, batch in enumerate(feed):
-        losses = _shared(runs.step(batch, schedule(index / feed.steps)))
-        if not starts:
-            starts = dict(zip(members, losses, strict=True))
-            _check_starts(starts)
-        advance(len(alive))
-        if index >= feed.steps - ending.last:
-            for member, loss in zip(alive, losses, strict=True):
-                lasting[member] += loss / min(ending.last, feed.steps)
-        drop(losses)
-        if not alive:
-            return outcomes
-        if index in probed:
-            held.append(batch)
-    ends = torch.zeros(len(alive), dtype=torch.float64)
-    if ending.last and not ending.held_out:
-        ends += torch.tensor([lasting[member] for member in alive], dtype=torch.float64)
-    with runs.evaluating() if ending.held_out else nullcontext():
-        for batch in held:
-            ends += torch.tensor(_shared(runs.losses(batch)), dtype=torch.float64) / len(held)
-    losses_at_end = dict(zip(alive, ends.tolist(), strict=True))
-    drop(ends.tolist())
-    return outcomes + [Outcome(m.rate, m.seed, starts[m], losses_at_end[m]) for m in alive]
-
-
-def _probed(ending: Ending, steps: int, probes: int) -> frozenset[int]:
-    """Return the steps on whose batches the final loss is taken, spread evenly; none where ``ending`` names others."""
-    if ending.last or ending.held_out:
-        return frozenset()
-    count = min(probes, steps)
-    return frozenset(round((i + 0.5) * steps / count - 0.5) for i in range(count))
-
-
-def _check_starts(starts: Mapping[Member, float]) -> None:
-    """Refuse weights for which the loss is not finite before the first step."""
-    bad = sorted({member.seed for member, loss in starts.items() if loss != loss})
-    if bad:
-        raise DivergedError(
-            f"the loss is not finite before the first step (seed {', '.join(map(str, bad))}), so that no learning rate "
-            "can help: look at the batches and at the initial weights (wellposed.check names the node at fault)"
-        )
-
-
 def _averaged(gradients: list[Tensor | None], parameters: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the mean of the gradients over the ranks; None, where there is one rank and no gradient."""
     if ranks.count() == 1:
@@ -391,10 +294,3 @@ def _averaged(gradients: list[Tensor | None], parameters: Sequence[Tensor]) -> l
     whole = [torch.zeros_like(p) if g is None else g for g, p in zip(gradients, parameters, strict=True)]
     ranks.averaged_(whole)
     return list(whole)
-
-
-def _shared(losses: Tensor) -> list[float]:
-    """Return the mean of the losses over the ranks; a loss that is not finite comes as NaN."""
-    losses = losses.detach().double()
-    ranks.averaged_([losses])
-    return torch.where(losses.isfinite(), losses, torch.nan).tolist()

@@ -27,13 +27,15 @@ from wellposed.graphs.tree import walk
 from wellposed.options import check_integer, check_not_negative, check_share
 from wellposed.random_states import restored_random_state, seed_all
 from wellposed.rates.carried import Open, SizeCurve, TransferCheck, way_transfer
-from wellposed.rates.coordinates import LossFunction, ModelFunction, checked_sizes
-from wellposed.rates.ensemble import Draw, Ending, Member, Objective, Outcome, Workload
+from wellposed.rates.coordinates import ModelFunction, checked_sizes
+from wellposed.rates.ensemble import Draw, Member, Objective, Outcome, Workload
 from wellposed.rates.feed import Batches, Feed, feeds_of
 from wellposed.rates.fingerprint import digest_of, fingerprint
 from wellposed.rates.grid import checked_octaves, continued
 from wellposed.rates.journal import opened
+from wellposed.rates.losses import LossFn
 from wellposed.rates.rate import Point
+from wellposed.rates.running import Ending
 from wellposed.rates.schedule import Schedule, schedule_factor
 from wellposed.rates.search import Search, SearchSettings, training_of
 from wellposed.rates.starts import drawn
@@ -143,7 +145,7 @@ def conditions(
 def train_family(
     model_fn: ModelFunction,
     sizes: Sequence[int],
-    loss_fn: LossFunction,
+    loss_fn: LossFn,
     batches: Batches,
     ways: Mapping[str, Way],
     shared: Conditions,
@@ -214,7 +216,7 @@ class _Family:
     """What all sweeps share."""
 
     model_fn: ModelFunction
-    loss_fn: LossFunction
+    loss_fn: LossFn
     feeds: Mapping[int, Feed]
     shared: Conditions
 

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy
 import torch
+from torch import Tensor
 
 from wellposed import ranks
 from wellposed.errors import OptionError, RateError
@@ -26,14 +27,19 @@ _END = object()
 def feeds_of(batches: Batches, steps: int | None, seeds: Sequence[int], device: torch.device) -> dict[int, Feed]:
     """Return the batches of every seed.
 
-    What a list or tuple holds, or an iterator gives in ``steps`` batches, each seed has in a random order of its own
-    (and of a longer list other ones). A ``DataLoader`` shuffles itself, by the seed: the generator that it holds is
-    turned on for every seed but the first. A function is asked for the batches of each seed.
+    One batch (`is_batch`) is taken in every step. What a list or tuple holds, or an iterator gives in ``steps``
+    batches, each seed has in a random order of its own (and of a longer list other ones). A ``DataLoader`` shuffles
+    itself, by the seed: the generator that it holds is turned on for every seed but the first. A function is asked for
+    the batches of each seed.
 
     Raises:
-        OptionError: no batches at all, but something else.
+        OptionError: no batches at all, but something else; one batch, and no number of steps.
         RateError: those of `Feed`.
     """
+    if is_batch(batches):
+        if steps is None:
+            raise OptionError("received one batch, which does not say how many steps to take on it: give steps=")
+        batches = [batches]
     if callable(batches) and not isinstance(batches, Iterable):
         return {seed: Feed(_given(batches, seed), steps, seed, device) for seed in seeds}
     if not isinstance(batches, Iterable):
@@ -43,6 +49,18 @@ def feeds_of(batches: Batches, steps: int | None, seeds: Sequence[int], device: 
     if isinstance(batches, list | tuple):
         return {seed: Feed(_reordered(batches, seed), steps, seed, device) for seed in seeds}
     return {seed: Feed(batches, steps, seed, device, turn=index) for index, seed in enumerate(seeds)}
+
+
+def is_batch(batches: object) -> bool:
+    """Whether what is given for batches is one batch: a mapping, tensors in a tuple, or two unlike ones in a list."""
+    if isinstance(batches, Mapping):
+        return True
+    if isinstance(batches, tuple):
+        return len(batches) > 1 and any(isinstance(item, Tensor) for item in batches)
+    if not isinstance(batches, list) or len(batches) != 2 or not all(isinstance(item, Tensor) for item in batches):
+        return False
+    one, other = batches
+    return one.shape[:1] == other.shape[:1] and (one.dtype, one.shape) != (other.dtype, other.shape)
 
 
 def _given(batches: Callable[[int], Iterable[Any]], seed: int) -> Iterable[Any]:
@@ -60,6 +78,8 @@ def _reordered(batches: Sequence[Any], seed: int) -> list[Any]:
 class Feed:
     """The first ``steps`` batches of an iterable; iterating again gives the same batches again.
 
+    Where there are fewer, they are repeated, as in further epochs.
+
     A list or tuple is read as it is. An iterator, which can be read once only, is kept in memory. Anything else (a
     ``DataLoader``) is iterated anew for every run, with the random numbers that it draws for shuffling and augmenting
     the same each time and apart from those of the model.
@@ -72,13 +92,13 @@ class Feed:
         turn: the generators that the iterable holds of its own start from other numbers for each turn but 0.
 
     Raises:
-        RateError: fewer batches than ``steps``, none at all, or no ``steps`` for an iterable without a length.
+        RateError: no batches, or no ``steps`` for an iterable without a length.
     """
 
     def __init__(
         self, batches: Iterable[Any], steps: int | None, seed: int, device: torch.device, turn: int = 0
     ) -> None:
-        """Count the steps, the fewest of all ranks; raises `RateError` where batches run out or their number is
+        """Count the steps, the fewest of all ranks; raises `RateError` where there are none or their number is
         unknown.
         """
         size = _size(batches)
@@ -93,8 +113,9 @@ class Feed:
             self._source = list(islice(batches, self.steps))
             size = len(self._source)
         self._counted = ranks.agreed(size is not None)
-        if not ranks.agreed(size is None or size >= self.steps > 0):
-            raise _run_out(self.steps, min(ranks.gathered(size or 0)))
+        if not ranks.agreed(size is None or (size > 0 and self.steps > 0)):
+            raise _NONE
+        self._size = size
         self._generators = _generators(batches)
         self._turn = turn
         with restored_random_state():
@@ -108,7 +129,7 @@ class Feed:
         """Yield the batches.
 
         Raises:
-            RateError: they run out.
+            RateError: there are none, or they end and cannot be read again.
         """
         before = [(held, held.get_state()) for held in self._generators]
         try:
@@ -120,12 +141,15 @@ class Feed:
                     _set_random_state(state)
                     iterator = iterator if iterator is not None else iter(self._source)
                     batch = next(iterator, _END)
+                    if batch is _END and index:
+                        iterator = iter(self._source)
+                        batch = next(iterator, _END)
                     state = _random_state()
                 ended = batch is _END
                 if (
                     ended if self._counted else not ranks.agreed(not ended)
                 ):  # a rank by itself would leave others waiting
-                    raise _run_out(self.steps, index)
+                    raise _NONE if not index else _run_out(self.steps, index)
                 yield self.placed(batch)
         finally:
             for held, given in before:
@@ -135,6 +159,11 @@ class Feed:
         """Return the samples in one step over all ranks: the first axis of a batch's first tensor that has one."""
         sizes = [tensor.shape[0] for _, tensor in walk(self.first) if tensor.dim()]
         return sum(ranks.gathered(sizes[0])) if sizes else None
+
+    def repeated(self) -> str:
+        """Return in words how few batches there are; ``""`` where there is one for each step, or it is not known."""
+        few = self._size is not None and self._size < self.steps
+        return f" on {self._size} batch{'es' * (self._size != 1)}, repeated" if few else ""
 
     def described(self) -> str:
         """Return the tensors of a batch: names, dtypes and shapes without the first axis."""
@@ -159,10 +188,13 @@ def _size(batches: Iterable[Any]) -> int | None:
         return None
 
 
+_NONE = RateError("there is not one batch to train on; is the iterable empty, or an iterator that was read?")
+
+
 def _run_out(needed: int, count: int) -> RateError:
     return RateError(
-        f"the batches ran out: {needed} are needed, one for each step, but there were {count}"
-        + (f"; give more, or steps={count}" if count else "")
+        f"the batches ran out after {count}, {needed} are needed, and what gives them cannot be read again: give it in "
+        f"a list or as a DataLoader, or steps={count}"
     )
 
 

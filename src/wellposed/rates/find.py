@@ -9,29 +9,34 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from wellposed import ranks
 from wellposed.errors import OptionError
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import walk
-from wellposed.options import check_choice
+from wellposed.options import check_choice, check_integer, check_positive
 from wellposed.plans import Plan
+from wellposed.plans.recipes import AnyOptimizer
 from wellposed.random_states import restored_random_state
 from wellposed.rates.answer import answer
-from wellposed.rates.ensemble import Draw, LossFn, Objective, Workload
+from wellposed.rates.ensemble import Draw, Objective, Workload
 from wellposed.rates.feed import Batches, feeds_of
 from wellposed.rates.fingerprint import digest_of, fingerprint, name_of
 from wellposed.rates.grid import checked_grid, default_grid
 from wellposed.rates.journal import opened
+from wellposed.rates.losses import LossFn
 from wellposed.rates.rate import Conditions, Definition, Rate
 from wellposed.rates.schedule import Schedule, schedule_factor
 from wellposed.rates.search import Search, SearchSettings, training_of
-from wellposed.rates.starts import builder_of, drawn, untouched
-from wellposed.rates.steps import Build, builder
+from wellposed.rates.starts import builder_of, drawn, left_out, untouched
+from wellposed.rates.steps import Build, builder, named
 
 SHORT = 40
 """Steps of a short search."""
+BUDGET = 400
+"""Gradients that a search for a longer training may take by default; chosen."""
+_RUNS = 10
+"""Whole runs that a budget suffices for; chosen: eight rates to begin with, and the ends of the plateau."""
 Short = Literal["short"]
 
 
@@ -40,12 +45,15 @@ def find_max_lr(
     loss_fn: LossFn,
     batches: Batches,
     *,
-    optimizer: str | type[Optimizer] | Build = "sgd",
+    optimizer: AnyOptimizer | Build = "sgd",
     steps: int | Short | None = None,
     grid: Sequence[float] | None = None,
     seeds: int | None = None,
-    initialize: Plan | Callable[[nn.Module], object] | None = None,
-    schedule: Schedule = "constant",
+    initialize: Plan | Callable[..., object] | None = None,
+    schedule: Schedule = "warmup_linear",
+    clip: float | None = None,
+    training_steps: int | None = None,
+    budget: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     progress: bool = True,
     seed: int = 0,
@@ -72,21 +80,31 @@ def find_max_lr(
         model_fn: makes the model; called once for each seed with torch's, numpy's and Python's generators seeded. Or a
             module, of which every seed takes a copy: with ``initialize``, which draws its weights for each seed, or as
             it is, for ``seeds=1``.
-        loss_fn: ``loss_fn(model, batch)``, the mean loss of one batch.
+        loss_fn: ``loss_fn(model, batch)``, the mean loss of one batch, alone or first of several; or a loss of
+            ``torch.nn``, for batches of inputs and targets.
         batches: what the steps are taken on, each seed in an order of its own: a list is shuffled, a ``DataLoader``
-            shuffles itself, an iterator is kept in memory. Or a function that gives each seed its batches.
-        optimizer: ``"sgd"``, ``"momentum"`` (0.9), ``"adam"``, ``"adamw"``; a class of ``torch.optim``; or a function
-            of the model and the rate, whose groups may have rates in a fixed ratio (what is then found is the rate
-            that the function is given).
+            shuffles itself, an iterator is kept in memory. Where they end before the steps do, they are repeated. Or a
+            function that gives each seed its batches, or one batch for all steps: ``(x, y)``.
+        optimizer: ``"sgd"``, ``"momentum"`` (0.9), ``"adamw"``, ... of ``torch.optim``; a class, a
+            ``functools.partial`` of one, or an instance, whose options count; or a function of the model and the rate,
+            whose groups may have rates in a fixed ratio (what is then found is the rate that the function is given).
         steps: optimizer steps; None for one epoch. ``"short"`` for a search by 40 steps and one seed: its rates are
             off from those of a full one by a factor that nets of a kind share, so that ratios of two are worth
             something (see `wellposed.rates.transfer`), one by itself is not.
         grid: learning rates to try; by default 16, spaced by 2^0.75.
         seeds: draws of the weights, and orders of the batches; None for 3, or 1 of a short search.
-        initialize: a plan, drawn anew for each seed; or a function that initialises a model in place.
-        schedule: ``"constant"``, ``"linear"`` or ``"cosine"`` (both to zero), ``"warmup_linear"`` (from zero over the
-            first tenth of the steps, then to zero), or a function that maps the fraction of steps done to the learning
-            rate's factor.
+        initialize: a plan, drawn anew for each seed; or a function that initialises a model in place, which is given
+            the seed where it has an argument ``seed``.
+        schedule: that of the training, shrunk into the steps of the search, as trainings that warm up and decay bear
+            higher rates than constant ones: ``"warmup_linear"`` or ``"warmup_cosine"`` (from zero over the first tenth
+            of the steps, then to zero), ``"linear"`` or ``"cosine"`` (both to zero), ``"constant"``, or a function that
+            maps the fraction of steps done to the learning rate's factor.
+        clip: the global norm to which the training clips its gradients (`wellposed.clip_grad_norm_`).
+        training_steps: steps of the training to come. The search then takes 40 steps of one seed, within a budget of
+            400 gradients, unless these are given, and its answer is carried to that length
+            (`wellposed.rates.Rate.in_training`).
+        budget: gradients that the search may take: it begins with eight rates, stops runs that lag far behind,
+            and refines the ends of the plateau; None for every rate of the grid to the end.
         journal: a file of JSON lines that notes every finished run; a search that was killed goes on from it.
         progress: show a progress bar, on rank 0.
         seed: of the first draw; the others follow it.
@@ -94,26 +112,29 @@ def find_max_lr(
         fields: fields of ``settings`` by name; they go before those of the object.
 
     Raises:
-        RateError: batches that run out; a loss that is not finite at the start, or in every run; a journal of another
+        RateError: no batches; a loss that is not finite at the start, or in every run; a journal of another
             search; ``vectorize=True`` for a model that cannot be; a loss that no rate changes.
         OptionError: an unknown optimizer or schedule, or an option outside its range; a module in place of
             ``model_fn`` for several seeds, which would all have its weights.
     """
-    given = untouched(model_fn)
-    steps, seeds = _lengths(steps, seeds)
+    given, module = untouched(model_fn), model_fn if isinstance(model_fn, nn.Module) else None
+    steps, seeds, budget = _lengths(steps, seeds, training_steps, budget)
     model_fn = builder_of(model_fn, "" if initialize is not None or seeds == 1 else _FOR_ALL_SEEDS)
     settings = replace(settings or SearchSettings(), **fields)
     _check(seeds, steps, settings)
+    if clip is not None:
+        check_positive(clip=clip)
     name, build = builder(optimizer)
     schedule_name, factor = schedule_factor(schedule)
     with restored_random_state(), given:
         model, draws = drawn(model_fn, initialize, range(seed, seed + seeds))
         with restored_attributes(model):
-            name = name or type(build(model, 1.0)).__name__.lower()
+            unlike = left_out(module or model)
+            built = named(build(model, 1.0))
+            name = name or built
             rates = checked_grid(grid) if grid is not None else default_grid(name)
-            workload = Workload(
-                Objective(model, loss_fn), draws, build, feeds_of(batches, steps, tuple(draws), _device(draws[seed]))
-            )
+            feeds = feeds_of(batches, steps, tuple(draws), _device(draws[seed]))
+            workload = Workload(Objective(model, loss_fn), draws, build, feeds, clip)
             training = training_of(workload, (rates[0], rates[-1]), settings)
             search = Search(workload, training, settings, factor)
             notes = opened(
@@ -121,27 +142,41 @@ def find_max_lr(
                 # Journals of searches whose seeds shared one order of batches have no such line.
                 fingerprint(workload, schedule_name, settings) | {"order of batches": "each seed its own"},
             )
-            exploration = search.explore(rates, notes, progress=progress and ranks.index() == 0)
+            shown = progress and ranks.index() == 0
+            if budget is None:
+                exploration = search.explore(rates, notes, progress=shown)
+            else:
+                exploration = search.explore_within(budget, rates, notes, progress=shown)
             feed = workload.feed
             conditions = Conditions(
                 optimizer=name,
                 batch_size=feed.batch_size(),
                 steps=feed.steps,
+                clip=clip,
                 schedule=schedule_name,
                 loss=name_of(loss_fn),
                 inputs=feed.described(),
             )
-            warnings = (*training.warnings, *_same_weights(workload), *_same_batches(batches, workload))
-    return answer(exploration, conditions, training.description, warnings, settings.target)
+            warnings = (*unlike, *training.warnings, *_same_weights(workload), *_same_batches(batches, workload))
+    found = answer(exploration, conditions, training.description + feed.repeated(), warnings, settings.target)
+    return found if training_steps is None else found.in_training(training_steps)
 
 
-def _lengths(steps: int | Short | None, seeds: int | None) -> tuple[int | None, int]:
-    """Return the numbers of steps and of seeds."""
-    if isinstance(steps, str):
-        if steps != "short":
-            raise OptionError(f"steps must be a number, None for an epoch, or 'short', received {steps!r}")
-        return SHORT, 1 if seeds is None else seeds
-    return steps, 3 if seeds is None else seeds
+def _lengths(
+    steps: int | Short | None, seeds: int | None, training_steps: int | None, budget: int | None
+) -> tuple[int | None, int, int | None]:
+    """Return the numbers of steps and of seeds, and the budget of gradients."""
+    if isinstance(steps, str) and steps != "short":
+        raise OptionError(f"steps must be a number, None for an epoch, or 'short', received {steps!r}")
+    given = {"training_steps": training_steps, "budget": budget}
+    check_integer(**{name: value for name, value in given.items() if value is not None})
+    if training_steps is not None:
+        budget = BUDGET if budget is None else budget
+        if steps is None:
+            steps = max(1, min(SHORT, training_steps, budget // _RUNS))
+        return steps if isinstance(steps, int) else SHORT, 1 if seeds is None else seeds, budget
+    short = isinstance(steps, str)
+    return SHORT if isinstance(steps, str) else steps, (1 if short else 3) if seeds is None else seeds, budget
 
 
 def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:

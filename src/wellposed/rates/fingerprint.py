@@ -20,7 +20,8 @@ from wellposed.rates.steps import Build
 def fingerprint(workload: Workload, schedule: str, settings: SearchSettings) -> dict[str, JsonValue]:
     """Return what two searches must have in common for one to go on from the other's journal."""
     model = workload.objective.model
-    return {
+    clipped: dict[str, JsonValue] = {} if workload.clip is None else {"clip": workload.clip}
+    return clipped | {
         "model": type(model).__name__,
         "weights": digest_of(next(iter(workload.draws.values())).parameters.values()),
         "first batch": digest_of(tensor for _, tensor in walk(workload.feed.first)),

@@ -10,7 +10,10 @@ import numpy as np
 
 from wellposed.errors import OptionError
 
-OCTAVES = {"sgd": (-9.0, 2.25), "momentum": (-12.0, -0.75), "adam": (-16.0, -4.75), "adamw": (-16.0, -4.75)}
+_ADAM = (-16.0, -4.75)
+OCTAVES = {"sgd": (-9.0, 2.25), "momentum": (-12.0, -0.75)} | dict.fromkeys(
+    ("adam", "adamw", "nadam", "radam", "adamax", "rmsprop", "lion"), _ADAM
+)
 """log2 of the lowest and the highest rate of each family's default grid."""
 _OTHERS = (-16.0, 2.0)
 _STEP = 0.75

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ class Journal:
                     seed=int(entry["seed"]),
                     start=float(entry["start"]),
                     loss=None if entry["loss"] is None else float(entry["loss"]),
+                    steps=None if entry.get("steps") is None else int(entry["steps"]),
                 )
             except (KeyError, TypeError, ValueError) as error:
                 raise RateError(f"{self._path}, line {number}: no run of a search; {_AWAY}") from error
@@ -63,7 +65,7 @@ class Journal:
         """Note the runs that have ended."""
         fresh = list(outcomes)
         self.outcomes.update({Member(o.rate, o.seed): o for o in fresh})
-        self._append([{"rate": o.rate, "seed": o.seed, "start": o.start, "loss": o.loss} for o in fresh])
+        self._append([asdict(outcome) for outcome in fresh])
 
     def _append(self, entries: Iterable[Mapping[str, object]]) -> None:
         """Add entries as lines, in one write that is on the disk when this returns."""

@@ -9,6 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from wellposed.showing import ROWS, Shown, Summary
 
+LENGTH = 0.2
+"""Power of the ratio of lengths by which best rates fall; fitted on five trainings of 150 to 3,000 steps, whose best
+rates fell by 0 to 2.5 octaves for tenfold length, and on answers of 40 steps that were .5 octaves too high for 200."""
+WITHIN = 4.0
+"""Factor around the answer of a search of 40 steps within which the best rate lay in 12 of 13 trainings."""
+
 
 class Record(BaseModel):
     """Plain data: frozen, and checked where it is read from a file."""
@@ -63,6 +69,8 @@ class Conditions(Record):
         optimizer: its family or class (``sgd``, ``adamw``).
         batch_size: samples in one step, over all ranks.
         steps: optimizer steps.
+        training_steps: those of the training that it is for, where a search of fewer steps stands for it.
+        clip: the global norm to which gradients were clipped; None also for none.
         schedule: the schedule's name (``constant``, ``cosine``).
         loss: the loss function's name.
         inputs: shapes and dtypes of the batch's tensors, without the batch axis.
@@ -71,6 +79,8 @@ class Conditions(Record):
     optimizer: str | None = None
     batch_size: int | None = None
     steps: int | None = None
+    training_steps: int | None = None
+    clip: float | None = None
     schedule: str | None = None
     loss: str | None = None
     inputs: str | None = None
@@ -122,8 +132,9 @@ class Rate(Shown, Record):
 
     Attributes:
         value: the learning rate.
-        interval: the smallest and the largest such rate over seeds; None where fewer than two seeds give one, as then
-            nothing says how much the rate varies.
+        interval: the smallest and the largest such rate over seeds, which says how much it varies by chance, and not
+            how far it is from the best rate of a longer training; None where fewer than two seeds give one. For a
+            training of ``conditions.training_steps``, where the best rate of that training lies (`in_training`).
         definition: which rate of the curve ``value`` is. None where the rate was given as a number; rates of files
             that do not say so are the argmin.
         plateau: the rates that train nearly as well as the best one.
@@ -154,7 +165,8 @@ class Rate(Shown, Record):
     def _summary(self) -> Summary:
         """Return the points of the curve that are nearest to the rate, in ascending order."""
         nearest = sorted(self.curve, key=lambda point: abs(math.log(point.rate / self.value)))[:ROWS]
-        over = "" if self.interval is None else f", over seeds {self.interval[0]:.4g} to {self.interval[1]:.4g}"
+        span = "over seeds" if self.conditions.training_steps is None else "the best lies between"
+        over = "" if self.interval is None else f", {span} {self.interval[0]:.4g} to {self.interval[1]:.4g}"
         flat = self.plateau
         ends = "" if flat is None else f"; plateau {flat.low:.4g} to {flat.high:.4g} (unsafe)"
         return Summary(
@@ -181,3 +193,25 @@ class Rate(Shown, Record):
             "curve": (),
         }
         return self.model_copy(update=update)
+
+    def in_training(self, steps: int) -> Self:
+        """Return the rate for a training of so many steps that a shorter search stands for.
+
+        Best rates fall with the length of a training, by the factor (steps of the search / steps)^`LENGTH`. The
+        interval is a factor of `WITHIN` to either side.
+        """
+        searched = self.conditions.steps or steps
+        factor = (searched / steps) ** LENGTH
+        value = self.value * factor
+        why = f"times {factor:.2g} for {steps:,} steps, as best rates fall with the length; " if factor != 1.0 else ""
+        reason = (
+            f"{self.reason}; {why}the best rate was within a factor of {WITHIN:g} of such answers in 12 of 13 "
+            "trainings, and above is the riskier side"
+        )
+        return self.scaled(factor, reason).model_copy(
+            update={
+                "curve": self.curve,
+                "interval": (value / WITHIN, value * WITHIN),
+                "conditions": self.conditions.model_copy(update={"training_steps": steps}),
+            }
+        )

@@ -14,11 +14,18 @@ Schedule: TypeAlias = str | Callable[[float], float]
 WARMUP = 0.1
 """Share of the steps in which the rate rises, from 0, before it falls to 0 again."""
 
+
+def _fall(done: float) -> float:
+    """Return half a cosine, from 1 to 0."""
+    return (1.0 + math.cos(math.pi * done)) / 2.0
+
+
 _SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda done: 1.0,
     "linear": lambda done: 1.0 - done,
-    "cosine": lambda done: (1.0 + math.cos(math.pi * done)) / 2.0,
+    "cosine": _fall,
     "warmup_linear": lambda done: min(done / WARMUP, (1.0 - done) / (1.0 - WARMUP)),
+    "warmup_cosine": lambda done: done / WARMUP if done < WARMUP else _fall((done - WARMUP) / (1.0 - WARMUP)),
 }
 
 

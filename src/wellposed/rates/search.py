@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,17 +14,22 @@ from wellposed import ranks
 from wellposed.errors import RateError
 from wellposed.random_states import seed_all
 from wellposed.rates.answer import Exploration
-from wellposed.rates.ensemble import Ending, Member, Outcome, Runs, Single, Stack, Workload, train
+from wellposed.rates.ensemble import Member, Outcome, Runs, Single, Stack, Workload
 from wellposed.rates.grid import continued
 from wellposed.rates.journal import Journal
 from wellposed.rates.probe import probe, stacking_cost
 from wellposed.rates.rate import Definition, Point
+from wellposed.rates.running import Ending, Pace, train
 from wellposed.rates.steps import Update, updates
 from wellposed.rates.valley import further
 from wellposed.tables import BarColumn, Console, Progress, TextColumn, TimeRemainingColumn
 
 _TOO_SLOW = 1.5
 """A stack that takes this many times as long as its runs one by one is not worth it."""
+_FIRST = 8
+"""Rates that a search within a budget begins with at most; chosen."""
+_FINEST = 0.7
+"""Octaves between two rates below which the gap between them is not halved; chosen: the draws scatter by as much."""
 _MEMORY = 2 * 2**30
 """Bytes that an ensemble may take on the CPU by default."""
 
@@ -129,32 +135,69 @@ class Search:
 
         ``notes`` is the journal, on rank 0 alone.
         """
-        seeds = tuple(self.workload.draws)
         outcomes = ranks.shared(dict(notes.outcomes) if notes is not None else {})
         widened = 0
         while True:
             self.complete(outcomes, rates, notes, progress=progress)
-            curve = tuple(
-                Point(rate=rate, losses=tuple(outcomes[Member(rate, seed)].loss for seed in seeds)) for rate in rates
-            )
-            starts = tuple(outcomes[Member(rates[0], seed)].start for seed in seeds)
-            exploration = Exploration(curve, starts, widened, self.settings.reference)
+            exploration = self._exploration(outcomes, rates, widened)
             beyond = continued(rates, further(exploration.valleys, exploration.by_seed), max(2, len(rates) // 2))
             if not beyond or widened == self.settings.widen:
                 return exploration
             rates, widened = tuple(sorted((*rates, *beyond))), widened + 1
 
+    def explore_within(
+        self, budget: int, rates: tuple[float, ...], notes: Journal | None, *, progress: bool
+    ) -> Exploration:
+        """Train at some rates of a grid, stop what lags, and then train where the plateau goes on or ends.
+
+        A run takes a gradient in each step. None is begun that the budget might not suffice for, but for the first
+        ones. ``notes`` is the journal, on rank 0 alone.
+        """
+        outcomes = ranks.shared(dict(notes.outcomes) if notes is not None else {})
+        whole, pace = self.workload.feed.steps * len(self.workload.draws), Pace(self.workload.feed.steps)
+        tried, widened = rates[:: math.ceil(len(rates) / _FIRST)], 0
+        while True:
+            # From the middle outwards: where runs are trained one by one, the later ones are held against these.
+            ordered = sorted(tried, key=lambda rate: abs(math.log(rate / math.sqrt(tried[0] * tried[-1]))))
+            self.complete(outcomes, ordered, notes, progress=progress, pace=pace)
+            exploration = self._exploration(outcomes, tried, widened)
+            wanted, extends = _next(exploration, tried)
+            left = (budget - exploration.gradients) // whole
+            if not wanted or left < 1:
+                return exploration
+            tried, widened = tuple(sorted((*tried, *wanted[:left]))), widened + extends
+
+    def _exploration(self, outcomes: Mapping[Member, Outcome], rates: Sequence[float], widened: int) -> Exploration:
+        """Return what the runs at some rates gave."""
+        seeds = tuple(self.workload.draws)
+        ended = [[outcomes[Member(rate, seed)] for seed in seeds] for rate in rates]
+        return Exploration(
+            tuple(Point(rate=r, losses=tuple(o.loss for o in of)) for r, of in zip(rates, ended, strict=True)),
+            tuple(one.start for one in ended[0]),
+            widened,
+            self.settings.reference,
+            stopped=sum(o.steps is not None and o.loss is not None for of in ended for o in of),
+            gradients=sum(o.steps or self.workload.feed.steps for of in ended for o in of),
+        )
+
     def complete(
-        self, outcomes: dict[Member, Outcome], rates: Sequence[float], notes: Journal | None, *, progress: bool
+        self,
+        outcomes: dict[Member, Outcome],
+        rates: Sequence[float],
+        notes: Journal | None,
+        *,
+        progress: bool,
+        pace: Pace | None = None,
     ) -> None:
         """Train at ``rates`` what ``outcomes`` do not hold, and add it to them and to the journal."""
         wanted = [Member(rate, seed) for seed in self.workload.draws for rate in rates]
-        for part in self._run([member for member in wanted if member not in outcomes], progress=progress):
+        missing = [member for member in wanted if member not in outcomes]
+        for part in self._run(missing, progress=progress, pace=pace):
             outcomes.update({Member(o.rate, o.seed): o for o in part})
             if notes is not None:
                 notes.add(part)
 
-    def _run(self, members: Sequence[Member], *, progress: bool) -> Iterator[list[Outcome]]:
+    def _run(self, members: Sequence[Member], *, progress: bool, pace: Pace | None) -> Iterator[list[Outcome]]:
         """Train some runs, in as few ensembles as memory and journal allow; yield the outcomes of each ensemble."""
         size, feeds = self.training.at_once or 1, self.workload.feeds
         groups = [[member for member in members if member.seed == seed] for seed in self.workload.draws]
@@ -171,15 +214,30 @@ class Search:
                     ending=self.ending,
                     schedule=self.factor,
                     advance=partial(advance, len(part)),
+                    pace=pace,
                 )
 
     def _runs(self, members: Sequence[Member]) -> Runs:
         """Return the runs of some members as one stack, or the only one by itself."""
         workload, training = self.workload, self.training
         if training.at_once:
-            return Stack(workload.objective, workload.draws, members, training.updates, training.moving)
+            return Stack(workload.objective, workload.draws, members, training.updates, training.moving, workload.clip)
         (member,) = members
-        return Single(workload.objective, workload.draws[member.seed], member.rate, workload.build)
+        return Single(workload.objective, workload.draws[member.seed], member.rate, workload.build, workload.clip)
+
+
+def _next(exploration: Exploration, tried: Sequence[float]) -> tuple[list[float], bool]:
+    """Return the rates to try after some, the most telling first, and whether they extend the grid.
+
+    Where a plateau goes on, the grid does; else the gaps in which a plateau ends are halved, the upper one first, as
+    that end is a cliff.
+    """
+    valleys = exploration.valleys
+    beyond = further(valleys, exploration.by_seed)
+    if any(beyond):
+        return list(continued(tried, beyond, 1)), True
+    gaps = {gap for found in valleys if found is not None for gap in found.gaps if gap[1] - gap[0] > _FINEST}
+    return [2.0 ** ((low + high) / 2) for low, high in sorted(gaps, reverse=True)], False
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -9,12 +10,13 @@ from functools import partial
 from torch import nn
 
 from wellposed import ranks
-from wellposed.errors import OptionError, RateError
+from wellposed.errors import OptionError, RateError, listed
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.unwrap import compiled_part
 from wellposed.plans import Plan
 from wellposed.random_states import seed_all
 from wellposed.rates.ensemble import Draw, copy_of
+from wellposed.rates.steps import has_hooks
 
 
 def builder_of(model_fn: nn.Module | Callable[[], nn.Module], otherwise: str) -> Callable[[], nn.Module]:
@@ -49,13 +51,14 @@ def untouched(model_fn: nn.Module | Callable[[], nn.Module]) -> AbstractContextM
 
 def drawn(
     model_fn: Callable[[], nn.Module],
-    initialize: Plan | Callable[[nn.Module], object] | None,
+    initialize: Plan | Callable[..., object] | None,
     seeds: Iterable[int],
     *,
     initialised: bool = False,
 ) -> tuple[nn.Module, dict[int, Draw]]:
     """Return the model of the first seed, and the weights of every seed, the same on every rank.
 
+    A function ``initialize`` that has an argument ``seed`` is given the seed of each draw.
     With ``initialised`` the model is the copy that was initialised, with attributes and factors that it was given.
 
     Raises:
@@ -71,10 +74,7 @@ def drawn(
         filled = model
         if initialize is not None:
             filled = copy_of(model, "initialize=")
-            if isinstance(initialize, Plan):
-                initialize.model_copy(update={"seed": initialize.seed + seed}).apply_(filled, frozen=True)
-            else:
-                initialize(filled)
+            _initialise_(filled, initialize, seed)
         draw = Draw(
             {name: tensor.detach().clone() for name, tensor in filled.named_parameters()},
             {name: tensor.detach().clone() for name, tensor in filled.named_buffers()},
@@ -96,6 +96,32 @@ def drawn(
         draws[seed] = draw
     assert first is not None
     return first, draws
+
+
+def _initialise_(model: nn.Module, initialize: Plan | Callable[..., object], seed: int) -> None:
+    """Draw the weights of one seed."""
+    if isinstance(initialize, Plan):
+        initialize.model_copy(update={"seed": initialize.seed + seed}).apply_(model, frozen=True)
+    elif "seed" in inspect.signature(initialize).parameters:
+        initialize(model, seed=seed)
+    else:
+        initialize(model)
+
+
+def left_out(model: nn.Module) -> tuple[str, ...]:
+    """Return warnings of what makes a search of a model another training than the user's."""
+    warnings = []
+    if not model.training:
+        warnings.append(
+            f"{type(model).__name__} is in evaluation mode, and is trained so: without dropout, and with the running "
+            "statistics of norms; call model.train()"
+        )
+    if hooked := [name for name, parameter in model.named_parameters() if has_hooks(parameter)]:
+        warnings.append(
+            f"hooks on gradients are not copied with the model, those of {listed(hooked, 3)} are left out: register "
+            "them in the function that builds the optimizer"
+        )
+    return tuple(warnings)
 
 
 def _shapes(draw: Draw) -> dict[str, tuple[int, ...]]:

@@ -6,54 +6,64 @@ of learning rates, momentum, weight decay) is read off one that the user's own f
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from wellposed.errors import OptionError, near_matches
+from wellposed.errors import OptionError
+from wellposed.plans.clipping import carried
+from wellposed.plans.recipes import AnyOptimizer, Recipe, changed_steps, recipe_of
 
 Build: TypeAlias = Callable[[nn.Module, float], Optimizer]
 """Makes the optimizer of a model at a learning rate."""
 
-_FAMILIES: dict[str, Build] = {
-    "sgd": lambda model, rate: SGD(model.parameters(), lr=rate),
-    "momentum": lambda model, rate: SGD(model.parameters(), lr=rate, momentum=0.9),
-    "adam": lambda model, rate: Adam(model.parameters(), lr=rate),
-    "adamw": lambda model, rate: AdamW(model.parameters(), lr=rate),
-}
 _PLAIN = {"maximize": False, "amsgrad": False, "differentiable": False}
 """Options under which the steps below are not the optimizer's."""
 
 
-def builder(optimizer: str | type[Optimizer] | Build) -> tuple[str, Build]:
+def builder(optimizer: AnyOptimizer | Build) -> tuple[str, Build]:
     """Return an optimizer's name and what builds it.
 
     Args:
-        optimizer: a family's name, a class of ``torch.optim`` (with its own defaults), or a function of the model and
-            the learning rate.
+        optimizer: whatever `wellposed.Plan.param_groups` takes, or a function of the model and the learning rate, whose
+            optimizer has no name yet.
 
     Raises:
         OptionError: an unknown name, or something else.
     """
-    if isinstance(optimizer, str):
-        if optimizer not in _FAMILIES:
-            raise OptionError(
-                f"no optimizer {optimizer!r}{near_matches(optimizer, _FAMILIES)}; any other one is given as a "
-                "function of the model and the learning rate: lambda model, lr: MyOptimizer(model.parameters(), lr=lr)"
-            )
-        return optimizer, _FAMILIES[optimizer]
     given: Any = optimizer
-    if isinstance(given, type) and issubclass(given, Optimizer):
-        kind: Any = given
-        return kind.__name__.lower(), lambda model, rate: kind(model.parameters(), lr=rate)
-    if callable(given):
+    kind = given.func if isinstance(given, partial) else given
+    if callable(kind) and not isinstance(kind, type):
         return "", given
-    raise OptionError(f"optimizer must be a name, a class or a function of model and rate, not {optimizer!r}")
+    recipe = recipe_of(given)
+    return recipe.name, lambda model, rate: recipe.build(model.parameters(), rate)
+
+
+def named(optimizer: Optimizer) -> str:
+    """Return the name of an optimizer that was built.
+
+    Raises:
+        OptionError: what was built is none, or one that no rate is searched for.
+    """
+    if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "step")):
+        raise OptionError(
+            "the function optimizer(model, lr) must return an optimizer (with param_groups and step), not "
+            f"{type(optimizer).__name__}"
+        )
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise OptionError(
+            f"no rate is searched for {type(optimizer).__name__}: each of its steps asks for the loss several times (a "
+            "closure), and chooses how far to go by itself (line_search_fn='strong_wolfe' of LBFGS)"
+        )
+    return Recipe(type(optimizer), getattr(optimizer, "defaults", {})).name
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +74,13 @@ class Update:
         kind: its class.
         factor: its learning rate over the one that the optimizer was built with.
         options: the rest of its group, by name.
+        carried: the constant by which its gradient counts in a global norm (`wellposed.clip_grad_norm_`).
     """
 
     kind: type[Optimizer]
     factor: float
     options: tuple[tuple[str, Any], ...]
+    carried: float = 1.0
 
 
 def updates(build: Build, model: nn.Module, rates: tuple[float, float]) -> dict[str, Update] | str:
@@ -92,17 +104,26 @@ def _updates_at(optimizer: Optimizer, rate: float, names: Mapping[int, str]) -> 
     kind = type(optimizer)
     if kind not in (SGD, Adam, AdamW):
         return f"{kind.__name__} has no vectorised steps (SGD, Adam and AdamW have)"
+    if changed := changed_steps(optimizer):
+        return f"the steps of {kind.__name__} are not those of its class: {changed}"
     result: dict[str, Update] = {}
     for group in optimizer.param_groups:
         unlike = [name for name, value in _PLAIN.items() if group.get(name, value) != value]
         if unlike:
             return f"{kind.__name__} with {unlike[0]}={group[unlike[0]]} has no vectorised steps"
         options = {key: value for key, value in group.items() if key in _OPTIONS[kind]}
-        update = Update(kind, float(group["lr"]) / rate, tuple(sorted(options.items())))
+        update = Update(kind, float(group["lr"]) / rate, tuple(sorted(options.items())), carried(group))
         if any(id(parameter) not in names for parameter in group["params"]):
             return "the optimizer holds a tensor that is no parameter of the model"
+        if any(map(has_hooks, group["params"])):
+            return "there are hooks on gradients of parameters"
         result |= {names[id(parameter)]: update for parameter in group["params"] if parameter.requires_grad}
     return result
+
+
+def has_hooks(parameter: Tensor) -> bool:
+    """Whether functions of the user's own run on a parameter's gradient."""
+    return bool(parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None))
 
 
 _OPTIONS: dict[type[Optimizer], frozenset[str]] = {
@@ -162,6 +183,19 @@ class Steps:
         second.mul_(slower).addcmul_(gradient, gradient, value=1 - slower)
         root = second.sqrt().div_(math.sqrt(1 - slower**self._step)).add_(self._options["eps"])
         parameter.sub_(first.div(root).mul_(rates / (1 - slow**self._step)))
+
+
+def clipped(gradients: Sequence[Tensor | None], constants: Sequence[float], norm: float) -> list[Tensor | None]:
+    """Return stacked gradients ``[members, ...]``, those of each member clipped by their global norm as by
+    `wellposed.clip_grad_norm_`; each counts times its parameter's constant.
+    """
+    squares = [
+        constant**2 * gradient.flatten(1).square().sum(1) if gradient.dim() > 1 else (constant * gradient) ** 2
+        for gradient, constant in zip(gradients, constants, strict=True)
+        if gradient is not None
+    ]
+    factors = (norm / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)
+    return [None if g is None else g * factors.view(-1, *[1] * (g.dim() - 1)).to(g) for g in gradients]
 
 
 def stepping(updates: Sequence[Update], rates: Tensor, parameters: Sequence[Tensor]) -> list[Steps]:

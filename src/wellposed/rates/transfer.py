@@ -13,9 +13,9 @@ from wellposed.graphs import Graph, graph_of
 from wellposed.options import check_choice, is_positive
 from wellposed.plans import Plan
 from wellposed.plans.optimizers import family_of
-from wellposed.rates.ensemble import LossFn
 from wellposed.rates.feed import Batches
 from wellposed.rates.find import Short, find_max_lr
+from wellposed.rates.losses import LossFn
 from wellposed.rates.rate import Conditions, Rate, RelativeRate
 from wellposed.rates.relative import find_rate_rule, optimizer_of, relative
 from wellposed.structure.branches import END, Branches, branches, kernel_sizes
@@ -192,7 +192,16 @@ def _searched(
             )
         optimizer = (known.conditions.optimizer or "sgd").lower()
         found.append(
-            find_max_lr(model, loss_fn, batches, steps=search, initialize=plan, optimizer=optimizer, progress=False)
+            find_max_lr(
+                model,
+                loss_fn,
+                batches,
+                steps=search,
+                initialize=plan,
+                optimizer=optimizer,
+                schedule="constant",
+                progress=False,
+            )
         )
     return found
 
@@ -200,7 +209,7 @@ def _searched(
 _ERRORS = {"kernel": 0.2, "signed": 0.25, "maximal_update": 0.5, "ntk": 0.5, "paths": 3.0}
 """Median octaves by which rules are off (docs/results/rates.md)."""
 _UNKNOWN, _SHORT = 0.6, 0.5
-"""The same of rules that were not measured, and of short searches."""
+"""The same of rules that were not measured, and of short searches at constant rates."""
 
 
 def share_of(rule: str) -> float:

@@ -1,0 +1,84 @@
+"""The parts of a start in words: what each is, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+
+from wellposed.plans import Plan
+from wellposed.preparation.start import warmup_of
+from wellposed.preparation.trial import Trial
+from wellposed.rates.rate import Rate
+from wellposed.rates.schedule import Schedule
+
+TRAINED = "the model looks trained"
+"""How the warning begins that weights are better than a short training from the planned ones."""
+
+Words = tuple[str, str]
+"""What a part is, and why."""
+
+
+def keeps_all(plan: Plan) -> bool:
+    """Whether a plan writes nothing."""
+    return all(one.action in ("keep", "tied") for one in plan.prescriptions.values())
+
+
+def weights(plan: Plan, *, written: bool) -> Words:
+    """Return how the weights are drawn."""
+    if keeps_all(plan):
+        return "the model's own, as they are", "the plan keeps every parameter"
+    where = "written" if written else "not written yet: start.plan.apply_(model)"
+    return f"{plan.method}, seed {plan.seed}; {where}", f"{plan.actions}; print(start.plan.table()) says why"
+
+
+def groups(optimizer: torch.optim.Optimizer, decay: float | None) -> Words:
+    """Return what the groups of an optimizer are; ``decay`` is None where the user's own function made them."""
+    tensors: Counter[float] = Counter()
+    for group in optimizer.param_groups:
+        tensors[float(group.get("weight_decay", 0.0))] += len(group["params"])
+    shown = ", ".join(f"{count} tensors with decay {value:g}" for value, count in tensors.items())
+    if decay is None:
+        why = "the groups are those of the function that was given"
+    elif decay:
+        why = "weights and embeddings decay; biases, norms and other vectors do not"
+    else:
+        why = "nothing decays: weight_decay= sets it"
+    return f"{type(optimizer).__name__}: {shown}", why
+
+
+def found(rate: Rate) -> Words:
+    """Return the rate and where the best one lies."""
+    low, high = rate.interval or (rate.value, rate.value)
+    return f"{rate.value:.3g}, the best lies between {low:.2g} and {high:.2g}", rate.reason
+
+
+def course(rate: Rate, schedule: Schedule, steps: int, *, assumed: bool) -> Words:
+    """Return how the rate changes."""
+    warmup = warmup_of(schedule, steps)
+    course = f": up from 0 over {warmup:,} steps, then down to 0 at {steps:,}" if warmup else ""
+    given = " (the length is assumed: steps= gives another)" if assumed else ""
+    return (
+        f"{rate.conditions.schedule}{course}{given}",
+        "the search ran through the same in its own steps, so that the rate holds with it; start.scheduler() makes it",
+    )
+
+
+def clipping(clip: float | None, tried: Trial) -> Words:
+    """Return to what gradients are clipped, and what their norms are at the start."""
+    low, high = min(tried.norms), max(tried.norms)
+    norms = f"gradients of {len(tried.norms)} batches at the start have norms from {low:.3g} to {high:.3g}"
+    if clip is None:
+        return "none, as none was asked for", f"{norms}; the rate holds without clipping, clip= searches with it"
+    return f"to a global norm of {clip:g}", f"as asked for, and so in the search; {norms}"
+
+
+def trained(own: float | None, rate: Rate) -> tuple[str, ...]:
+    """Return a warning where a model's own weights have a lower loss than the trainings of a search came to."""
+    reached = [point.mean for point in rate.curve if point.mean is not None]
+    if own is None or not reached or not own < min(reached):
+        return ()
+    return (
+        f"{TRAINED}: its own weights have a loss of {own:.4g}, and the trainings of the search, from the planned ones, "
+        f"came to {min(reached):.4g}",
+    )

@@ -1,0 +1,227 @@
+"""`prepare`: weights, optimizer, rate, schedule and clipping of a training, from its model, loss and batches."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+
+from wellposed import methods
+from wellposed.checks.contest import OWN
+from wellposed.errors import OptionError, PlanError
+from wellposed.graphs import Graph, trace
+from wellposed.graphs.restore import restored_attributes
+from wellposed.methods import Patterns
+from wellposed.options import check_integer, check_positive
+from wellposed.plans import Plan
+from wellposed.plans.optimizers import family_of
+from wellposed.plans.recipes import AnyOptimizer, recipe_of
+from wellposed.preparation.lines import TRAINED, clipping, course, found, groups, keeps_all, trained, weights
+from wellposed.preparation.start import Line, Start
+from wellposed.preparation.trial import mean_loss, trial
+from wellposed.random_states import restored_random_state
+from wellposed.rates.ensemble import copy_of
+from wellposed.rates.feed import Batches, feeds_of
+from wellposed.rates.find import BUDGET, SHORT, find_max_lr
+from wellposed.rates.losses import LossFn, arguments_of
+from wellposed.rates.schedule import Schedule
+from wellposed.rates.steps import Build
+
+ASSUMED = 1000
+"""Steps of a training whose length is not given; chosen."""
+_TRIED = 4
+"""Batches whose gradients are looked at before the search; chosen."""
+
+
+def prepare(
+    model: nn.Module,
+    loss_fn: LossFn,
+    batches: Batches,
+    optimizer: AnyOptimizer | Build = "adamw",
+    *,
+    steps: int | None = None,
+    method: str | Plan | None = None,
+    weight_decay: float | None = None,
+    schedule: Schedule = "warmup_cosine",
+    clip: float | None = None,
+    budget: int = BUDGET,
+    seed: int = 0,
+    only: Patterns = None,
+    skip: Patterns = None,
+    journal: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> Start:
+    """Work out everything that a training needs before its first step; the model is only read.
+
+    ```python
+    start = wp.prepare_(model, loss_fn, loader, "adamw", steps=5000)
+    print(start)
+    scheduler = start.scheduler()
+    for batch in loader:
+        start.optimizer.zero_grad()
+        loss_fn(model, batch).backward()
+        start.optimizer.step()
+        scheduler.step()
+    ```
+
+    The weights are planned on the arguments of the loss's first call of the model. The rate is found by trainings of 40
+    steps from these weights, with the optimizer, the groups, the schedule and the clipping that are returned.
+    `prepare_` also writes the weights.
+
+    Args:
+        model: the model; frozen parameters stay as they are.
+        loss_fn: ``loss_fn(model, batch)``, the mean loss of one batch, alone or first of several; or a loss of
+            ``torch.nn``, for batches of inputs and targets.
+        batches: as for `wellposed.rates.find_max_lr`; few are repeated.
+        optimizer: name, class, ``functools.partial`` of a class, or instance, whose options count and whose groups are
+            those of `wellposed.Plan.param_groups`; or a function of the model and the rate, which builds its own.
+        steps: of the training; best rates fall with it. None: 1,000 are assumed.
+        method: of planning, by name, or a plan; ``"own"`` leaves the weights as they are. None: that of
+            `wellposed.plan`.
+        weight_decay: of weights and embeddings; biases, norms and other vectors have none. None: the optimizer's own.
+        schedule: of the rate, as for `wellposed.rates.find_max_lr`.
+        clip: the global norm to clip gradients to; None for none.
+        budget: gradients that the search may take.
+        seed: of the plan.
+        only: glob patterns of the parameters to plan; all others are kept.
+        skip: glob patterns of parameters to keep.
+        journal: a file that notes finished runs; a search that was killed goes on from it.
+        progress: show a progress bar.
+        options: of the method.
+
+    Returns:
+        A `Start`: ``print`` shows it on one page, with the reason of each part.
+
+    Raises:
+        OptionError: a value outside its range, an unknown optimizer or method.
+        DivergedError: the loss is not finite at the start; the message says where the first infinity is born.
+        RateError: the loss does not depend on the model, or no rate lowers it.
+        TraceError: the model cannot be run on what the loss calls it with.
+    """
+    check_integer(**{name: value for name, value in {"steps": steps, "budget": budget}.items() if value is not None})
+    if clip is not None:
+        check_positive(clip=clip)
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"prepare takes a model of PyTorch, received {type(model).__name__}")
+    if isinstance(batches, Iterator):
+        batches = list(islice(batches, SHORT))
+    with restored_random_state(), restored_attributes(model):
+        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        feed = feeds_of(batches, SHORT, (0,), device)[0]
+        args, kwargs = arguments_of(model, loss_fn, feed.first)
+        graph = trace(model, *args, **kwargs)
+        plan = _planned(graph, method, {"seed": seed, "only": only, "skip": skip, **options})
+        first = list(islice(feed, _TRIED))
+        own = None if keeps_all(plan) else mean_loss(copy_of(model, "prepare"), loss_fn, first)
+        tried = trial(_written(model, plan), loss_fn, first, graph)
+        decay, build = _building(plan, optimizer, weight_decay)
+        rate = find_max_lr(
+            model,
+            loss_fn,
+            batches,
+            optimizer=build,
+            initialize=plan,
+            training_steps=steps or ASSUMED,
+            schedule=schedule,
+            clip=clip,
+            budget=budget,
+            journal=journal,
+            progress=progress,
+        )
+    built = build(model, rate.value)
+    length = steps or ASSUMED
+    lines = (
+        Line("weights", *weights(plan, written=False)),
+        Line("optimizer", *groups(built, decay)),
+        Line("rate", *found(rate)),
+        Line("schedule", *course(rate, schedule, length, assumed=steps is None)),
+        Line("clipping", *clipping(clip, tried)),
+    )
+    warnings = (*trained(own, rate), *plan.warnings, *rate.warnings)
+    return Start(plan, rate, built, length, schedule, clip, False, lines, warnings)
+
+
+def prepare_(
+    model: nn.Module,
+    loss_fn: LossFn,
+    batches: Batches,
+    optimizer: AnyOptimizer | Build = "adamw",
+    **options: Any,
+) -> Start:
+    """Work out everything that a training needs, and write the weights into the model.
+
+    Args:
+        model: the model, whose weights are written in place.
+        loss_fn: as for `prepare`.
+        batches: as for `prepare`.
+        optimizer: as for `prepare`.
+        options: as for `prepare`.
+
+    Returns:
+        The `Start`.
+
+    Raises:
+        PlanError: the model's own weights have a lower loss than any training of the search reached: it looks trained,
+            and is left as it is.
+        OptionError, DivergedError, RateError, TraceError: as `prepare`.
+    """
+    start = prepare(model, loss_fn, batches, optimizer, **options)
+    for text in start.warnings:
+        if text.startswith(TRAINED):
+            raise PlanError(
+                f"{text}; nothing was written: prepare(...) and start.plan.apply_(model) write all the same, and "
+                "method='own' keeps the weights"
+            )
+    start.plan.apply_(model)
+    lines = (Line("weights", *weights(start.plan, written=True)), *start.lines[1:])
+    return replace(start, written=True, lines=lines)
+
+
+def _planned(graph: Graph, method: str | Plan | None, options: dict[str, Any]) -> Plan:
+    """Return the plan of a method, or one that keeps all weights."""
+    if isinstance(method, Plan):
+        given = [name for name, value in options.items() if value and name != "seed"]
+        if given:
+            raise OptionError(f"{given[0]}= is for making a plan, and one is given: leave it out")
+        return method
+    if method == OWN:
+        return methods.plan(graph, skip="*")
+    return methods.plan(graph, **(options if method is None else options | {"method": method}))
+
+
+def _written(model: nn.Module, plan: Plan) -> nn.Module:
+    """Return a copy of a model with the weights of a plan."""
+    twin = copy_of(model, "prepare")
+    plan.apply_(twin)
+    return twin
+
+
+def _building(
+    plan: Plan, optimizer: AnyOptimizer | Build, weight_decay: float | None
+) -> tuple[float | None, Callable[[nn.Module, float], torch.optim.Optimizer]]:
+    """Return the weight decay, None where the user builds the groups, and what builds the optimizer at a rate."""
+    given: Any = optimizer
+    kind = given.func if isinstance(given, partial) else given
+    if callable(kind) and not isinstance(kind, type):
+        if weight_decay is not None:
+            raise OptionError("weight_decay= is for groups of the plan, and the function builds its own: set it there")
+        return None, given
+    recipe = recipe_of(given)
+    if family_of(given).name == "muon":
+        raise OptionError(
+            "Muon takes hidden matrices alone, so that a training needs two optimizers: give a function that builds "
+            "one that holds both, optimizer=lambda model, lr: ..."
+        )
+    stated = inspect.signature(recipe.kind).parameters.get("weight_decay")
+    default = 0.0 if stated is None or stated.default is stated.empty else float(stated.default)
+    decay = float(recipe.options.get("weight_decay", default)) if weight_decay is None else weight_decay
+    plain = replace(recipe, options={name: value for name, value in recipe.options.items() if name != "weight_decay"})
+    return decay, lambda model, lr: plain.build(plan.param_groups(model, lr, given, decay), lr)

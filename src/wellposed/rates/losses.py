@@ -1,0 +1,96 @@
+"""What users give as a loss: functions of model and batch, and losses of torch, which score outputs against targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from torch import Tensor, nn
+
+from wellposed.errors import RateError
+from wellposed.graphs.restore import restored_attributes
+from wellposed.graphs.tree import batch_copy, walk, with_twins
+from wellposed.random_states import restored_random_state
+
+LossFn = Callable[[Any, Any], Any]
+"""``loss_fn(model, batch)``: the loss of one batch, a tensor with one element; or a loss of torch (`called`)."""
+
+
+class Criterion:
+    """A loss of torch as a function of model and batch: it scores the model's outputs against the batch's targets."""
+
+    def __init__(self, loss: Callable[[Any, Any], Tensor]) -> None:
+        """Take a loss of outputs and targets."""
+        self._loss = loss
+        self.__qualname__: str = getattr(loss, "__qualname__", type(loss).__qualname__)
+
+    def __call__(self, model: Any, batch: Any) -> Tensor:
+        """Return the loss of one batch, a pair of inputs and targets.
+
+        Raises:
+            RateError: the batch is something else.
+        """
+        if not isinstance(batch, list | tuple) or len(batch) != 2:
+            raise RateError(
+                f"{self.__qualname__} scores outputs against targets, so that batches must be pairs (inputs, targets), "
+                f"not {type(batch).__name__}; give a function in its place: loss_fn(model, batch)"
+            )
+        inputs, targets = batch
+        return self._loss(model(**inputs) if isinstance(inputs, Mapping) else model(inputs), targets)
+
+
+def called(loss_fn: LossFn) -> LossFn:
+    """Return a loss as a function of model and batch; one of ``torch.nn`` scores outputs against targets."""
+    own = isinstance(loss_fn, nn.modules.loss._Loss) or getattr(loss_fn, "__module__", "") == "torch.nn.functional"
+    return Criterion(loss_fn) if own else loss_fn
+
+
+def loss_of(result: Any) -> Tensor:
+    """Return the loss, without axes, that a function of model and batch gave.
+
+    It may come with what is logged: first of several, as ``"loss"`` of a mapping, or as an attribute ``loss``.
+
+    Raises:
+        RateError: there is none, or it is no number of its own.
+    """
+    loss = result
+    if isinstance(result, list | tuple) and result:
+        loss = result[0]
+    elif isinstance(result, Mapping) and "loss" in result:
+        loss = result["loss"]
+    elif not isinstance(result, Tensor) and isinstance(getattr(result, "loss", None), Tensor):
+        loss = result.loss
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+        other = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise RateError(
+            f"loss_fn(model, batch) must return a tensor with one element, alone or first of several, not {other}; "
+            "take the mean"
+        )
+    return loss.reshape(())
+
+
+class _CalledError(BaseException):
+    """The model is called: a loss that catches exceptions lets this one pass."""
+
+
+def arguments_of(model: nn.Module, loss_fn: LossFn, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments that a loss calls the model with first; the model is not run, and is left as it was.
+
+    Raises:
+        RateError: the loss does not call the model.
+    """
+    calls: list[tuple[Any, ...]] = []
+
+    def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append((args, kwargs))
+        raise _CalledError
+
+    with restored_random_state(), restored_attributes(model):
+        hook = model.register_forward_pre_hook(note, with_kwargs=True, prepend=True)
+        with hook, suppress(_CalledError):
+            called(loss_fn)(model, batch_copy(batch))
+    if not calls:
+        raise RateError("loss_fn(model, batch) does not call the model; write it as loss(model(inputs), targets)")
+    args, kwargs = with_twins(calls[0], {id(tensor): tensor.detach() for _, tensor in walk(calls[0])})
+    return args, kwargs

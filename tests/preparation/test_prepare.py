@@ -1,0 +1,338 @@
+"""Everything before the first step in one call: what is returned, what is written, and what is said of bad input."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import wellposed as wp
+from wellposed.errors import DivergedError, OptionError, PlanError, RateError
+
+
+def model_fn() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def loss_fn(model: Any, batch: Any) -> Tensor:
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def batches(count: int = 10) -> list[tuple[Tensor, Tensor]]:
+    x = torch.randn(count, 16, 6, generator=torch.Generator().manual_seed(1))
+    return [(part, part[:, :3].argmax(1)) for part in x]
+
+
+def prepared(model: nn.Module | None = None, loss: Any = loss_fn, given: Any = None, **options: Any) -> Any:
+    given = batches() if given is None else given
+    return wp.prepare(model_fn() if model is None else model, loss, given, **{"progress": False, **options})
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+@pytest.fixture(scope="module")
+def start() -> Any:
+    return prepared(steps=500, weight_decay=0.1)
+
+
+# ---- what is returned -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_rate_is_that_of_the_returned_groups_schedule_and_weights(start: Any) -> None:
+    plan = wp.plan(model_fn(), batches()[0][0])
+    assert start.plan.prescriptions == plan.prescriptions
+    searched = wp.rates.find_max_lr(
+        model_fn(),
+        loss_fn,
+        batches(),
+        optimizer=lambda model, lr: torch.optim.AdamW(plan.param_groups(model, lr, "adamw", 0.1)),
+        initialize=plan,
+        training_steps=500,
+        schedule="warmup_cosine",
+        progress=False,
+    )
+    assert start.rate.value == searched.value
+    assert start.rate.curve == searched.curve
+    assert start.rate.conditions.optimizer == "adamw"
+    groups = start.optimizer.param_groups
+    assert {group["lr"] for group in groups} == {start.rate.value}
+    assert [(group["weight_decay"], group["param_names"]) for group in groups] == [
+        (0.1, ["0.weight", "3.weight"]),
+        (0.0, ["0.bias", "1.weight", "1.bias", "3.bias"]),
+    ]
+
+
+@pytest.mark.slow
+def test_the_optimizer_holds_the_models_own_parameters_and_trains_them() -> None:
+    model = model_fn()
+    start = wp.prepare_(model, loss_fn, batches(), steps=60, progress=False)
+    held = {id(parameter) for group in start.optimizer.param_groups for parameter in group["params"]}
+    assert held == {id(parameter) for parameter in model.parameters()}
+    scheduler = start.scheduler()
+    first = loss_fn(model, batches()[0]).item()
+    rates = []
+    for step in range(60):
+        rates.append(start.optimizer.param_groups[0]["lr"])
+        start.optimizer.zero_grad()
+        loss_fn(model, batches()[step % 10]).backward()
+        start.optimizer.step()
+        scheduler.step()
+    assert loss_fn(model, batches()[0]).item() < 0.7 * first
+    assert max(rates) == rates[6] == pytest.approx(start.rate.value)
+    assert rates[0] == 0.0
+    assert start.optimizer.param_groups[0]["lr"] == pytest.approx(0.0)
+    assert start.warmup == 6
+
+
+@pytest.mark.slow
+def test_prepare_writes_nothing_and_prepare_writes_the_plan() -> None:
+    model = model_fn()
+    before, generator = state(model), torch.get_rng_state()
+    start = prepared(model, steps=100)
+    assert same(state(model), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert not start.written
+    written = wp.prepare_(model, loss_fn, batches(), steps=100, progress=False)
+    assert written.written
+    start.plan.apply_(other := model_fn())
+    assert same(state(model), state(other))
+    assert written.rate == start.rate
+
+
+def test_a_page_says_what_was_chosen_and_why(start: Any) -> None:
+    page = str(start)
+    for told in (
+        "Start of Sequential, for 500 steps",
+        "not written yet: start.plan.apply_(model)",
+        "AdamW: 2 tensors with decay 0.1, 4 tensors with decay 0",
+        "biases, norms and other vectors do not",
+        "the best lies between",
+        "above is the riskier",
+        "up from 0 over 50 steps, then down to 0 at 500",
+        "none, as none was asked for",
+        "gradients of 4 batches at the start have norms from",
+    ):
+        assert told in " ".join(page.split())
+    assert max(map(len, page.splitlines())) <= 100
+    assert len(page.splitlines()) < 40
+    assert "optimizer  AdamW" in repr(start)
+    document = json.loads(start.to_json())
+    assert document["rate"]["value"] == start.rate.value
+    assert document["groups"][0]["weight_decay"] == 0.1
+
+
+@pytest.mark.slow
+def test_clipping_is_searched_and_returned() -> None:
+    start = prepared(clip=0.05, optimizer="sgd", steps=200)
+    assert start.clip == start.rate.conditions.clip == 0.05
+    assert "to a global norm of 0.05" in str(start)
+    assert start.rate.value > 2 * prepared(optimizer="sgd", steps=200).rate.value
+
+
+def test_an_assumed_length_is_said() -> None:
+    start = prepared()
+    assert start.steps == 1000
+    assert "the length is assumed: steps= gives another" in " ".join(str(start).split())
+
+
+def test_the_budget_is_kept() -> None:
+    assert "gradients in all" in (reason := prepared(budget=120).rate.reason)
+    assert int(reason.partition(" gradients in all")[0].rpartition(" ")[2]) <= 120
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    ["AdamW", torch.optim.AdamW, partial(torch.optim.AdamW, betas=(0.9, 0.999))],
+    ids=["name", "class", "partial"],
+)
+def test_an_optimizer_may_be_given_in_every_way(optimizer: Any, start: Any) -> None:
+    assert prepared(optimizer=optimizer, steps=500, weight_decay=0.1).rate.value == start.rate.value
+
+
+@pytest.mark.slow
+def test_the_decay_of_an_optimizer_is_taken_where_none_is_given() -> None:
+    given = partial(torch.optim.AdamW, weight_decay=0.3)
+    assert [group["weight_decay"] for group in prepared(optimizer=given).optimizer.param_groups] == [0.3, 0.0]
+    assert [group["weight_decay"] for group in prepared().optimizer.param_groups] == [0.01, 0.0]
+    assert "nothing decays" in str(prepared(optimizer="sgd"))
+
+
+def test_a_function_builds_its_own_groups() -> None:
+    def build(model: Any, lr: float) -> torch.optim.Optimizer:
+        return torch.optim.SGD([{"params": model[0].parameters(), "lr": lr / 2}, {"params": model[3].parameters()}], lr)
+
+    start = prepared(optimizer=build)
+    assert [group["lr"] for group in start.optimizer.param_groups] == [start.rate.value / 2, start.rate.value]
+    assert "those of the function that was given" in str(start)
+
+
+# ---- weights --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_method_or_a_plan_may_be_given() -> None:
+    plan = wp.plan(model_fn(), batches()[0][0], method="xavier", seed=5)
+    assert prepared(method="xavier", seed=5).rate == prepared(method=plan).rate
+    with pytest.raises(OptionError, match="only= is for making a plan"):
+        prepared(method=plan, only="0.*")
+
+
+@pytest.mark.slow
+def test_own_weights_are_kept_where_that_is_asked_for() -> None:
+    model = model_fn()
+    before = state(model)
+    start = wp.prepare_(model, loss_fn, batches(), method="own", progress=False)
+    assert same(state(model), before)
+    assert "the model's own, as they are" in str(start)
+    assert start.rate.curve == prepared(method="own").rate.curve != prepared().rate.curve
+
+
+@pytest.mark.slow
+def test_a_frozen_body_stays_and_its_new_head_is_prepared() -> None:
+    model = model_fn()
+    model[0].requires_grad_(False)
+    before = state(model)
+    start = wp.prepare_(model, loss_fn, batches(), progress=False)
+    after = state(model)
+    assert torch.equal(after["0.weight"], before["0.weight"])
+    assert not torch.equal(after["3.weight"], before["3.weight"])
+    names = [name for group in start.optimizer.param_groups for name in group["param_names"]]
+    assert sorted(names) == ["1.bias", "1.weight", "3.bias", "3.weight"] == sorted(set(names))
+
+
+@pytest.mark.slow
+def test_a_model_that_is_trained_already_is_not_written_over() -> None:
+    model = model_fn()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(400):
+        optimizer.zero_grad()
+        loss_fn(model, batches()[step % 10]).backward()
+        optimizer.step()
+    before = state(model)
+    assert "the model looks trained: its own weights have a loss of" in prepared(model).warnings[0]
+    with pytest.raises(PlanError, match=r"looks trained.* nothing was written.*method='own' keeps the weights"):
+        wp.prepare_(model, loss_fn, batches(), progress=False)
+    assert same(state(model), before)
+    assert not [text for text in prepared(model, method="own").warnings if "looks trained" in text]
+
+
+def test_a_model_that_is_not_trained_is_not_said_to_be(start: Any) -> None:
+    assert not start.warnings
+
+
+# ---- losses and batches ---------------------------------------------------------------------------------------------
+
+
+def test_a_loss_may_call_the_model_as_it_likes() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model_fn()
+
+        def forward(self, *, x: Tensor, scale: float) -> dict[str, Tensor]:
+            return {"logits": scale * self.inner(x)}
+
+    def loss(model: Any, batch: Any) -> Any:
+        found = functional.cross_entropy(model(x=batch["x"], scale=1.0)["logits"], batch["y"])
+        return found, {"loss": found.item()}
+
+    start = prepared(Two(), loss, [{"x": x, "y": y} for x, y in batches()])
+    assert start.plan.prescriptions["inner.0.weight"].action == "write"
+
+
+def test_a_loss_that_differentiates_is_prepared() -> None:
+    def slope(model: Any, batch: Any) -> Tensor:
+        x = batch[0].requires_grad_()
+        (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return (gradient - 1).square().mean()
+
+    smooth = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+    assert prepared(smooth, slope).rate.value > 0
+
+
+@pytest.mark.parametrize("kind", ["iterator", "one batch", "function"])
+def test_batches_may_be_given_in_every_way(kind: str) -> None:
+    given = {"iterator": iter(batches()), "one batch": batches()[0], "function": lambda seed: batches()}[kind]
+    assert prepared(given=given).rate.value > 0
+
+
+class Bare(nn.Module):
+    """Returns its inputs, and has a parameter that the loss may or may not see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+class Root(nn.Module):
+    """Its second step takes the root of something negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second((-self.first(x).square() - 1).sqrt())
+
+
+def spoilt() -> list[tuple[Tensor, Tensor]]:
+    return [(torch.full_like(x, torch.nan), y) for x, y in batches()]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"given": []}, RateError, "not one batch"),
+        ({"given": iter([])}, RateError, "not one batch"),
+        ({"loss": lambda model, batch: batch[0].sum()}, RateError, "does not call the model"),
+        ({"loss": lambda model, batch: 0 * model(batch[0]).sum().detach()}, RateError, "depends on no parameter of"),
+        (
+            {"model": Bare(), "loss": lambda model, batch: (model(batch[0]), model.weight.square().sum())[1]},
+            RateError,
+            "the loss does not depend on what Bare returns",
+        ),
+        ({"model": Root()}, DivergedError, r"not finite arise at sqrt \(sqrt.default\)"),
+        ({"given": spoilt()}, DivergedError, r"the batch holds numbers that are not finite \(0\): clean the data"),
+        (
+            {"loss": lambda model, batch: loss_fn(model, batch) / torch.zeros(())},
+            DivergedError,
+            "all that the model computes is finite: look at the loss function",
+        ),
+        (
+            {"loss": lambda model, batch: loss_fn(model, batch) + (0 * model(batch[0])).abs().sum().sqrt()},
+            DivergedError,
+            "its gradient with respect to '0.weight' is not",
+        ),
+        ({"model": model_fn().requires_grad_(False)}, RateError, "is the model frozen"),
+        ({"model": nn.Sequential(nn.ReLU())}, RateError, "depends on no parameter"),
+        ({"model": lambda x: x}, OptionError, "prepare takes a model of PyTorch, received function"),
+        ({"optimizer": "muon"}, OptionError, "Muon takes hidden matrices alone"),
+        ({"optimizer": "adamv"}, OptionError, "did you mean"),
+        ({"steps": 0}, OptionError, "steps must be an integer of at least 1"),
+        ({"clip": -1.0}, OptionError, "clip must be a finite number above 0"),
+        ({"optimizer": lambda model, lr: None, "weight_decay": 0.1}, OptionError, "the function builds its own"),
+    ],
+)
+def test_bad_input_is_told(options: dict[str, Any], error: type[Exception], told: str) -> None:
+    model = options.get("model", model_fn())
+    before = state(model) if isinstance(model, nn.Module) else {}
+    with pytest.raises(error, match=told):
+        prepared(**options)
+    assert not before or same(state(model), before)
