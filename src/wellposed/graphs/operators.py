@@ -194,6 +194,27 @@ def whole(op: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[torch._ops.
     return (_PARTS[op], args[:2]) if op in _PARTS else (op, args)
 
 
+@cache
+def _lists_of_axes(op: torch._ops.OpOverload) -> tuple[int, ...]:
+    """Return the positions of the arguments of ``op`` that list axes of its first one."""
+    return tuple(
+        position
+        for position, argument in enumerate(op._schema.arguments)
+        if argument.name in ("dim", "dims") and "List[int]" in str(argument.type)
+    )
+
+
+def without_axes(op: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments of an operator, of one on a scalar with no axes where it names some.
+
+    PyTorch takes 0 and -1 for axes of a tensor that has none; no axis and all axes are the same there.
+    """
+    if not args or not isinstance(args[0], torch.Tensor) or args[0].ndim:
+        return args
+    emptied = [position for position in _lists_of_axes(op) if position < len(args) and args[position]]
+    return tuple([[] if position in emptied else arg for position, arg in enumerate(args)]) if emptied else args
+
+
 def overloads(*names: str, optional: bool = False) -> list[torch._ops.OpOverload]:
     """Return ``torch.ops.aten`` overloads by name ("relu.default").
 

@@ -28,7 +28,7 @@ from wellposed.graphs.aliasing import (
 from wellposed.graphs.execution import Execution, Operands, Operation, Outcome, is_known, meta_like
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import ModuleStack
-from wellposed.graphs.operators import ALIASES, PRODUCTS, RUNNING, require_numbers, whole
+from wellposed.graphs.operators import ALIASES, PRODUCTS, RUNNING, require_numbers, whole, without_axes
 from wellposed.graphs.raw import RawNode, RawValue
 from wellposed.graphs.reads import Leaving, PythonReads
 from wellposed.graphs.source import user_line
@@ -267,6 +267,7 @@ class Recorder(TorchDispatchMode):
             with self.reads, self:
                 return func.py_kernels[_EAGER](*args, **kwargs)
         func, args = whole(ALIASES.get(func, func), args)
+        args = without_axes(func, args)
         operands: Operands = []
         refs = tuple([self._ref(arg, operands) for arg in args])
         named_refs = {key: self._ref(arg, operands) for key, arg in kwargs.items()} if kwargs else {}

@@ -21,7 +21,7 @@ from wellposed.graphs.recorder import Recorder
 from wellposed.graphs.restore import paused_collection, restored_attributes, set_mode_
 from wellposed.graphs.source import error_line
 from wellposed.graphs.support import check_inputs, check_parameters
-from wellposed.graphs.tree import describe, input_tensors, output_tensors, with_twins
+from wellposed.graphs.tree import apart, describe, input_tensors, output_tensors, with_twins
 from wellposed.graphs.unwrap import class_name, eager, flat_parameters, unwrap, unwrap_all
 from wellposed.random_states import restored_random_state
 from wellposed.ranks import is_distributed, is_held, resharded_
@@ -129,8 +129,9 @@ class _Tracing:
     ) -> None:
         self.wrapped = model
         self.model = unwrap(model)
-        self.args = args
-        self.kwargs = kwargs
+        met: set[int] = set()
+        self.args: tuple[Any, ...] = apart(args, met)
+        self.kwargs: Mapping[str, Any] = apart(dict(kwargs), met)
         self.training = training
         self.engine: Engine = engine
         self.differentiates = differentiates

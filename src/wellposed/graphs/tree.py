@@ -65,6 +65,26 @@ def output_tensors(output: Any) -> list[torch.Tensor]:
     return [tensor for _, tensor in walk(output)]
 
 
+def apart(tree: Any, met: set[int]) -> Any:
+    """Return arguments in which every tensor is an object of its own: one that is given twice stands for two signals.
+
+    Lists, tuples and dicts are gone through; other objects are passed on as they are, with what they share.
+
+    Args:
+        tree: arguments.
+        met: ids of the tensors that were met before; grows.
+    """
+    if isinstance(tree, torch.Tensor):
+        if id(tree) not in met or isinstance(tree, torch.nn.Parameter):
+            met.add(id(tree))
+            return tree
+        with torch.inference_mode(tree.is_inference()):
+            return tree.detach().requires_grad_(tree.requires_grad)
+    if type(tree) is dict:
+        return {key: apart(item, met) for key, item in tree.items()}
+    return type(tree)([apart(item, met) for item in tree]) if type(tree) in (list, tuple) else tree
+
+
 def with_twins(tree: Any, twins: Mapping[int, torch.Tensor]) -> Any:
     """Return a copy of ``tree`` in which every tensor of ``twins`` (by id) is replaced by its twin.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import JsonValue
@@ -122,9 +122,8 @@ def plan(
     ]
     if options.get("strict"):
         require_none_unscaled(graph, without)
-    more = any(prescription.states_more for prescription in prescriptions.values())
     return Plan(
-        schema_version=2 if more else 1,
+        schema_version=_version(prescriptions),
         method=method,
         options={key: _plain(value) for key, value in (options_of(method) | options).items()},
         seed=seed,
@@ -184,6 +183,11 @@ def initialize_(
     )
     made.apply_(model, frozen=frozen, materialize=materialize)
     return made
+
+
+def _version(prescriptions: Mapping[str, Prescription]) -> Literal[1, 2]:
+    """Return the version of the files that can state all of a plan."""
+    return 2 if any(prescription.states_more for prescription in prescriptions.values()) else 1
 
 
 def _figures(graph: Graph, prescriptions: Mapping[str, Prescription]) -> dict[str, JsonValue]:

@@ -28,8 +28,9 @@ Kind = Literal[
 ]
 Choice = Literal["keep", "write"]
 
+_OVER = ("constant", "small", "trained")
 DEFAULT: Mapping[str, Choice] = MappingProxyType(
-    dict.fromkeys(get_args(Kind), "keep") | dict.fromkeys(("constant", "small", "trained"), "write")
+    {kind: "write" if kind in _OVER else "keep" for kind in get_args(Kind)}
 )
 """What becomes of each kind by default. All units behind a constant weight are one unit, so that it is no start; a
 weight that is too small may be what a plan is asked to mend; and gains alone are no training that could go on."""
@@ -119,29 +120,13 @@ def deliberate(
         kept: parameters that are left alone all the same, and not looked at.
         selected: whether the parameters to plan were named, those that a checkpoint has filled too.
     """
-    found: dict[str, Deliberate] = {}
-    use_of = {use.parameter: use for use in reversed(uses) if use.parameter is not None}
-    fan_in = {use.bias: use.fan_in for use in uses if use.bias is not None}
-    part = roles(graph, tuple(uses))
-    sizes: dict[str, float] = {}
+    read, found = _Reader(graph, uses), dict[str, Deliberate]()
     for name, parameter in graph.parameters.items():
-        if name in kept:
-            continue
-        if (marked := _marked(parameter, selected)) is not None:
-            found[name] = marked
-        elif parameter.values is not None and parameter.values.numel() and not parameter.values.is_complex():
-            values = _without_padding(graph, parameter, parameter.values)
-            head = sample_of(values)
-            one = _held(values, head, part[name], use_of.get(name), fan_in.get(name))
-            if one is not None:
-                found[name] = one
-            if part[name] == "weight":
-                sizes[name] = math.sqrt(float(head @ head) / len(head))
-    matrices = [name for name in sizes if min(_sides(graph.parameters[name].shape)) > 1]
+        if name not in kept and (one := _marked(parameter, selected) or read.held(parameter)) is not None:
+            found[name] = one
     orthogonal = {name: one for name, one in found.items() if one.kind == "orthogonal"}
-    for name, words in _small(sizes, use_of):
-        found.setdefault(name, Deliberate("small", words))
-    if _is_general(orthogonal.values(), len(matrices)):
+    found |= {name: Deliberate("small", words) for name, words in read.small() if name not in found}
+    if _is_general(orthogonal.values(), read.matrices()):
         return {name: one for name, one in found.items() if name not in orthogonal}
     return found
 
@@ -164,23 +149,59 @@ def _marked(parameter: Parameter, selected: bool) -> Deliberate | None:
     return None
 
 
-def _held(values: Tensor, head: Floats, role: Role, use: Contraction | None, fan_in: int | None) -> Deliberate | None:
-    """Return what the values of a parameter say; ``head`` are the first of them."""
-    if role in ("bias", "shift"):
-        levels = levels_of(values, fan_in)
-        return Deliberate("bias", levels) if levels is not None else None
-    if role == "gain":  # one number for all channels is kept by every method
-        if not bool((head != head[0]).any()):
+class _Reader:
+    """Reads what parameters hold, by the parts that they play."""
+
+    def __init__(self, graph: Graph, uses: Sequence[Contraction]) -> None:
+        self.graph = graph
+        self.use_of = {use.parameter: use for use in reversed(uses) if use.parameter is not None}
+        self.fan_in = {use.bias: use.fan_in for use in uses if use.bias is not None}
+        self.part: dict[str, Role] = roles(graph, tuple(uses))
+        self.sizes: dict[str, float] = {}
+
+    def held(self, parameter: Parameter) -> Deliberate | None:
+        """Return what the values of a parameter say, and note the size of a weight."""
+        name, values = parameter.name, parameter.values
+        if values is None or not values.numel() or values.is_complex():
             return None
-        return (
-            Deliberate("trained", "a gain that varies")
-            if varies(values)
-            else Deliberate("bias", levels_of(values) or "")
-        )
-    if role not in ("weight", "embedding") or use is None:
+        role, use, values = self.part[name], self.use_of.get(name), _without_padding(self.graph, parameter, values)
+        if role in ("bias", "shift"):
+            levels = levels_of(values, self.fan_in.get(name))
+            return None if levels is None else Deliberate("bias", levels)
+        head = sample_of(values)
+        if role == "gain":
+            return _of_gain(values, head)
+        if role not in ("weight", "embedding") or use is None:
+            return None
+        if role == "weight":
+            self.sizes[name] = math.sqrt(float(head @ head) / len(head))
+        pattern = pattern_of(values, head, use.groups if use.output_axis == 0 else 1)
+        return None if pattern is None else Deliberate(pattern.pattern, pattern.words)
+
+    def matrices(self) -> int:
+        """Return how many weights have several rows and columns, so that they could be orthogonal."""
+        shapes = [self.graph.parameters[name].shape for name in self.sizes]
+        return sum(len(shape) > 1 and min(shape[0], math.prod(shape[1:])) > 1 for shape in shapes)
+
+    def small(self) -> Iterator[tuple[str, str]]:
+        """Yield weights that are smaller by far than the others, both as they are and for their fan-in."""
+        sizes = {name: size for name, size in self.sizes.items() if size > 0.0}
+        if len(sizes) < _SIBLINGS:
+            return
+        scaled = {name: size * self.use_of[name].fan_in ** 0.5 for name, size in sizes.items()}
+        usual, usual_scaled = (float(np.median(list(one.values()))) for one in (sizes, scaled))
+        for name, size in sizes.items():
+            if size < SMALL * usual and scaled[name] < SMALL * usual_scaled:
+                yield name, f"{size / usual:.2g} times the size that is usual here"
+
+
+def _of_gain(values: Tensor, head: Floats) -> Deliberate | None:
+    """Return what the gain of a norm says; one number for all channels is kept by every method."""
+    if not bool((head != head[0]).any()):
         return None
-    pattern = pattern_of(values, head, use.groups if use.output_axis == 0 else 1)
-    return Deliberate(pattern.pattern, pattern.words) if pattern is not None else None
+    if varies(values):
+        return Deliberate("trained", "a gain that varies")
+    return Deliberate("bias", levels_of(values) or "")
 
 
 def _is_general(orthogonal: Collection[Deliberate], weights: int) -> bool:
@@ -190,22 +211,6 @@ def _is_general(orthogonal: Collection[Deliberate], weights: int) -> bool:
     if len(orthogonal) >= max(weights, _SIBLINGS):
         return True
     return 2 * len(orthogonal) > weights and not all("rotation" in one.words for one in orthogonal)
-
-
-def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
-
-
-def _small(sizes: Mapping[str, float], use_of: Mapping[str | None, Contraction]) -> Iterator[tuple[str, str]]:
-    """Yield weights that are smaller by far than the others, both as they are and for their fan-in."""
-    held = {name: size for name, size in sizes.items() if size > 0.0}
-    if len(held) < _SIBLINGS:
-        return
-    scaled = {name: size * use_of[name].fan_in ** 0.5 for name, size in held.items()}
-    usual, usual_scaled = (float(np.median(list(one.values()))) for one in (held, scaled))
-    for name, size in held.items():
-        if size < SMALL * usual and scaled[name] < SMALL * usual_scaled:
-            yield name, f"{size / usual:.2g} times the size that is usual here"
 
 
 def left_to_checkpoint(names: Sequence[str]) -> str:
@@ -233,35 +238,29 @@ def warnings_of(
     loaded = [name for name, one in found.items() if one.kind == "loaded"]
     if loaded and choices["loaded"] == "keep":
         yield left_to_checkpoint(loaded)
-    trained = [n for n, one in found.items() if one.kind == "trained" and prescriptions[n].action == "write"]
-    if trained and not _asks(asked, "trained"):
+    unasked = {name: one for name, one in found.items() if not _asks(asked, one.kind)}
+    over = {n: one for n, one in unasked.items() if choices[one.kind] == "write" and prescriptions[n].action == "write"}
+    if trained := [name for name, one in over.items() if one.kind == "trained"]:
         yield (
             f"the model looks trained, as {len(trained)} gain(s) of its norms vary from channel to channel, such as "
             f"{listed(trained, 1)}: the plan draws its weights anew; only= and skip= leave parts of it as they are"
         )
+    kept = {n: one for n, one in unasked.items() if choices[one.kind] == "keep"}
+    yield from _of_weights(kept, "that the model sets on purpose keep their values", "write", "draws them all the same")
+    yield from _of_weights(over, "that may be set on purpose are written over", "keep", "keeps them")
+
+
+def _of_weights(found: Mapping[str, Deliberate], what: str, other: Choice, does: str) -> Iterator[str]:
+    """Yield a warning of the weights among ``found``, with the choice that does otherwise."""
     weights = {name: one for name, one in found.items() if one.kind in _WEIGHTS}
-    kept = {name: one for name, one in weights.items() if choices[one.kind] == "keep" and not _asks(asked, one.kind)}
-    if kept:
+    if weights:
+        kind = next(iter(weights.values())).kind
         yield (
-            f"weights that the model sets on purpose keep their values: {_named(kept)}; deliberate='write' draws them "
-            f"all the same, deliberate={{{next(iter(kept.values())).kind!r}: 'write'}} those of one kind"
-        )
-    over = {
-        name: one
-        for name, one in weights.items()
-        if choices[one.kind] == "write" and not _asks(asked, one.kind) and prescriptions[name].action == "write"
-    }
-    if over:
-        yield (
-            f"weights that may be set on purpose are written over: {_named(over)}; deliberate='keep' keeps them, "
-            f"deliberate={{{next(iter(over.values())).kind!r}: 'keep'}} those of one kind"
+            f"weights {what}: {joined((f'{n!r} ({one.words})' for n, one in weights.items()), separator='; ')}; "
+            f"deliberate={other!r} {does}, deliberate={{{kind!r}: {other!r}}} those of one kind"
         )
 
 
 def _asks(asked: object, kind: str) -> bool:
     """Whether the option that was given speaks of a kind."""
     return kind in asked if isinstance(asked, Mapping) else asked is not None
-
-
-def _named(found: Mapping[str, Deliberate]) -> str:
-    return joined((f"{name!r} ({one.words})" for name, one in found.items()), separator="; ")

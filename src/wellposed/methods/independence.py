@@ -150,26 +150,29 @@ def _of_rows(values: Tensor, groups: int, coarse: bool) -> Found | None:
     """Return a weight with an orthogonal shorter side, of rows of one length to the rounding of its type, or one whose
     neighbours are alike.
     """
-    if values.ndim < 2 or not len(values) or len(values) % groups:
-        return None
-    matrix = values.detach()[: len(values) // groups].flatten(1)
-    rows, columns = matrix.shape
-    if rows > columns:
-        matrix = matrix.T
-    side, longer = matrix.shape
-    if side < (8 if coarse else 2):
+    matrix = _first_block(values, groups)
+    if matrix is None or (side := len(matrix)) < (8 if coarse else 2):
         return None
     first, second = array_of(matrix[:2])
     length, other, product = float(first @ first), float(second @ second), float(first @ second)
+    if len(first) >= FEW and product > SMOOTH * length and _correlation(first, second) >= SMOOTH:
+        return Found("structured", "neighbours alike")
     tolerance = 2e-2 if coarse else 1e-4
-    if longer >= FEW and product > SMOOTH * length > SMOOTH * tolerance:
-        return Found("structured", "neighbours alike") if _correlation(first, second) >= SMOOTH else None
     if length == 0.0 or max(abs(other - length), abs(product)) > tolerance * length:
         return None
     some = array_of(matrix[:: max(1, side // _ROWS)][:_ROWS])
     if np.abs(some @ some.T - length * np.eye(len(some))).max() > tolerance * length:
         return None
-    return Found("orthogonal", "a rotation" if rows == columns and abs(length - 1.0) <= tolerance else "orthogonal")
+    turns = side == matrix.shape[1] and abs(length - 1.0) <= tolerance
+    return Found("orthogonal", "a rotation" if turns else "orthogonal")
+
+
+def _first_block(values: Tensor, groups: int) -> Tensor | None:
+    """Return the first block of a weight as a matrix of no more rows than columns."""
+    if values.ndim < 2 or not len(values) or len(values) % groups:
+        return None
+    matrix = values.detach()[: len(values) // groups].flatten(1)
+    return matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
 
 
 def _of_few(head: Floats, coarse: bool) -> Found | None:
@@ -214,13 +217,17 @@ def levels_of(values: Tensor, fan_in: int | None = None) -> str | None:
     different = np.unique(array)
     if len(different) <= min(FEW, count // 8):
         return f"{len(different)} different numbers"
-    if not half and all(map(_is_short, different[: FEW + 1])):
+    beyond = count < 8 and fan_in is not None and float(np.abs(array).min()) * fan_in**0.5 >= BEYOND
+    if beyond or (not half and all(map(_is_short, different[: FEW + 1]))):
         return _listed(array)
-    if count < 8 and fan_in and float(np.abs(array).min()) * fan_in**0.5 >= BEYOND:
-        return _listed(array)
-    if count >= ONE_SIGN and (different[0] > 0 or different[-1] < 0):
-        return f"{_ONE_SIGN}, {different[0]:.4g} to {different[-1]:.4g}"
-    return f"neighbours alike, {different[0]:.4g} to {different[-1]:.4g}" if _is_smooth(array) else None
+    return _by_shape(array, float(different[0]), float(different[-1])) if count >= ONE_SIGN else None
+
+
+def _by_shape(array: Floats, least: float, most: float) -> str | None:
+    """Return in words whether many different numbers have one sign, or are a smooth function of their index."""
+    if least > 0 or most < 0:
+        return f"{_ONE_SIGN}, {least:.4g} to {most:.4g}"
+    return f"neighbours alike, {least:.4g} to {most:.4g}" if _neighbours(array) >= SMOOTH else None
 
 
 def varies(gain: Tensor) -> bool:
@@ -236,10 +243,6 @@ def _is_short(number: float) -> bool:
     """Whether a number of float32 or float64 is one of three decimal digits, as people write them."""
     text = f"{number:.3g}"
     return number in (float(text), float(np.float32(text)))
-
-
-def _is_smooth(array: Floats) -> bool:
-    return len(array) >= ONE_SIGN and _neighbours(array) >= SMOOTH
 
 
 def _blocks(array: Floats, starts: npt.NDArray[Any], runs: npt.NDArray[Any]) -> str:

@@ -35,6 +35,10 @@ def signs_of_training(graph: Graph) -> dict[str, str]:
     bounds, and biases smaller than these; and matrices with a singular value beyond those of independent draws
     (Marchenko & Pastur 1967, for rows and columns of one size).
     """
+    return _gains_and_counters(graph) | _weights_and_biases(graph)
+
+
+def _gains_and_counters(graph: Graph) -> dict[str, str]:
     found = {
         name: "a gain that varies"
         for name, role in roles(graph).items()
@@ -43,6 +47,11 @@ def signs_of_training(graph: Graph) -> dict[str, str]:
     for name, buffer in graph.buffer_tensors.items():
         if name.endswith("num_batches_tracked") and not buffer.is_meta and bool(buffer.any()):
             found[name] = f"{int(buffer)} batches counted"
+    return found
+
+
+def _weights_and_biases(graph: Graph) -> dict[str, str]:
+    found = {}
     for use in contractions(graph):
         bias = _values(graph, use.bias)
         if bias is not None and levels_of(bias, use.fan_in) is None and _is_no_draw(bias, use.fan_in**-0.5):
@@ -97,7 +106,7 @@ def _has_outlier(values: Tensor) -> bool:
     for _ in range(_STEPS):
         vector = matrix.T @ (matrix @ (vector / vector.norm()))
     largest = math.sqrt(float(vector.norm()))
-    return largest > (1.0 + 3.0 * shorter ** (-2 / 3)) * sum(math.sqrt(side) for side in matrix.shape)
+    return bool(largest > (1.0 + 3.0 * shorter ** (-2 / 3)) * sum(math.sqrt(side) for side in matrix.shape))
 
 
 def in_words(found: Mapping[str, str]) -> str:

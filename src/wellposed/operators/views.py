@@ -35,6 +35,8 @@ def view_of(graph: Graph, node: Node) -> Sequence[Steps] | None:
         return None
     before = graph.values[source].shape
     after = [graph.values[out].shape for out in node.outputs]
+    if not before and not any(after):  # a scalar, whatever axes are named
+        return [()] * len(after)
     return describe(before, after, **named_arguments(node))
 
 

@@ -187,7 +187,8 @@ def _marked(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> set[str
     """
     found = {name for name, parameter in parameters.items() if getattr(parameter, "_no_weight_decay", False)}
     for path, module in walk(model):
-        for pattern in module.no_weight_decay() if callable(getattr(module, "no_weight_decay", None)) else ():
+        named: Any = getattr(module, "no_weight_decay", None)
+        for pattern in named() if callable(named) else ():
             whole = f"{path}.{pattern}" if path else pattern
             found.update(name for name in parameters if fnmatchcase(name, whole))
     ids = {id(parameters[name]) for name in found}  # tied ones under each name

@@ -68,7 +68,7 @@ def rows_drawn(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
     """Return for tables with a row for padding, which no gradient reaches, the ranges of all other rows, by name."""
     ranges: dict[str, tuple[tuple[int, int], ...]] = {}
     for use in contractions(graph):
-        if use.kind != "embedding" or use.parameter not in graph.parameters:
+        if use.kind != "embedding" or use.parameter is None or use.parameter not in graph.parameters:
             continue
         padding = named_arguments(graph.nodes[use.node]).get("padding_idx")
         rows = graph.parameters[use.parameter].shape[0]

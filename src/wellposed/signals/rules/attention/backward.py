@@ -235,6 +235,8 @@ def softmax(call: Adjoint, gradients: Gradients, x: State, dim: int, *_: Any, **
     Its second moment by key is that of g times E sum_{jl} (a_j d_jl - a_j a_l)² / T; it sums to zero over the keys.
     """
     term, made = gradients[0], call.run.states.get(call.node.outputs[0])
+    if not x.axes:
+        return []
     axis = dim % len(x.axes)
     if term is None or made is None or made.softmax is None:
         return None

@@ -58,6 +58,8 @@ from wellposed.structure.widths import channels
 @rule(overloads("softmax.int", "_softmax.default", "_safe_softmax.default"), tag="approximate", source="signals: 5.8")
 def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype: Any = None) -> State:
     """exp(x_j) / sum exp(x): mean 1 / T, second moment A2 / T; the part of x common to the axis cancels."""
+    if not x.axes:
+        return make_state(x.shape, 1.0, 0.0)
     axis = dim % len(x.axes)
     mask = x.mask
     if x.scores is not None:

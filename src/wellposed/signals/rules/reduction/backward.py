@@ -59,6 +59,8 @@ def _along(call: Adjoint, term: Term | None, dim: int, weights: Array) -> Sent |
 @adjoint(overloads("cumsum.default", "cumsum_.default"), source="definition")
 def cumsum(call: Adjoint, gradients: Gradients, x: State, dim: int, *, dtype: Any = None) -> Sent | None:
     """Sums over all later positions."""
+    if not x.shape:
+        return None if gradients[0] is None else [(source(call), gradients[0])]
     return _along(call, gradients[0], dim, np.tril(np.ones((x.shape[dim],) * 2)))
 
 

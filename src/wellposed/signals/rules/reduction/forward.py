@@ -78,6 +78,10 @@ def variance(
 def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, correction: Any) -> State:
     """Return the variance over axes; the estimate fluctuates as the mean squared distance to the mean does."""
     axes = axes_of(x, dim)
+    count = math.prod(x.shape[a] for a in axes)
+    lost = float(correction) if correction is not None else float(unbiased)
+    if count == 1 and not lost:
+        return linear(call, averaged(call, x, axes, keepdim=keepdim), 0.0)
     if x.blocks and x.block_axis not in axes and not call.independent:  # tokens that are all alike beside others
         each = [_variance(call, block, dim, unbiased, keepdim, correction) for block in x.blocks]
         return concatenate(each, axis_after(x, axes, keepdim=keepdim))
@@ -88,8 +92,6 @@ def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, cor
     of = pooled(x)
     second, first = moments(linear(call, of, 1.0, -x.pooled_mean))
     square, mean = moments(of) if x.pooled_mean else (second, first)
-    count = math.prod(x.shape[a] for a in axes)
-    lost = float(correction) if correction is not None else float(unbiased)
     factor = count / (count - lost) if count > lost else 1.0
     level = np.full((1,) * len(second.lengths), max(second.pooled_mean - first.second_moment, 0.0) * factor)
     both = jointly(square, mean, lambda square, mean: factor * (square - mean * mean))

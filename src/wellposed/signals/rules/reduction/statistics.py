@@ -38,7 +38,7 @@ CUT_ELEMENTS = 1 << 14
 @rule(overloads("cumsum.default", "cumsum_.default"), source="definition: a linear map along the axis")
 def cumsum(call: Call, x: State, dim: int, *, dtype: Any = None) -> State | None:
     """Running sum."""
-    size = x.shape[dim]
+    size = x.shape[dim] if x.shape else 1
     if size == 1:
         return x
     value = call.value_of(0)
