@@ -215,6 +215,20 @@ def test_branches_with_norms_over_the_batch_are_not_closed() -> None:
     assert plan.prescriptions["down.0.weight"].std == pytest.approx(0.5 * full.prescriptions["down.0.weight"].std)
 
 
+def test_a_stream_that_begins_at_zeros_is_filled_by_its_first_branch() -> None:
+    class Latent(Residual):
+        def forward(self, x: Tensor) -> Tensor:
+            read, x = self.stem(x), torch.zeros(len(x), 32)
+            for norm, up, down in zip(self.norms, self.up, self.down, strict=True):
+                x = x + down(F.gelu(up(norm(x + read))))
+            return self.head(x)
+
+    plan = wp.plan(Latent(), torch.randn(16, 12), biases="zero")
+    assert plan.warnings == ()
+    assert plan.prescriptions["down.0.weight"].std > 0.0
+    assert [plan.prescriptions[f"down.{place}.weight"].constant for place in (1, 2, 3)] == [0.0, 0.0, 0.0]
+
+
 def test_a_stream_whose_branches_are_closed_is_carried_on_bit_for_bit() -> None:
     model, x = Residual(), torch.randn(16, 12)
     wp.initialize_(model, x, method="steady")

@@ -1,7 +1,7 @@
 """Steady: AutoInit's scales where signals meet functions, residual streams that are held, and small readouts.
 
-AutoInit gives every contraction an output of variance ν. What trains better differs in three places that the graph
-shows: a constant between a weight and its function, the ends of residual branches, and readouts.
+AutoInit gives every contraction an output of variance ν. What trains better departs from that in places that the graph
+shows: constants before functions, readouts, tables before norms, recurrent layers, and the ends of residual branches.
 """
 
 from __future__ import annotations
@@ -200,11 +200,17 @@ class _Held:
             weights.enter(name, node, weight.use.fan_in, before)
         for branch in self._at.get(node.index, ()):
             state = run.state(branch.value)
-            if state is None or state.second_moment < self.closed:
+            if state is None or state.second_moment < self.closed or not _carries(run, node, branch.value):
                 self.open.pop(branch, None)
             else:
                 self.open[branch] = self.factors[branch]
                 run.states[branch.value] = linear(Call(run, node), state, self.factors[branch][0])
+
+
+def _carries(run: Pass, node: Node, added: int) -> bool:
+    """Whether a sum carries a signal beside what a branch adds: a stream that begins at zeros needs its branches."""
+    others = (run.state(value) for value in node.inputs if value != added)
+    return any(state is not None and state.second_moment > 0.0 for state in others)
 
 
 def _own_sizes(graph: Graph) -> dict[str, float]:
