@@ -1,4 +1,4 @@
-"""The commands ``lr``, ``score`` and ``refine``: what they print, and with which exit code."""
+"""The commands ``prepare``, ``lr``, ``score`` and ``refine``: what they print, and with which exit code."""
 
 import json
 
@@ -206,6 +206,23 @@ def test_a_training_file_makes_models_anew(file):
     assert not torch.equal(first[0].weight, second[0].weight)
     told = zoo.load_training(f"{file}:training_of_a_function")
     assert told.make() is not told.make()
+
+
+def test_prepare_prints_a_page_and_writes_the_plan(run, file, tmp_path):
+    options = ("--optimizer", "sgd", "--steps", "300", "-O", "clip=0.5")
+    code, out, _ = run("prepare", f"{file}:training", *options, "-o", str(tmp_path / "plan.json"))
+    told = " ".join(out.split())
+    assert code == 0
+    assert "for 300 steps" in told
+    assert "to a global norm of 0.5" in told
+    assert "not written yet" in told
+    assert wp.Plan.load(tmp_path / "plan.json").method == "autoinit"
+    code, out, _ = run("prepare", f"{file}:training", *options, "--json")
+    found = json.loads(out)
+    assert (code, found["clip"], found["warmup"]) == (0, 0.5, 30)
+    assert found["rate"]["value"] == found["groups"][0]["lr"]
+    code, _, err = run("prepare", f"{file}:training", "-m", "xavier", "-O", "foo=1")
+    assert (code, "'foo' is no option of prepare or xavier" in " ".join(err.split())) == (2, True)
 
 
 def test_compare_trains_from_every_start(run, file):

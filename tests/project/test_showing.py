@@ -40,12 +40,12 @@ def deep() -> dict[str, object]:
 
     return {
         "relative": wp.rates.relative(graph, rule="ntk", per_layer=True),
-        "rate": wp.rates.find_max_lr(chain, loss, [x], seeds=1, progress=False),
+        "rate": wp.rates.find_max_lr(chain, loss, [x], seeds=1, schedule="constant", progress=False),
         "agreement": wp.gradients.gradcosine(model, loss, x, by="parameter"),
         "structure": report.structure,
         "initialisation": report.initialisations[0],
         "spectrum": wp.checks.jacobian_spectrum(graph, draws=1),
-        "contest": wp.compare_starts(chain, loss, [x], ("own", "kaiming"), seeds=2),
+        "contest": wp.compare_starts(chain, loss, [x], ("own", "kaiming"), seeds=2, schedule="constant"),
         "coordinates": wp.rates.coordinate_check(
             lambda size: model, (1, 2), loss, x, lambda m: torch.optim.SGD(m.parameters(), lr=0.1), seeds=1
         ),

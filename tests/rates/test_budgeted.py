@@ -78,6 +78,11 @@ def test_schedules_warm_up_and_fall_to_zero(name: str) -> None:
     assert search().conditions.schedule == "warmup_linear"
 
 
+def test_a_schedule_that_never_leaves_zero_is_refused() -> None:
+    with pytest.raises(OptionError, match="'warmup_linear' keeps the rate at 0 in all of 1 step: give more steps"):
+        search(steps=1)
+
+
 # ---- a budget of gradients ------------------------------------------------------------------------------------------
 
 

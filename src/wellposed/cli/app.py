@@ -241,7 +241,15 @@ def demo(
         raise CheckFailedError
 
 
-for command in (reporting.report, training.lr, training.transfer, training.compare, training.score, training.refine):
+for command in (
+    reporting.report,
+    training.prepare,
+    training.lr,
+    training.transfer,
+    training.compare,
+    training.score,
+    training.refine,
+):
     app.command()(streams.apart(command))
 
 

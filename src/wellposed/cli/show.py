@@ -282,7 +282,8 @@ def rate(result: Rate) -> None:
     console = streams.out()
     over = "one draw of the weights"
     if result.interval is not None:
-        over = f"over seeds {result.interval[0]:.4g} to {result.interval[1]:.4g}"
+        span = "over seeds" if result.conditions.training_steps is None else "the best lies between"
+        over = f"{span} {result.interval[0]:.4g} to {result.interval[1]:.4g}"
     console.print(f"[bold]learning rate {result.value:.4g}[/], {over}")
     console.print(f"[dim]{escape(result.reason)}[/]")
     finite = [point.mean for point in result.curve if point.mean is not None]

@@ -1,4 +1,4 @@
-"""The commands about training: ``lr``, ``transfer``, ``compare``, ``score`` and ``refine``."""
+"""The commands about training: ``prepare``, ``lr``, ``transfer``, ``compare``, ``score`` and ``refine``."""
 
 from __future__ import annotations
 
@@ -26,6 +26,42 @@ Start = Annotated[
     str | None,
     typer.Option("--start", help="Draw the weights by this method of planning; by default, the model's own are taken."),
 ]
+
+
+def prepare(
+    training: Training,
+    optimizer: Annotated[str, typer.Option("--optimizer", help="One of torch.optim: adamw, sgd, momentum, ...")] = (
+        "adamw"
+    ),
+    steps: Annotated[int | None, typer.Option("--steps", help="Steps of the training; 1,000 are assumed.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", "-m", help="How to initialise: autoinit, xavier, ...; own keeps the weights."),
+    ] = None,
+    seed: Seed = 0,
+    option: Option = None,
+    output: PlanOutput = None,
+    as_json: Json = False,
+) -> None:
+    """Work out initial weights, parameter groups, learning rate, schedule and clipping of a training, and say why."""
+    from wellposed.checks.contest import OWN
+    from wellposed.methods.options import find_method
+    from wellposed.plans.files import require_writable
+    from wellposed.preparation import prepare as prepared
+
+    of_method = [find_method(method)] if method not in (None, OWN) else []
+    options = further_options(prepare, option, prepared, *of_method)
+    if output is not None:  # before the long work
+        require_writable(output, "a plan")
+    setup = load_training(training, seed)
+    start = prepared(
+        setup.make(), setup.loss_fn, setup.batches, optimizer, steps=steps, method=method, seed=seed, **options
+    )
+    if output is not None:
+        start.plan.save(output)
+    show.result(as_json, start.to_json, lambda: show.plain(str(start)))
+    if output is not None and not as_json:
+        show.written(output)
 
 
 def lr(

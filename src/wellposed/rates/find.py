@@ -135,6 +135,7 @@ def find_max_lr(
             rates = checked_grid(grid) if grid is not None else default_grid(name)
             feeds = feeds_of(batches, steps, tuple(draws), _device(draws[seed]))
             workload = Workload(Objective(model, loss_fn), draws, build, feeds, clip)
+            _check_course(schedule_name, factor, workload.feed.steps)
             training = training_of(workload, (rates[0], rates[-1]), settings)
             search = Search(workload, training, settings, factor)
             notes = opened(
@@ -188,6 +189,15 @@ def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:
             f"steps={steps}, probes={probes}, widen={widen}, bound={bound}"
         )
     check_choice("target", settings.target, get_args(Definition))
+
+
+def _check_course(name: str, factor: Callable[[float], float], steps: int) -> None:
+    """Raise `OptionError` for a schedule that never leaves 0 in so few steps."""
+    if not any(factor(index / steps) for index in range(steps)):
+        raise OptionError(
+            f"schedule {name!r} keeps the rate at 0 in all of {steps} step{'s' * (steps != 1)}: give more steps, or "
+            "schedule='constant'"
+        )
 
 
 def _device(draw: Draw) -> torch.device:

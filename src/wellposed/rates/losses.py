@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -22,8 +23,8 @@ class Criterion:
 
     def __init__(self, loss: Callable[[Any, Any], Tensor]) -> None:
         """Take a loss of outputs and targets."""
-        self._loss = loss
-        self.__qualname__: str = getattr(loss, "__qualname__", type(loss).__qualname__)
+        self._loss, inner = loss, inspect.unwrap(loss)
+        self.__qualname__: str = getattr(inner, "__qualname__", type(inner).__qualname__)
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """Return the loss of one batch, a pair of inputs and targets.
@@ -42,7 +43,8 @@ class Criterion:
 
 def called(loss_fn: LossFn) -> LossFn:
     """Return a loss as a function of model and batch; one of ``torch.nn`` scores outputs against targets."""
-    own = isinstance(loss_fn, nn.modules.loss._Loss) or getattr(loss_fn, "__module__", "") == "torch.nn.functional"
+    inner = inspect.unwrap(loss_fn)
+    own = isinstance(inner, nn.modules.loss._Loss) or getattr(inner, "__module__", "") == "torch.nn.functional"
     return Criterion(loss_fn) if own else loss_fn
 
 

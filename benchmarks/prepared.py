@@ -1,0 +1,237 @@
+"""Does `wellposed.prepare` find the rate of a training? Its answer, held against the whole training at a fine grid.
+
+    python benchmarks/prepared.py [--data ../shared/datasets/cifar10] [--text ../shared/datasets/shakespeare]
+
+Each net is trained whole at rates √2 apart, from two draws of the weights, with a warm-up and a cosine to zero. Then
+its rate is searched within budgets of gradients, from three other draws. *Lost* is the share of the
+training's gain that is lost at the rate that a search gave, against the best rate of the grid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import wellposed as wp
+from common import RESULTS, markdown, write
+from nets.growing import CONTEXT, VOCABULARY
+from training_data import DATA, TEXTS, Text, images
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "whole grid, 40 steps": {"steps": 40, "seeds": 1},
+    "the same, constant rate": {"steps": 40, "seeds": 1, "schedule": "constant"},
+    "prepare, 400 gradients": {"training": True},
+    "prepare, 200 gradients": {"training": True, "budget": 200},
+}
+"""Searches by name; ``training`` tells them how long the training is."""
+STOCK = {"sgd": 0.1, "momentum": 0.1, "adam": 1e-3, "adamw": 1e-3}
+COLUMNS = {
+    "search": "search",
+    "steps": "steps of the training",
+    "median": "lost (median)",
+    "ninth": "lost (9 of 10 below)",
+    "worst": "lost (most)",
+    "within": "best rate within a factor of 4",
+    "gradients": "gradients (mean)",
+}
+CASES = {
+    "net": "net",
+    "optimizer": "optimizer",
+    "steps": "steps",
+    "best": "best rate",
+    "found": "found within 400 gradients",
+    "lost": "lost (median)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A net, its optimizer, and what it is trained on: ``flat`` or ``maps`` of images, or ``text``."""
+
+    net: str
+    build: Callable[[], nn.Module]
+    optimizer: str
+    kind: str = "flat"
+
+
+def perceptron(depth: int, width: int, act: type[nn.Module], norm: bool = False) -> nn.Module:
+    """Return a perceptron of so many hidden layers, with batch norms or without."""
+    layers: list[nn.Module] = []
+    for fan_in in (192, *[width] * (depth - 1)):
+        layers += [nn.Linear(fan_in, width), *[nn.BatchNorm1d(width)] * norm, act()]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
+def convolutional() -> nn.Module:
+    """Return four convolutions without norms, pooled."""
+    sizes = itertools.pairwise((3, 8, 16, 32, 32))
+    layers = [m for a, b in sizes for m in (nn.Conv2d(a, b, 3, stride=1 + (b < 32), padding=1), nn.ReLU())]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+
+
+class Language(nn.Module):
+    """A transformer of two blocks with the norms first."""
+
+    def __init__(self, width: int = 32) -> None:
+        """Make the tables, the blocks and the readout."""
+        super().__init__()
+        self.table, self.places = nn.Embedding(VOCABULARY, width), nn.Parameter(0.02 * torch.randn(CONTEXT, width))
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 2, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+            for _ in range(2)
+        )
+        self.norm, self.readout = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
+        mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return logits ``[batch, CONTEXT, VOCABULARY]``."""
+        stream = self.table(ids) + self.places
+        for block in self.blocks:
+            stream = block(stream, src_mask=self.mask)
+        logits: Tensor = self.readout(self.norm(stream))
+        return logits
+
+
+TASKS = (
+    Task("3 layers ReLU", lambda: perceptron(3, 64, nn.ReLU), "adam"),
+    Task("20 layers tanh", lambda: perceptron(20, 32, nn.Tanh), "sgd"),
+    Task("12 layers SiLU", lambda: perceptron(12, 32, nn.SiLU), "adamw"),
+    Task("3 layers with batch norm", lambda: perceptron(3, 64, nn.ReLU, norm=True), "sgd"),
+    Task("8 layers GELU", lambda: perceptron(8, 48, nn.GELU), "momentum"),
+    Task("convolutions", convolutional, "momentum", "maps"),
+    Task("convolutions", convolutional, "adam", "maps"),
+    Task("transformer", Language, "adamw", "text"),
+)
+
+
+def loss_fn(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    """Return the cross-entropy of one batch."""
+    return functional.cross_entropy(model(batch[0]).flatten(0, -2), batch[1].flatten())
+
+
+def batches_of(task: Task, steps: int, pictures: tuple[Tensor, Tensor], text: Text) -> list[tuple[Tensor, Tensor]]:
+    """Return as many batches as there are steps."""
+    generator = torch.Generator().manual_seed(0)
+    if task.kind == "text":
+        starts = torch.randint(len(text.train) - CONTEXT - 1, (steps, 16, 1), generator=generator)
+        cut = text.train[starts + torch.arange(CONTEXT + 1)]
+        return [(ids[:, :-1], ids[:, 1:]) for ids in cut]
+    chosen = torch.randint(len(pictures[0]), (steps, 32), generator=generator)
+    return [(pictures[0][i].flatten(1) if task.kind == "flat" else pictures[0][i], pictures[1][i]) for i in chosen]
+
+
+def fine(task: Task, batches: list[Any], plan: wp.Plan) -> wp.rates.Rate:
+    """Return what whole trainings at a fine grid give."""
+    highest = {"sgd": 3.0, "momentum": 0.0}.get(task.optimizer, -3.5)
+    return wp.rates.find_max_lr(
+        task.build(),
+        loss_fn,
+        batches,
+        optimizer=task.optimizer,
+        grid=[2.0**octave for octave in np.arange(highest - 10, highest + 0.1, 0.5)],
+        seeds=2,
+        initialize=plan,
+        schedule="warmup_cosine",
+        probes=48,
+        widen=1,
+        progress=False,
+    )
+
+
+def rows_of(task: Task, steps: int, batches: list[Any]) -> list[dict[str, Any]]:
+    """Return a row for each search of a training, and for the stock rate."""
+    plan = wp.plan(task.build(), batches[0][0])
+    whole = fine(task, batches, plan)
+    first = float(re.findall(r"\(([\d.e+-]+) before training", whole.reason)[0])
+    octaves = [np.log2(point.rate) for point in whole.curve]
+    heights = [first if point.mean is None else min(point.mean, first) for point in whole.curve]
+    least = min(heights)
+    about: dict[str, Any] = {"net": task.net, "optimizer": task.optimizer, "steps": steps, "best": whole.value}
+
+    def row(search: str, seed: int | None, rate: float, gradients: int) -> dict[str, Any]:
+        lost = float((np.interp(np.log2(rate), octaves, heights) - least) / (first - least))
+        off = float(np.log2(rate / whole.value))
+        return about | {"search": search, "seed": seed, "rate": rate, "gradients": gradients, "lost": lost, "off": off}
+
+    rows = [row("stock", None, STOCK[task.optimizer], 0)]
+    for (name, options), seed in itertools.product(SEARCHES.items(), (11, 12, 13)):
+        given = {key: value for key, value in options.items() if key != "training"}
+        if options.get("training"):
+            given["training_steps"] = steps
+        rate = wp.rates.find_max_lr(
+            task.build(),
+            loss_fn,
+            batches,
+            optimizer=task.optimizer,
+            initialize=plan,
+            seed=seed,
+            progress=False,
+            **({"schedule": "warmup_cosine"} | given),
+        )
+        taken = int(re.findall(r"(\d+) gradients in all", rate.reason)[0])
+        rows.append(row(name, seed, rate.value, taken))
+    return rows
+
+
+def summarised(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each search and length."""
+    told = []
+    for name, steps in itertools.product(("stock", *SEARCHES), sorted({row["steps"] for row in rows})):
+        own = [row for row in rows if (row["search"], row["steps"]) == (name, steps)]
+        lost = np.array([row["lost"] for row in own])
+        told.append(
+            {
+                "search": name,
+                "steps": steps,
+                "median": float(np.median(lost)),
+                "ninth": float(np.quantile(lost, 0.9)),
+                "worst": float(lost.max()),
+                "within": f"{sum(abs(row['off']) <= 2 for row in own)} of {len(own)}",
+                "gradients": float(np.mean([row["gradients"] for row in own])),
+            }
+        )
+    return told
+
+
+def by_case(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each training, with what is found within 400 gradients."""
+    told = []
+    for key, found in itertools.groupby(rows, lambda row: (row["net"], row["optimizer"], row["steps"], row["best"])):
+        own = [row for row in found if row["search"] == "prepare, 400 gradients"]
+        rates = ", ".join(f"{row['rate']:.2g}" for row in own)
+        about = dict(zip(("net", "optimizer", "steps", "best"), key, strict=True))
+        told.append(about | {"found": rates, "lost": float(np.median([row["lost"] for row in own]))})
+    return told
+
+
+def main() -> None:
+    """Run the benchmark and write its results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with train.parquet of CIFAR-10")
+    parser.add_argument("--text", type=Path, default=TEXTS, help="folder with texts")
+    parser.add_argument("--steps", type=int, nargs="+", default=[200, 1000])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    pictures, text = images(options.data, 4000, side=8), Text.read(options.text)
+    rows: list[dict[str, Any]] = []
+    for steps, task in itertools.product(options.steps, TASKS):
+        rows += rows_of(task, steps, batches_of(task, steps, pictures, text))
+        print(markdown(by_case(rows)[-1:], CASES).splitlines()[-1], flush=True)
+    told = "\n\n".join((markdown(summarised(rows), COLUMNS), markdown(by_case(rows), CASES)))
+    write("prepared", told, rows, options.out)
+
+
+if __name__ == "__main__":
+    main()
