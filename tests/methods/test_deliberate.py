@@ -207,6 +207,25 @@ def test_kernels_that_are_no_draws_are_found(
     assert kinds_of(model, torch.zeros(2, 3, 16, 16)) == {"2.weight": kind}
 
 
+class Product(nn.Module):
+    def __init__(self, left: torch.Tensor, right: torch.Tensor, elementwise: bool) -> None:
+        super().__init__()
+        self.left, self.right, self.elementwise = nn.Parameter(left), nn.Parameter(right), elementwise
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.left * self.right if self.elementwise else self.left @ self.right)
+
+
+def test_parts_of_weights_that_several_parameters_make_stay_too() -> None:
+    torch.manual_seed(0)
+    turns = Product(nn.init.orthogonal_(torch.empty(16, 16)), torch.randn(16, 16), elementwise=False)
+    assert kinds_of(turns, torch.zeros(4, 16)) == {"left": "orthogonal"}
+    masked = Product(torch.randn(16, 8), (torch.rand(16, 8) < 0.2).float(), elementwise=True)
+    plan = wp.plan(masked, torch.zeros(4, 16))
+    assert plan.prescriptions["right"].action == "keep"
+    assert plan.prescriptions["left"].std > 0.4  # a fifth of it is let through
+
+
 def test_an_adapter_that_starts_small_is_named_and_stays_if_asked() -> None:
     class Adapted(nn.Module):
         def __init__(self) -> None:

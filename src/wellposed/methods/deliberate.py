@@ -18,8 +18,10 @@ from wellposed.errors import OptionError, PlanError, joined, listed
 from wellposed.graphs import Graph, Parameter
 from wellposed.methods.independence import Floats, levels_of, pattern_of, sample_of, varies
 from wellposed.operators.contraction import Contraction
+from wellposed.operators.scale_parameters import parameter_values
 from wellposed.options import check_choice
 from wellposed.plans import Prescription
+from wellposed.signals.weights.composite_scales import CompositeScales
 from wellposed.structure.roles import Role, roles
 from wellposed.structure.tables import rows_drawn
 
@@ -157,6 +159,8 @@ class _Reader:
         self.use_of = {use.parameter: use for use in reversed(uses) if use.parameter is not None}
         self.fan_in = {use.bias: use.fan_in for use in uses if use.bias is not None}
         self.part: dict[str, Role] = roles(graph, tuple(uses))
+        composite = CompositeScales(graph, parameter_values(graph), uses, self.part, ())
+        self.part |= dict.fromkeys(composite.leaves, "weight")  # of which a weight is made
         self.sizes: dict[str, float] = {}
 
     def held(self, parameter: Parameter) -> Deliberate | None:
@@ -171,11 +175,11 @@ class _Reader:
         head = sample_of(values)
         if role == "gain":
             return _of_gain(values, head)
-        if role not in ("weight", "embedding") or use is None:
+        if role not in ("weight", "embedding"):
             return None
-        if role == "weight":
+        if role == "weight" and use is not None:
             self.sizes[name] = math.sqrt(float(head @ head) / len(head))
-        pattern = pattern_of(values, head, use.groups if use.output_axis == 0 else 1)
+        pattern = pattern_of(values, head, use.groups if use is not None and use.output_axis == 0 else 1)
         return None if pattern is None else Deliberate(pattern.pattern, pattern.words)
 
     def matrices(self) -> int:
