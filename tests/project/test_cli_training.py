@@ -208,6 +208,7 @@ def test_a_training_file_makes_models_anew(file):
     assert told.make() is not told.make()
 
 
+@pytest.mark.slow
 def test_compare_trains_from_every_start(run, file):
     options = ("--seeds", "2", "-O", "grid=[0.1, 0.3, 1.0]", "-O", "widen=0")
     code, out, _ = run("compare", f"{file}:training", *options)
