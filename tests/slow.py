@@ -4,9 +4,9 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
-SLOW = 0.25
+SLOW = 0.2
 """Seconds of processor time, in the mean over the cases of a test, from which on it is marked slow."""
-TOGETHER = 2.5
+TOGETHER = 2.0
 """Seconds of all cases together from which on it is marked, too, but for `SPECIFIED`."""
 SPECIFIED = ("tests/signals/test_rules.py", "tests/signals/test_adjoints.py", "tests/operators/test_facts.py")
 """What runs the specifications of operators: `make quick` is to run one case of each (`specs.by_operator`)."""
@@ -14,7 +14,7 @@ TWO_MINUTES = 200.0
 """Seconds that all tests without the mark may take: two minutes on two cores, with what starts them."""
 BUSY = 2.0
 """How many times as much a busy machine may count: a run names a test without the mark from there on."""
-FAILED = 40 * SLOW
+FAILED = 50 * SLOW
 """Seconds that fail a case without the mark."""
 
 

@@ -177,6 +177,7 @@ def test_both_directions_are_as_predicted() -> None:
     assert alone.comparisons == tuple(forward)
 
 
+@pytest.mark.slow
 def test_the_node_whose_backward_rule_is_wrong_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = ADJOINTS[torch.ops.aten.tanh.default]
 
@@ -192,6 +193,7 @@ def test_the_node_whose_backward_rule_is_wrong_is_named(monkeypatch: pytest.Monk
     assert "first off: the gradient with respect to 3 (conv2d.default): predicted E[g²]" in verdict.summary()
 
 
+@pytest.mark.slow
 def test_filters_that_a_norm_divides_by_their_own_size() -> None:
     """Nine products each: the gradient by a channel is larger by 9 / 7, but not what goes back through its filter."""
     layers: list[nn.Module] = []

@@ -67,6 +67,7 @@ def test_a_known_shift_is_found(found):
     assert math.log2(middle) == pytest.approx(-math.log2(3), abs=0.15)
 
 
+@pytest.mark.slow
 def test_the_way_that_is_right_carries(found):
     way = found["right"]
     assert way.shift == pytest.approx(0.0, abs=0.1)
@@ -431,6 +432,7 @@ def test_an_optimizer_needs_groups_and_steps_alone(found):
             assert mine.losses[rate] == (None if loss is None else pytest.approx(loss, rel=1e-5))
 
 
+@pytest.mark.slow
 def test_the_coordinate_check_takes_a_way_by_name():
     options = {"axis": "width", "optimizer": "sgd", "lr": 0.1, "seeds": 8}
     assert planned_coordinates(mlp, (32, 64, 128), loss, BATCHES[0], way="mup", **options).ok

@@ -74,6 +74,7 @@ def verdict(graph: Graph, name: str, factor: float, spread: float = 1.0, seed: i
     return compare(predicted, measured, draws=8, weight_draws=8, graph=graph)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [4.0, 8.0, 1000.0])
 @pytest.mark.parametrize("spread", [1.0, 20.0])
 def test_a_weight_too_large_is_named_whatever_spread_is_predicted(factor: float, spread: float) -> None:

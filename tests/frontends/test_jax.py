@@ -380,6 +380,7 @@ def test_whole_operators_give_the_numbers_of_jax(name):
     assert wanted is None or found == wanted
 
 
+@pytest.mark.slow
 def test_half_precision_is_that_of_jax():
     seen = wj.module(wj.Function(in_half, P))(*tensors(X))
     own = in_half(P, jnp.asarray(X))
@@ -532,6 +533,7 @@ def test_calls_of_one_layer_are_counted():
     assert {"shared", "shared@2"} <= set(names)
 
 
+@pytest.mark.slow
 def test_branches_on_signals_are_those_of_one_batch():
     class Branching(nnx.Module):
         def __init__(self, rngs):
@@ -660,6 +662,7 @@ def test_a_model_of_shapes_has_the_same_plan():
         wj.apply_(plan, abstract)
 
 
+@pytest.mark.slow
 def test_parts_are_cut_out_of_what_is_drawn():
     plan = wj.plan(nnx.eval_shape(built(MLP)), normal(4, 24), method="autoinit")
     whole = wj.draw(plan, only="first/*")

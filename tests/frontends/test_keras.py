@@ -141,6 +141,7 @@ ROUNDINGS = 100
 """Roundings of the largest number by which sums of up to 3,000 terms may differ when they are made in other orders."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_operators_give_the_numbers_of_keras(name, training):

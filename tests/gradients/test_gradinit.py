@@ -83,6 +83,7 @@ def test_iterations_are_those_of_the_algorithm_written_out(optimizer: Any, gamma
     assert not {"norm.bias", "stem.bias"} & plan.figures["omega"].keys()  # zero: no coefficient
 
 
+@pytest.mark.slow
 def test_loss_after_the_step_falls_and_the_model_has_it() -> None:
     torch.manual_seed(0)
     model, batch = Skip().double(), pictures(24)

@@ -94,6 +94,7 @@ def test_norms_move_by_momentum_on_signs() -> None:
         assert plan.figures["omega"] == pytest.approx(omega, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_bad_start_gets_better_and_the_model_has_the_quotient_after() -> None:
     torch.manual_seed(0)
     sizes = ((16, 32), (32, 32), (32, 32), (32, 4))

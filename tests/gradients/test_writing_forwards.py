@@ -124,6 +124,7 @@ SCORES: dict[str, Callable[[nn.Module, Batch], float]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", WITHOUT_WRITES)
 @pytest.mark.parametrize("score", SCORES)

@@ -45,6 +45,7 @@ def assert_same(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("name", CASES)
 def test_interpreter_gives_the_models_outputs(name: str, training: bool) -> None:

@@ -23,6 +23,7 @@ def seen(model, plan, *args, name):
     return measure(model, *args, plan=plan, draws=24, inputs=WHITE, seed=3)[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [0.25, 1.0, 4.0])
 @pytest.mark.parametrize("distribution", ["truncated_normal", "normal", "uniform", "orthogonal"])
 def test_every_output_has_the_target_variance(target, distribution):

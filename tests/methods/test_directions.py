@@ -54,6 +54,7 @@ NETS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [1.0, 0.25])
 @pytest.mark.parametrize("name", NETS)
 def test_backward_plans_keep_the_gradient_by_what_enters_each_weight(name: str, target: float) -> None:

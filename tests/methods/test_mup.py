@@ -56,6 +56,7 @@ def test_readouts_over_their_width_and_the_rest_as_the_scheme_says(scheme):
         assert ours[name] == theirs[name]
 
 
+@pytest.mark.slow
 def test_logits_vanish_with_the_width_and_hidden_signals_do_not():
     """Root mean squares of real passes: 1/√width for the logits, the same at every width for hidden ones."""
     x = torch.randn(256, 6)

@@ -120,6 +120,7 @@ def test_rates_follow_the_rows() -> None:
     assert rate(tied, "tokens.weight") == pytest.approx(rate(tied, "places.weight")) == pytest.approx(1 / 4)
 
 
+@pytest.mark.slow
 def test_a_tied_reader_learns_what_it_reads() -> None:
     """Each token asks for itself plus one: what no model can learn that sees positions alone."""
     torch.manual_seed(0)

@@ -104,6 +104,7 @@ NARROW = 2 / WIDTH
 # ---- second moments over depth --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [torch.relu, torch.tanh, functional.gelu, functional.silu])
 def test_target_degree_keeps_sums_before_activations(act):
     model = Dag(DENSE, act)
@@ -153,6 +154,7 @@ def test_target_degree_grows_to_hundreds_after_activations():
     assert_agrees(model, made(model), theory, bias=8 * NARROW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("post", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("act", [torch.relu, functional.gelu, torch.tanh])
 def test_preserve_ends_every_stream_at_one(act, post):
@@ -167,6 +169,7 @@ def test_room_is_what_residual_branches_make():
     assert_agrees(model, made(model, merge="preserve", room=0.2), [0.8 + 0.2 * k / 8 for k in range(9)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("post", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("act", [torch.relu, functional.gelu])
 def test_preserve_without_identities_is_exact(act, post):

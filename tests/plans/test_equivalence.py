@@ -507,6 +507,7 @@ def test_clipping_that_counts_what_is_carried_trains_as_multipliers_do(name, opt
     assert worst < 1e-12
 
 
+@pytest.mark.slow
 def test_clipping_that_does_not_count_what_is_carried_trains_otherwise():
     def plain(model, optimizer, ours):
         return nn.utils.clip_grad_norm_(model.parameters(), CLIP)

@@ -259,6 +259,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("distribution", ["normal", "truncated_normal", "uniform", "complex_normal"])
 def test_a_part_has_the_bits_of_the_whole(distribution, shape):

@@ -69,6 +69,7 @@ def test_links_that_are_switched_off_make_a_sum_one_of_strangers(switches, mecha
     assert signals_of(model, 2, 3, 16, 16) == before
 
 
+@pytest.mark.slow
 def test_a_mechanism_that_never_acts_changes_nothing_when_it_is_off(switches, mechanisms):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))

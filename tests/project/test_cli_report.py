@@ -46,6 +46,7 @@ def net(tmp_path):
     return f"{tmp_path / 'net.py'}:net"
 
 
+@pytest.mark.slow
 def test_the_terminal_shows_it_in_eighty_columns(run, net):
     code, out, err = run("report", net, columns=80)
     assert (code, err) == (0, "")
@@ -55,6 +56,7 @@ def test_the_terminal_shows_it_in_eighty_columns(run, net):
     assert sum("▁" in line or "█" in line for line in out.splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_a_page_is_written_with_the_command_that_makes_it_again(run, net, tmp_path):
     page = tmp_path / "report.html"
     code, out, _ = run(
@@ -70,6 +72,7 @@ def test_a_page_is_written_with_the_command_that_makes_it_again(run, net, tmp_pa
     assert "<dd>kaiming</dd>" in text
 
 
+@pytest.mark.slow
 def test_a_saved_plan_is_shown(run, net, tmp_path, monkeypatch):
     assert run("plan", net, "--method", "xavier", "-o", tmp_path / "plan.json")[0] == 0
     monkeypatch.setattr("wellposed.methods.plan", None)  # the saved one is enough
@@ -115,6 +118,7 @@ def large():
     assert "times 0.25 = 4^-1 for its residual branch" in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_training_adds_the_agreement_of_gradients(run, net, tmp_path):
     page = tmp_path / "report.html"
     code, _, _ = run("report", net.replace(":net", ":training"), "--training", "-o", page, "--draws", 0)

@@ -216,7 +216,7 @@ def test_prepare_prints_a_page_and_writes_the_plan(run, file, tmp_path):
     assert "for 300 steps" in told
     assert "to a global norm of 0.5" in told
     assert "not written yet" in told
-    assert wp.Plan.load(tmp_path / "plan.json").method == "autoinit"
+    assert wp.Plan.load(tmp_path / "plan.json").method == "steady"
     code, out, _ = run("prepare", f"{file}:training", *options, "--json")
     found = json.loads(out)
     assert (code, found["clip"], found["warmup"]) == (0, 0.5, 30)
@@ -225,6 +225,7 @@ def test_prepare_prints_a_page_and_writes_the_plan(run, file, tmp_path):
     assert (code, "'foo' is no option of prepare or xavier" in " ".join(err.split())) == (2, True)
 
 
+@pytest.mark.slow
 def test_compare_trains_from_every_start(run, file):
     options = ("--seeds", "2", "-O", "grid=[0.1, 0.3, 1.0]", "-O", "widen=0")
     code, out, _ = run("compare", f"{file}:training", *options)

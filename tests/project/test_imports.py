@@ -36,6 +36,7 @@ def test_import_order_is_kept():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "statement"),
     [

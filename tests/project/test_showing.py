@@ -78,6 +78,7 @@ def test_a_line_and_the_rows_that_matter(deep: dict[str, object], kind: str) -> 
     assert first
 
 
+@pytest.mark.slow
 def test_the_rows_are_those_that_matter(deep: dict[str, object]) -> None:
     verdict, signals = deep["verdict"], deep["signals"]
     worst = {c.name for c in sorted(verdict.comparisons, key=lambda c: -c.excess)[:ROWS]}

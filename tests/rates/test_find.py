@@ -288,6 +288,7 @@ def test_every_seed_has_an_order_of_its_own(kind: str) -> None:
     assert rows[0] == rows[1] == rows[2] == pytest.approx(sorted(torch.cat([x for x, _ in data()]).sum(1).tolist()))
 
 
+@pytest.mark.slow
 def test_one_order_for_all_seeds_is_warned_of() -> None:
     told = "all seeds have the same batches"
     assert any(told in text for text in search(model_fn, loss_fn, loader()).warnings)
@@ -340,6 +341,7 @@ def test_every_ensemble_sees_the_same_batches(generator: bool) -> None:
         assert torch.equal(own.get_state(), before)
 
 
+@pytest.mark.slow
 def test_several_ensembles_give_the_same_as_one() -> None:
     shuffled = loader(shuffle=True)
     whole, parts = search(model_fn, loss_fn, shuffled), search(model_fn, loss_fn, shuffled, memory=1, vectorize=True)

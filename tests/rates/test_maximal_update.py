@@ -168,6 +168,7 @@ class Body(nn.Module):
         return self.readout(self.features(x))
 
 
+@pytest.mark.slow
 def test_the_expectation_is_that_of_dense_jacobians():
     torch.manual_seed(0)
     model = Body()

@@ -58,6 +58,7 @@ def test_its_figures_are_those_of_the_analyses_themselves(report):
     assert {row.name: row.layer_rate for row in report.parameters} == multipliers
 
 
+@pytest.mark.slow
 def test_the_parameters_are_told_as_they_are_and_as_they_will_be(report):
     model, _ = residual()
     for row in report.parameters:
@@ -123,6 +124,7 @@ def test_inputs_that_become_alike_are_told_with_the_reason():
     assert "biases" not in found.judgement.sentence
 
 
+@pytest.mark.slow
 def test_a_share_within_rounding_is_not_given_as_a_figure():
     model, example = mlp(6)
     with torch.no_grad():
@@ -282,6 +284,7 @@ def test_what_may_have_any_scale_does_not_count_and_it_says_so():
     assert "with branches" not in found.judgement.sentence.partition("under the plan")[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [True, False])
 def test_the_model_is_left_as_it_was(training):
     model, example = residual()

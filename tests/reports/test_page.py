@@ -73,6 +73,7 @@ def without_plotly(text):
     return text.replace(get_plotlyjs(), "")
 
 
+@pytest.mark.slow
 def test_it_is_one_file_that_asks_for_nothing(text):
     own = Reader(without_plotly(text))
     for tag, attributes in own.tags:
@@ -175,6 +176,7 @@ def transfer():
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_check_of_transfer_stands_with_the_rates(report, transfer):
     text = without_plotly(page(replace(report, transfer=transfer)))
     own = Reader(text)
@@ -190,6 +192,7 @@ def test_a_check_of_transfer_stands_with_the_rates(report, transfer):
     assert "<img" not in page(report)
 
 
+@pytest.mark.slow
 def test_a_report_is_given_a_check_of_transfer(transfer):
     model, example = residual()
     assert wp.report(model, example, draws=0, transfer=transfer).transfer is transfer

@@ -89,6 +89,7 @@ def test_odd_numbers_come_first():
     assert "24" in worst_operations(report, 13)
 
 
+@pytest.mark.slow
 def test_zeros_that_stand_for_a_readout_are_no_fault():
     model, example = mlp(12)
     wp.initialize_(model, example)

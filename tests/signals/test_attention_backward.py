@@ -129,6 +129,7 @@ class ByHand(nn.Module):
 
 # That queries resemble the keys that they attend to is not followed: where tokens have nothing else in common and the
 # gradients of all queries are alike, it adds half an octave to the gradient by the keys.
+@pytest.mark.slow
 @pytest.mark.parametrize(("shared", "pooled"), [(0.0, False), (0.6, False), (0.6, True)])
 def test_gradients_through_attention_written_out_are_as_measured(shared: float, pooled: bool) -> None:
     """The softmax by itself and both products: by logits, queries, keys and values."""

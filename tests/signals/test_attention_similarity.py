@@ -96,6 +96,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_attention_favours_values_as_far_as_keys_say_what_they_are(case, written):

@@ -21,6 +21,7 @@ def spectral(new, iterations=30, **kwargs):
     return nn.Sequential(inner, nn.ReLU(), nn.Linear(192, 48, **kwargs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new", [False, True], ids=["old form", "parametrisation"])
 @pytest.mark.parametrize("method", ["autoinit", "kaiming"])
 def test_a_spectral_norm_is_that_of_its_own_weight(new, method):

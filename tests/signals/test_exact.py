@@ -55,6 +55,7 @@ def test_convolution_sums_the_squares_inside_the_window(kernel, stride, padding,
     np.testing.assert_array_equal(mean, 0.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     kernel=pairs,

@@ -130,6 +130,7 @@ def test_moments_of_activations_agree_with_the_reference(name):
         )
 
 
+@pytest.mark.slow
 @given(mean=st.floats(-3, 3), std=st.floats(0.05, 3), at=st.floats(-3, 3))
 def test_moments_agree_with_closed_forms_wherever_the_kink_falls(mean, std, at):
     """ReLU, exp and a step, wherever the kink or the jump falls in a panel."""

@@ -331,6 +331,7 @@ class DeltaRule(nn.Module):
         return self.out(((query @ key.mT) * decay @ kept)[:, : x.shape[1]])
 
 
+@pytest.mark.slow
 def test_a_scan_with_decays_is_drawn_up_to_the_next_weight() -> None:
     torch.manual_seed(0)
     graph = wp.trace(DeltaRule(), torch.zeros(16, 12, 64))

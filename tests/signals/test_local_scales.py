@@ -246,6 +246,7 @@ class Fourth(nn.Module):
         return x.square(), y.square()
 
 
+@pytest.mark.slow
 def test_a_norm_per_channel_keeps_the_sizes_that_channels_share():
     """Of one filter a picture makes Gaussian numbers; channels of one position share its contrast all the same."""
     predicted, measured = predicted_and_measured(Fourth(), torch.randn(8, 3, 32, 32))
@@ -322,6 +323,7 @@ class Squeezed(nn.Module):
         return F.batch_norm(rectified, None, None, training=True).mean((2, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trunk", [nn.Identity(), nn.ReLU()], ids=["signed", "rectified"])
 def test_a_gate_of_a_sample_moves_means_over_its_positions(trunk):
     signals, measured = predicted_and_measured(Squeezed(trunk), (torch.randn(8, 96, 24, 24), torch.randn(8, 32)))

@@ -312,7 +312,7 @@ def test_what_constants_repeat_along_a_new_axis_stays_the_function_that_it_is(ca
 
 
 @pytest.mark.parametrize("columns", [1, 6], ids=["rows", "elements"])
-def test_a_step_and_its_complement_covary_beyond_the_series(columns):
+def test_a_choice_at_random_takes_each_of_two_as_often_as_it_does(columns):
     def chosen(x):
         return torch.where(torch.rand(4, columns, dtype=x.dtype) < 0.3, x, -1.0)
 
@@ -417,6 +417,7 @@ EXAMPLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", EXAMPLES, ids=str)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_driver_notices_a_wrong_rule(op, wrong):

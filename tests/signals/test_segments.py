@@ -247,6 +247,7 @@ class Sorted(nn.Module):
         return self.head(made.view_as(x).mean(1))
 
 
+@pytest.mark.slow
 def test_what_experts_put_back_shares_what_it_shared_before() -> None:
     """Also with the tokens themselves, where an expert leaves them as they are."""
     predicted, measured = predicted_and_measured(Dispatched(), (torch.randn(8, 32, 64), torch.randn(8, 32, 64)), 60)
@@ -254,6 +255,7 @@ def test_what_experts_put_back_shares_what_it_shared_before() -> None:
     assert_alike(predicted["add"], measured["add"], 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2])
 def test_rows_in_an_unknown_order_go_back_to_where_they_were(parts: int) -> None:
     predicted, measured = predicted_and_measured(Sorted(parts), (torch.randn(8, 32, 64), torch.randn(8, 32, 64)), 60)

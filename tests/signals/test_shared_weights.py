@@ -77,6 +77,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], float]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_outputs_of_one_weight_at_several_times_add_up_as_measured(name: str) -> None:
     """Sums over times of what one weight makes grow as measured; as strangers they would be off by 0.5 to 2 octaves."""
@@ -92,6 +93,7 @@ def test_outputs_of_one_weight_at_several_times_add_up_as_measured(name: str) ->
         assert error < bound + 3.0 * node.log2_std / math.sqrt(32), (node.name, node.op, error)
 
 
+@pytest.mark.slow
 def test_a_difference_of_two_times_of_few_features_is_as_measured() -> None:
     """Few features differ in size from sample to sample; of that, two functions of what one weight made vary alike."""
 

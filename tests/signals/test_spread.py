@@ -74,6 +74,7 @@ class Few(nn.Module):
         return torch.cat([few, 9 * self.many(x)], -1) if self.how == "cat" else few + 9 * self.many(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["alone", "cat", "sum"])
 def test_the_spread_of_few_elements_is_as_measured(how: str) -> None:
     """Four elements, the mean of whose squares has a relative variance of 48: ten octaves, taken for a logarithm."""
@@ -141,6 +142,7 @@ class Shifted(nn.Module):
         return x, nn.functional.softplus(x), torch.sigmoid(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [-4.0, 1.0])
 def test_a_bias_holds_the_spread_down(bias: float) -> None:
     """A bias does not grow with the signal: its second moment hardly moves, a function of it as the signal does."""
@@ -163,6 +165,7 @@ class Steps(nn.Module):
         return steps, steps[:, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [16, 8, 4])
 def test_the_spread_of_few_channels_and_of_a_part_is_as_measured(rank: int) -> None:
     """A few channels hold most of the squares, whose chance does not average out; nor does that of fewer positions."""

@@ -380,6 +380,7 @@ class Corrected(nn.Module):
         return self.last(F.rms_norm(x, x.shape[-1:]))
 
 
+@pytest.mark.slow
 def test_the_spread_of_a_small_difference_does_not_compound() -> None:
     graph = wp.trace(Corrected(16), torch.randn(8, 8, 64))
     plan = wp.plan(graph, method="autoinit")

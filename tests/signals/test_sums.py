@@ -140,6 +140,7 @@ def test_a_deferred_value_is_made_once():
     np.testing.assert_array_equal(evaluated(Lazy.of(np.zeros(3))), np.zeros(3))
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_convolutions_is_not_worked_out_by_recursion():
     chain = [nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(400)]
     graph = wp.trace(nn.Sequential(*chain, nn.ReLU()), torch.zeros(1, 4, 8, 8))

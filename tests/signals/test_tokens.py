@@ -55,6 +55,7 @@ def test_of_many_tokens_groups_keep_what_early_ones_share(length, written):
         assert_alike(predicted[f"{name}.out"], measured[f"{name}.out"], 0.04)
 
 
+@pytest.mark.slow
 def test_windows_and_masks_of_other_kinds_are_told_by_pair():
     near = torch.ones(32, 32, dtype=torch.bool).tril() & ~torch.ones(32, 32, dtype=torch.bool).tril(-5)
 
@@ -143,6 +144,7 @@ class Merged(nn.Module):
         return F.scaled_dot_product_attention(q, k, v)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", ["slices", "views"])
 def test_merged_patches_fill_more_dimensions(written):
     predicted, measured = predicted_and_measured(Merged(written), torch.randn(8, 14, 14, 4), 60)
@@ -163,6 +165,7 @@ class Columns(nn.Module):
         return self.project(columns.transpose(1, 2)).mean(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [(3, 2, 1, 1), (3, 1, 1, 2), (4, 2, 1, 1), (2, 2, 0, 1)])
 def test_windows_as_columns_keep_what_neighbours_share(window):
     torch.manual_seed(0)
@@ -260,6 +263,7 @@ class Copies(nn.Module):
         return self.out(made.mean(1).transpose(1, 2).flatten(2)), made.mean(2)
 
 
+@pytest.mark.slow
 def test_heads_that_share_values_are_alike_and_others_are_not():
     predicted, measured = predicted_and_measured(Copies(), torch.randn(8, 32, 64), 60)
     for name in ("mean", "mean#2"):
@@ -282,6 +286,7 @@ def test_rows_of_a_merged_axis_are_parts_without_its_other_rows():
     assert_alike(predicted["mean"], measured["mean"], 0.04)
 
 
+@pytest.mark.slow
 def test_tokens_beside_others_keep_what_early_ones_share():
     class Beside(nn.Module):
         def __init__(self):
@@ -338,6 +343,7 @@ class RelativePositions(nn.Module):
         return (self.q(x) @ self.r(F.dropout(table, 0.1)).transpose(1, 2)).mean(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", [20, 96])
 def test_rows_of_a_known_table_are_no_strangers_to_a_weight(positions):
     predicted, measured = predicted_and_measured(RelativePositions(positions), torch.randn(4, 16, 32), 100)

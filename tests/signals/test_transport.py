@@ -215,6 +215,7 @@ SCALES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SCALES, ids=lambda case: case.label)
 def test_outputs_that_see_the_same_channels_share_their_energy(case):
     """What few channels make uneven stays so in every layer that follows."""

@@ -114,6 +114,7 @@ def test_examples_are_the_same_every_time() -> None:
     assert torch.equal(first[0], second[0])
 
 
+@pytest.mark.slow
 @needs_extras
 @pytest.mark.parametrize(
     "name",

@@ -13,12 +13,10 @@ import numpy as np
 from wellposed.signals.distributions.expansion import Coefficients, coefficients_at
 from wellposed.signals.distributions.grids import Grid, before, behind, combined, matched, of_positions, places_in
 from wellposed.signals.distributions.layout import Dims
-from wellposed.signals.distributions.marginals import marginal
 from wellposed.signals.distributions.means import of_means, of_own_mean
 from wellposed.signals.distributions.repeats import REPEATED, Factors, Made
 from wellposed.signals.distributions.state import Scaled, State
 from wellposed.signals.integration import gaussian, kernels, maps
-from wellposed.signals.integration.gaussian import WEIGHTS
 from wellposed.signals.integration.kernels import Array
 
 SMALL = 16
@@ -188,9 +186,7 @@ class Dependence:
         corr = np.asarray(np.clip(kernel / scale, -1.0, 1.0))
         if first.transport is not None and second.transport is not None:
             corr = first.transport.latent(corr)
-        products = self._hermite(x).products(self._hermite(y), where)
-        products[-1] += _beyond_series(x, y, float(products.sum()))
-        return [gaussian.polynomial(products, corr)]
+        return [gaussian.polynomial(self._hermite(x).products(self._hermite(y), where), corr)]
 
     def _hermite(self, x: State) -> Coefficients:
         if x.serial not in self._coefficients:
@@ -319,17 +315,6 @@ class Dependence:
             return None
         matrix = one.weights @ kernels.matrix_of(kernel, one.atom, size) @ other.weights.T
         return [kernels.by_pair(0.5 * (matrix + matrix.swapaxes(-1, -2)), one.atom)]
-
-
-def _beyond_series(x: State, y: State, total: float) -> float:
-    """Return E f g - E f E g less the ``total`` of its Hermite series, for f and g of one Gaussian: orders above the
-    last, which steps have, count as that one. Functions that differ by position are left at the series.
-    """
-    bases = x.gaussian_source()[0], y.gaussian_source()[0]
-    if any(base.mean.size > 1 or base.var.size > 1 or base.local_scales is not None for base in bases):
-        return 0.0
-    f, g = marginal(x), marginal(y)
-    return float(WEIGHTS @ ((f - WEIGHTS @ f) * (g - WEIGHTS @ g))) - total
 
 
 def _is_of_gaussian(x: State) -> bool:
