@@ -142,7 +142,7 @@ class Read(nn.Module):
 
 
 def test_all_uses_of_a_weight_count_and_a_warning_tells_that_they_differ():
-    plan = wp.plan(Read(3), X)
+    plan = wp.plan(Read(3), X, method="autoinit")
     said = plan.prescriptions["query.weight"]
     # the state's second moments are 1, 2 and 3
     assert said.std == pytest.approx((2 * 64) ** -0.5, rel=1e-6)
@@ -164,7 +164,7 @@ def test_a_tower_that_several_signals_pass_settles_in_two_passes(monkeypatch):
     passes = []
     counted = autoinit.run_pass
     monkeypatch.setattr(autoinit, "run_pass", lambda *args, **kwargs: passes.append(1) or counted(*args, **kwargs))
-    plan = wp.plan(Shared(), X).prescriptions
+    plan = wp.plan(Shared(), X, method="autoinit").prescriptions
     assert len(passes) == 2
     # outputs have 1/5 and 9/5, of which a rectifier leaves half
     assert [plan[f"tower.{i}.0.weight"].std ** 2 * 48 for i in range(4)] == pytest.approx([0.2, 2, 2, 2], rel=1e-6)
@@ -172,7 +172,7 @@ def test_a_tower_that_several_signals_pass_settles_in_two_passes(monkeypatch):
 
 @pytest.mark.parametrize("model", [Read(1), Read(3, normed=True)], ids=["one use", "a norm before it"])
 def test_uses_that_are_alike_are_not_warned_of(model):
-    assert not wp.plan(model, X).warnings
+    assert not wp.plan(model, X, method="autoinit").warnings
 
 
 class Tied(nn.Module):

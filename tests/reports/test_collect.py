@@ -407,7 +407,7 @@ def test_options_are_checked_before_the_work(options, message):
     ("given", "error", "message"),
     [
         ({"method": "autoinitt"}, OptionError, "did you mean 'autoinit'"),
-        ({"options": {"target": 2.0}}, OptionError, "'target' is no option of method 'autoinit'"),
+        ({"options": {"target": 2.0}}, OptionError, "'target' is no option of method 'steady'"),
         ({"options": {"only": "nothing.*"}}, PlanError, "nothing"),
         ({"plan": 32, "options": {"only": "0.*"}}, OptionError, "leave out the options only"),
         ({"plan": 8}, PlanError, r"'0.weight' has shape \(32, 32\), and the plan was made for shape \(8, 8\)"),

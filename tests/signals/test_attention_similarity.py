@@ -76,7 +76,7 @@ def octaves_off(net):
     torch.manual_seed(0)
     graph = wp.trace(net, torch.randn(4, TOKENS, WIDTH))
     white = wp.Input.white()
-    plan = wp.plan(graph, inputs=white)
+    plan = wp.plan(graph, inputs=white, method="autoinit")
     predicted = wp.propagate(graph, weights=plan, inputs=white)[-1].second_moment
     measured = wp.measure(graph, plan=plan, inputs=white, draws=DRAWS)[-1]
     return math.log2(predicted / measured.second_moment), measured.log2_std / DRAWS**0.5
@@ -146,7 +146,7 @@ def test_one_tensor_under_the_same_axes_twice_is_one_tensor():
 
     torch.manual_seed(0)
     graph = wp.trace(Difference(), torch.randn(4, WIDTH))
-    plan = wp.plan(graph, inputs=wp.Input.white())
+    plan = wp.plan(graph, inputs=wp.Input.white(), method="autoinit")
     predicted = wp.propagate(graph, weights=plan, inputs=wp.Input.white())
     same, other = (predicted[graph.values[value].name] for value in graph.outputs)
     level = predicted["fc"].second_moment

@@ -38,7 +38,7 @@ def test_a_spectral_norm_is_that_of_its_own_weight(new, method):
 
 @pytest.mark.slow
 def test_a_spectral_norm_on_meta():
-    plan = wp.plan(spectral(True, device="meta"), X)
+    plan = wp.plan(spectral(True, device="meta"), X, method="autoinit")
     expected = (96 * 96 / (96**0.5 + 192**0.5) ** 2) ** -0.5
     assert plan.prescriptions["2.weight"].std == pytest.approx(expected, rel=0.15)
 
@@ -92,7 +92,7 @@ def test_biases_of_gates_are_those_of_their_gate(cell, width):
 
     torch.manual_seed(0)
     graph = wp.trace(Model(), torch.zeros(6, 16, 32))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=8)[-1]
     assert predicted.second_moment == pytest.approx(measured.second_moment, rel=0.1)
 
@@ -122,7 +122,7 @@ class SelectiveScan(nn.Module):
 def test_a_selective_scan_fades():
     torch.manual_seed(0)
     graph = wp.trace(SelectiveScan(), torch.zeros(4, 24, 128))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     signals = wp.propagate(graph, weights=plan)
     decay = next(s for s in signals if s.op == "exp.default" and s.shape == (4, 24, 128, 16))
     assert decay.second_moment < 1.0

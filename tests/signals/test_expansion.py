@@ -101,7 +101,7 @@ def test_autoinit_does_not_silence_a_net_of_exponentials():
     """Weights scaled by the expectation, 34,000 where batches show about 15, would make the signal vanish."""
     net = nn.Sequential(nn.Conv2d(3, 12, 3, padding=1), Exp(), nn.Conv2d(12, 12, 3, padding=1), Exp())
     graph = wp.trace(net, torch.zeros(64, 3, 16, 16))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     measured = wp.measure(graph, plan=plan, draws=8)
     name = [signal.name for signal in measured][2]
     assert abs(math.log2(measured[name].second_moment)) < 5

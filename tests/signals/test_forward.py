@@ -218,12 +218,12 @@ def test_what_a_rule_of_the_package_fails_at_is_run_on_samples_and_named_in_the_
     wrong(dividing)
     monkeypatch.setattr(application, "FALLS_BACK", True)
     model, x = relu_net(), torch.zeros(2, 6)
-    plan = wp.plan(model, x)
+    plan = wp.plan(model, x, method="autoinit")
     (said,) = [w for w in plan.warnings if w.startswith("a rule of wellposed failed")]
     assert "1 (relu.default)" in said
     assert wp.check(model, torch.randn(64, 6), plan=plan).ok
     with pytest.raises(RuleError, match="division by zero"):
-        wp.plan(model, x, strict=True)
+        wp.plan(model, x, strict=True, method="autoinit")
 
 
 # ---- options --------------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_a_weight_that_meets_zeros_makes_zeros_and_is_warned_of():
 
     graph = wp.trace(Dead(), torch.zeros(2, 6))
     assert wp.propagate(graph, weights="planned")["dense"].second_moment == 0.0
-    assert any("'dense.weight'" in warning for warning in wp.plan(graph).warnings)
+    assert any("'dense.weight'" in warning for warning in wp.plan(graph, method="autoinit").warnings)
 
 
 def test_signals_are_in_order_and_found_by_name():

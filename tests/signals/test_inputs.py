@@ -213,7 +213,7 @@ def labelled(draw: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_labels_of_0_and_1_count_as_such(form: str) -> None:
     graph = wp.trace(Loss(LOSSES[form]), *labelled(0))
     described = {name: Input.from_batch(given) for name, given in zip(("0", "1"), labelled(0), strict=True)}
-    plan = wp.plan(graph, inputs=described)
+    plan = wp.plan(graph, inputs=described, method="autoinit")
     verdict = wp.check(graph, plan=plan, inputs=[labelled(draw) for draw in range(24)], draws=24)
     assert verdict.ok, str(verdict)
     last = verdict.comparisons[-1]

@@ -50,7 +50,7 @@ def test_a_scalar_has_the_axes_that_it_is_given(name: str) -> None:
     graph = wp.trace(model, x)
     own = {name: parameter.tensor for name, parameter in graph.parameters.items()}
     assert torch.equal(run(graph, parameters=own)[0], model(x))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     verdict = wp.check(graph, plan=plan)
     assert verdict.ok, verdict.summary()
     wp.propagate(graph, weights=plan, backward=True)

@@ -86,7 +86,7 @@ def test_graph_nets_pass_the_check(layer: type[nn.Module]) -> None:
     torch.manual_seed(0)
     edges = torch.randint(0, NODES, (2, EDGES))
     graph = wp.trace(Net(layer), torch.randn(NODES, 16), edges)
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     assert not [text for text in plan.warnings if "rule" in text]
     verdict = wp.check(graph, plan=plan, draws=16)
     assert verdict.ok, str(verdict.first)
@@ -205,7 +205,7 @@ def test_sparse_tensors_are_followed_or_refused_by_an_error_of_ours() -> None:
             return (sparse @ sparse).to_dense() @ self.linear(x)
 
     graph = wp.trace(Adjacency(), torch.randn(24, 16), EDGES_OF_FEW)
-    verdict = wp.check(graph, plan=wp.plan(graph), draws=4)
+    verdict = wp.check(graph, plan=wp.plan(graph, method="autoinit"), draws=4)
     assert verdict.comparisons
 
 

@@ -84,7 +84,7 @@ def test_outputs_of_one_weight_at_several_times_add_up_as_measured(name: str) ->
     make, shape, bound = NETS[name]
     torch.manual_seed(0)
     graph = wp.trace(make(), torch.randn(shape))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted = wp.propagate(graph, weights=plan)
     for node in wp.measure(graph, plan=plan, draws=32):
         if node.second_moment == 0.0 or "attention" in node.op:
@@ -108,7 +108,7 @@ def test_a_difference_of_two_times_of_few_features_is_as_measured() -> None:
 
     torch.manual_seed(0)
     graph = wp.trace(Steps(), torch.randn(64, 4))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=200)[-1]
     assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.35
 
@@ -145,7 +145,7 @@ def test_two_views_through_one_net_keep_their_distance(share: float) -> None:
 
     torch.manual_seed(0)
     graph = wp.trace(Views(), torch.randn(32, 128), torch.randn(32, 128))
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=32)[-1]
     error = abs(math.log2(predicted.second_moment / measured.second_moment))
     assert error < 0.02 + 3.0 * measured.log2_std / math.sqrt(32)

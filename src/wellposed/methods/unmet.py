@@ -58,6 +58,7 @@ def words_on_unmet(graph: Graph, prescriptions: Mapping[str, Prescription], chos
             f"{len(left)} parameters keep what they have, as the example does not reach them: {listed(left, _SHOWN)}; "
             "give an example that does, plan the module that they are in by itself, or leave them out with skip="
         )
-    if graph.parameters and graph.parameters.keys() <= chosen.keys():
+    frozen = any(not parameter.tensor.requires_grad for parameter in graph.parameters.values())
+    if frozen and graph.parameters.keys() <= chosen.keys():
         reasons = joined(dict.fromkeys(chosen.values()), 3, "; ")
         yield f"nothing is written, as all {len(graph.parameters)} parameters are kept: {reasons}"
