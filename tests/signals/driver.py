@@ -92,6 +92,10 @@ class Weight:
         return "normal" if self.std else "constant"
 
     @property
+    def rows(self) -> None:
+        return None
+
+    @property
     def constant(self) -> float | None:
         return None if self.std else self.mean
 
