@@ -24,9 +24,10 @@ from torch.nn import functional
 
 import wellposed as wp
 from common import RESULTS, markdown, write
-from nets.growing import CONTEXT, VOCABULARY
+from nets.growing import VOCABULARY
 from training_data import DATA, TEXTS, Text, images
 
+CONTEXT = 32
 SEARCHES: dict[str, dict[str, Any]] = {
     "whole grid, 40 steps": {"steps": 40, "seeds": 1},
     "the same, constant rate": {"steps": 40, "seeds": 1, "schedule": "constant"},
@@ -56,12 +57,13 @@ CASES = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A net, its optimizer, and what it is trained on: ``flat`` or ``maps`` of images, or ``text``."""
+    """A net, its optimizer, what it is trained on (``flat`` or ``maps`` of images, ``text``), and how long at most."""
 
     net: str
     build: Callable[[], nn.Module]
     optimizer: str
     kind: str = "flat"
+    longest: int = 1000
 
 
 def perceptron(depth: int, width: int, act: type[nn.Module], norm: bool = False) -> nn.Module:
@@ -111,7 +113,7 @@ TASKS = (
     Task("8 layers GELU", lambda: perceptron(8, 48, nn.GELU), "momentum"),
     Task("convolutions", convolutional, "momentum", "maps"),
     Task("convolutions", convolutional, "adam", "maps"),
-    Task("transformer", Language, "adamw", "text"),
+    Task("transformer", Language, "adamw", "text", longest=200),
 )
 
 
@@ -227,6 +229,8 @@ def main() -> None:
     pictures, text = images(options.data, 4000, side=8), Text.read(options.text)
     rows: list[dict[str, Any]] = []
     for steps, task in itertools.product(options.steps, TASKS):
+        if steps > task.longest:
+            continue
         rows += rows_of(task, steps, batches_of(task, steps, pictures, text))
         print(markdown(by_case(rows)[-1:], CASES).splitlines()[-1], flush=True)
     told = "\n\n".join((markdown(summarised(rows), COLUMNS), markdown(by_case(rows), CASES)))

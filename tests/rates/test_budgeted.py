@@ -12,7 +12,7 @@ from tests.rates.small import GRID, data, loss_fn, model_fn
 from torch import Tensor, nn
 
 import wellposed as wp
-from wellposed.errors import OptionError
+from wellposed.errors import OptionError, RateError
 from wellposed.rates.ensemble import Member
 from wellposed.rates.find import find_max_lr
 from wellposed.rates.rate import Rate
@@ -120,6 +120,8 @@ def test_a_search_that_was_killed_goes_on_within_its_budget(tmp_path: Path) -> N
     again = search(steps=40, budget=400, journal=journal)
     assert gradients(again) <= 400
     assert again.value == pytest.approx(first.value, rel=0.5)
+    with pytest.raises(RateError, match="runs that lag was 'stopped' and is None"):
+        search(steps=40, journal=journal)
 
 
 def test_what_lags_is_stopped_and_the_best_never() -> None:

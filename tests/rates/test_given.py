@@ -285,3 +285,10 @@ def test_a_rate_is_taken_for_a_number() -> None:
     assert wp.rates.Hyperparameters(rate) == wp.rates.Hyperparameters(rate.value)
     with pytest.raises(OptionError, match="lr must be a finite number above 0, received 'fast'"):
         plan.param_groups(model, "fast")  # type: ignore[arg-type]
+
+
+def test_a_transformer_with_dropout_is_stacked() -> None:
+    """Stacks are compared in evaluation mode where dropout draws, for which layers have kernels without gradients."""
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True).double()
+    model = nn.Sequential(nn.Unflatten(1, (1, 4)), layer, nn.Flatten(), nn.Linear(4, 3).double())
+    assert "as one vectorised ensemble" in search(model, vectorize=True, steps=2).reason

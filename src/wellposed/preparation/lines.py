@@ -73,6 +73,11 @@ def clipping(clip: float | None, tried: Trial) -> Words:
     return f"to a global norm of {clip:g}", f"as asked for, and so in the search; {norms}"
 
 
+def limits(rate: Rate) -> tuple[str, ...]:
+    """Return the warnings of a rate but for the one that says why the search took longer than it might have."""
+    return tuple(text for text in rate.warnings if not text.startswith("trained one by one"))
+
+
 def trained(own: float | None, rate: Rate) -> tuple[str, ...]:
     """Return a warning where a model's own weights have a lower loss than the trainings of a search came to."""
     reached = [point.mean for point in rate.curve if point.mean is not None]

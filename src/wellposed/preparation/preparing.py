@@ -23,7 +23,7 @@ from wellposed.options import check_integer, check_positive
 from wellposed.plans import Plan
 from wellposed.plans.optimizers import family_of
 from wellposed.plans.recipes import AnyOptimizer, recipe_of
-from wellposed.preparation.lines import TRAINED, clipping, course, found, groups, keeps_all, trained, weights
+from wellposed.preparation.lines import TRAINED, clipping, course, found, groups, keeps_all, limits, trained, weights
 from wellposed.preparation.start import Line, Start
 from wellposed.preparation.trial import mean_loss, trial
 from wellposed.random_states import restored_random_state
@@ -103,7 +103,7 @@ def prepare(
     Raises:
         OptionError: a value outside its range, an unknown optimizer or method.
         DivergedError: the loss is not finite at the start; the message says where the first infinity is born.
-        RateError: the loss does not depend on the model, or no rate lowers it.
+        RateError: no batches, or the loss does not depend on the model.
         TraceError: the model cannot be run on what the loss calls it with.
     """
     check_integer(**{name: value for name, value in {"steps": steps, "budget": budget}.items() if value is not None})
@@ -145,7 +145,7 @@ def prepare(
         Line("schedule", *course(rate, schedule, length, assumed=steps is None)),
         Line("clipping", *clipping(clip, tried)),
     )
-    warnings = (*trained(own, rate), *plan.warnings, *rate.warnings)
+    warnings = (*trained(own, rate), *plan.warnings, *limits(rate))
     return Start(plan, rate, built, length, schedule, clip, False, lines, warnings)
 
 

@@ -141,7 +141,9 @@ def find_max_lr(
             notes = opened(
                 journal,
                 # Journals of searches whose seeds shared one order of batches have no such line.
-                fingerprint(workload, schedule_name, settings) | {"order of batches": "each seed its own"},
+                fingerprint(workload, schedule_name, settings)
+                | {"order of batches": "each seed its own"}
+                | ({} if budget is None else {"runs that lag": "stopped"}),
             )
             shown = progress and ranks.index() == 0
             if budget is None:

@@ -14,6 +14,7 @@ from wellposed import ranks
 from wellposed.errors import RateError
 from wellposed.graphs.restore import restored_attributes, set_mode_
 from wellposed.graphs.tree import walk
+from wellposed.graphs.unwrap import eager
 from wellposed.random_states import seed_all
 from wellposed.rates.ensemble import Draw, Member, Objective, Single, Stack, Workload
 from wellposed.rates.steps import Update
@@ -137,16 +138,19 @@ def _moving(draws: Mapping[int, Draw], after: Mapping[str, Tensor]) -> tuple[str
 def _compare(
     workload: Workload, updates: Mapping[str, Update], moving: Sequence[str], *, evaluation: bool
 ) -> str | None:
-    """Return how a stack of two runs differs from the two by themselves; None where it does not."""
+    """Return how a stack of two runs differs from the two by themselves; None where it does not.
+
+    Fused kernels for inference alone, which evaluation mode would choose, are left out.
+    """
     objective, draws, batch = workload.objective, workload.draws, workload.feed.first
     seeds = [*draws, *draws][:2]
-    with restored_attributes(objective.model):
+    with restored_attributes(objective.model), eager():
         if evaluation:
             set_mode_(objective.model, False)
         passes = [_pass(objective, draws[seed], tuple(updates), batch) for seed in seeds]
     if evaluation and any(p.random for p in passes):
         passes = []  # random numbers in evaluation mode too: nothing to compare but that the stack runs
-    with restored_attributes(objective.model):
+    with restored_attributes(objective.model), eager():
         if evaluation:
             set_mode_(objective.model, False)
         try:
@@ -207,8 +211,8 @@ def _pass(objective: Objective, draw: Draw, trained: Sequence[str], batch: Any) 
 
 
 def _in_words(error: Exception) -> str:
-    """Return class and first line of an error."""
-    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+    """Return class and first sentence of an error."""
+    return ": ".join([type(error).__name__, *[line.partition(". ")[0] for line in str(error).strip().splitlines()[:1]]])
 
 
 def _differ(one: Tensor, other: Tensor, scale: Tensor | None = None) -> bool:
