@@ -89,7 +89,11 @@ def adult() -> dict[str, Batch]:
     """Return Adult: standardised numbers, codes of categories, labels; to train on and held out."""
     parts = {}
     rows = {
-        part: [row for row in csv.reader((training_data.DATASETS / "adult" / f"adult-{part}.csv").open()) if len(row) > LABEL]
+        part: [
+            row
+            for row in csv.reader((training_data.DATASETS / "adult" / f"adult-{part}.csv").open())
+            if len(row) > LABEL
+        ]
         for part in ("train", "test")
     }
     known = [sorted({row[column].strip() for row in rows["train"]}) for column in CATEGORICAL]
@@ -104,6 +108,7 @@ def adult() -> dict[str, Batch]:
     return parts
 
 
+@lru_cache(maxsize=2)
 def census(size: int = 128, one_hot: bool = True) -> Data:
     """Return batches of Adult, categories as ones among zeros or as codes."""
     parts = adult()

@@ -65,7 +65,7 @@ def _read(line: str) -> Record | None:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An arm on a task: the mean loss at each rate on the seeds that choose, the best rate, and what it is judged by."""
+    """An arm on a task: its mean loss at each rate on the seeds that choose, its best rate, and what judges it."""
 
     losses: dict[float, float]
     rate: float

@@ -3,8 +3,8 @@
     python benchmarks/starts/run.py [--set chosen|aside|all] [--tasks NAME ...] [--arms own default autoinit ...]
         [--seeds 3] [--jobs 1] [--journal FILE] [--out docs/results] [--scale cpu|gpu] [--data DIR] [--steps N]
 
-Each arm of each task is trained at its best rate: the rate is chosen on two seeds from the task's grid, which goes on by
-half a decade, at most twice, where the best lies at an end; then the arm is judged on ``--seeds`` others. Every
+Each arm of each task is trained at its best rate: the rate is chosen on two seeds from the task's grid, which goes on
+by half a decade, at most twice, where the best lies at an end. Then the arm is judged on ``--seeds`` others. Every
 training that ends is a line of the journal, and what the journal holds is not run again. The table holds the arms that
 are complete. ``aside.md`` notes each use of tasks that are set aside: they are there to judge a start, once, and not to
 choose one. ``--steps`` shortens every training, to see that all of them run.
@@ -24,16 +24,16 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-import torch
+import torch  # noqa: E402
 
-import training_data
-from common import RESULTS
-from starts import report
-from starts.arms import applies, arm
-from starts.catalogue import tasks
-from starts.journal import Journal, Record, outcome
-from starts.task import Task, train
-from wellposed.errors import WellposedError
+import training_data  # noqa: E402
+from common import RESULTS  # noqa: E402
+from starts import report  # noqa: E402
+from starts.arms import applies, arm  # noqa: E402
+from starts.catalogue import tasks  # noqa: E402
+from starts.journal import Journal, Record, outcome  # noqa: E402
+from starts.task import Task, train  # noqa: E402
+from wellposed.errors import WellposedError  # noqa: E402
 
 ASIDE = Path(__file__).with_name("aside.md")
 COMPARED = ("own", "default", "autoinit")

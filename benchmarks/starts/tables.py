@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,7 @@ from torch import Generator, Tensor, nn
 from starts.data import census
 from starts.task import SGD, Batch, Data, Task, classify
 
-COLUMNS = 104
+COLUMNS = 91
 """Of Adult: five numbers, and one column for each category."""
 SIDE = 5
 """Of the board."""
@@ -20,7 +21,7 @@ SIDE = 5
 def deep(sizes: list[int], function: Callable[[], nn.Module]) -> nn.Sequential:
     """Return linear layers with a function between each two."""
     layers: list[nn.Module] = []
-    for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for fan_in, fan_out in pairwise(sizes):
         layers += [nn.Linear(fan_in, fan_out), function()]
     return nn.Sequential(*layers[:-1])
 
@@ -81,5 +82,7 @@ TASKS = (
     adult("census, 24 SiLU layers", False, 24, nn.SiLU),
     adult("census, 24 tanh layers", True, 24, nn.Tanh, sgd=True),
     adult("census, 8 GELU layers", True, 8, nn.GELU),
-    Task("board game", "control", "aside", Player, lambda: Data.made(boards), play, rates=(1e-3, 3e-3, 1e-2), steps=400),
+    Task(
+        "board game", "control", "aside", Player, lambda: Data.made(boards), play, rates=(1e-3, 3e-3, 1e-2), steps=400
+    ),
 )
