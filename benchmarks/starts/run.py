@@ -57,20 +57,25 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def suite(steps: int | None) -> list[Task]:
+    """Return all tasks, with another number of steps if one is given."""
+    return [replace(task, steps=steps or task.steps) for task in tasks()]
+
+
 def selected(asked: argparse.Namespace) -> list[Task]:
     """Return the tasks that are asked for."""
-    known = [task for task in tasks() if task.scale == asked.scale and asked.set in ("all", task.set)]
+    known = [task for task in suite(asked.steps) if task.scale == asked.scale and asked.set in ("all", task.set)]
     unknown = sorted(set(asked.tasks or ()) - {task.name for task in known})
     if unknown:
         raise SystemExit(f"no such tasks: {', '.join(unknown)}; there are {', '.join(task.name for task in known)}")
-    found = [task for task in known if not asked.tasks or task.name in asked.tasks]
-    return [replace(task, steps=asked.steps) for task in found] if asked.steps else found
+    return [task for task in known if not asked.tasks or task.name in asked.tasks]
 
 
-def compare(task: Task, name: str, seeds: int, path: Path) -> str:
+def compare(named: str, name: str, asked: argparse.Namespace) -> str:
     """Run what the journal does not hold of an arm on a task; return a line that says how it went."""
+    (task,) = (task for task in suite(asked.steps) if task.name == named)  # tasks hold functions, which do not travel
     torch.set_num_threads(1 if task.scale == "cpu" else 8)
-    journal, start = Journal(path), arm(name)
+    journal, start = Journal(asked.journal), arm(name)
     device = "cuda" if task.scale == "gpu" and torch.cuda.is_available() else "cpu"
 
     def training(rate: float, seed: int) -> Record:
@@ -83,7 +88,7 @@ def compare(task: Task, name: str, seeds: int, path: Path) -> str:
 
     begun = time.perf_counter()
     try:
-        done = outcome(task, seeds, training)
+        done = outcome(task, asked.seeds, training)
     except WellposedError as refusal:
         return f"{task.name}, {name}: refused: {refusal}"
     losses = " ".join(f"{record['final']:.4g}" for record in done.judged)
@@ -111,11 +116,9 @@ def main() -> None:
     if not asked.report:
         if not asked.steps:
             note_aside(chosen, asked.arms)
-        todo = [(task, name) for task in chosen for name in asked.arms if applies(name, task)]
+        todo = [(task.name, name, asked) for task in chosen for name in asked.arms if applies(name, task)]
         with ProcessPoolExecutor(asked.jobs) as pool:
-            for line in pool.map(
-                compare, *zip(*todo, strict=True), [asked.seeds] * len(todo), [asked.journal] * len(todo)
-            ):
+            for line in pool.map(compare, *zip(*todo, strict=True)):
                 print(line, flush=True)
     report.write_report(asked.name, chosen, asked.arms, asked.seeds, Journal(asked.journal), asked.out)
 

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -195,5 +196,5 @@ def mean(values: Sequence[float]) -> float:
 def smoothed(losses: Sequence[float], steps: int) -> list[float]:
     """Return the means of `POINTS` equal parts of a training of so many steps; infinite after its end."""
     ends = [round(steps * point / POINTS) for point in range(POINTS + 1)]
-    parts = [losses[start : max(start + 1, end)] for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    parts = [losses[start : max(start + 1, end)] for start, end in pairwise(ends)]
     return [mean(part) if part else math.inf for part in parts]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
@@ -100,8 +102,7 @@ class Block(nn.Module):
             found: Tensor = self.norm2(x + self.mlp(x))
             return found
         x = x + self.attention(self.norm1(x))
-        found = x + self.mlp(self.norm2(x))
-        return found
+        return x + cast(Tensor, self.mlp(self.norm2(x)))
 
 
 class LanguageModel(nn.Module):
