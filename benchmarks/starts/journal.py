@@ -23,12 +23,15 @@ Training = Callable[[float, int], Record]
 
 
 class Journal:
-    """A file with one line of JSON for each finished training; several processes may write to it."""
+    """A file with one line of JSON for each finished training; several processes may write to it.
 
-    def __init__(self, path: Path) -> None:
+    What other files hold is read, and never written.
+    """
+
+    def __init__(self, path: Path, *others: Path) -> None:
         self.path, self.records = path, dict[tuple[Any, ...], Record]()
-        if path.exists():
-            for line in path.read_text().splitlines():
+        for file in (path, *others):
+            for line in file.read_text().splitlines() if file.exists() else ():
                 record = _read(line)
                 if record is not None:
                     self.records[_key(record)] = record

@@ -1,7 +1,7 @@
 """Starts: what initial weights do to a training, in small trainings over many fields.
 
     python benchmarks/starts/run.py [--set chosen|aside|all] [--tasks NAME ...] [--arms own default autoinit ...]
-        [--seeds 3] [--jobs 1] [--journal FILE] [--out docs/results] [--scale cpu|gpu] [--data DIR] [--steps N]
+        [--seeds 3] [--jobs 1] [--journal FILE ...] [--out docs/results] [--scale cpu|gpu] [--data DIR] [--steps N]
 
 Each arm of each task is trained at its best rate: the rate is chosen on two seeds from the task's grid, which goes on
 by half a decade, at most twice, where the best lies at an end. Then the arm is judged on ``--seeds`` others. Every
@@ -28,10 +28,10 @@ import torch  # noqa: E402
 
 import training_data  # noqa: E402
 from common import RESULTS  # noqa: E402
-from starts import report  # noqa: E402
 from starts.arms import applies, arm  # noqa: E402
 from starts.catalogue import tasks  # noqa: E402
 from starts.journal import Journal, Record, outcome  # noqa: E402
+from starts.report import write_report  # noqa: E402
 from starts.task import Task, train  # noqa: E402
 from wellposed.errors import WellposedError  # noqa: E402
 
@@ -47,7 +47,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--arms", nargs="*", default=list(COMPARED))
     parser.add_argument("--seeds", type=int, default=3, help="fresh seeds that an arm is judged on")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--journal", type=Path, default=Path("build/starts/journal.jsonl"))
+    parser.add_argument(
+        "--journal", type=Path, nargs="+", default=[Path("build/starts/journal.jsonl")], help="more are read"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--name", default="starts", help="of the files in --out")
     parser.add_argument("--scale", choices=("cpu", "gpu"), default="cpu")
@@ -75,7 +77,7 @@ def compare(named: str, name: str, asked: argparse.Namespace) -> str:
     """Run what the journal does not hold of an arm on a task; return a line that says how it went."""
     (task,) = (task for task in suite(asked.steps) if task.name == named)  # tasks hold functions, which do not travel
     torch.set_num_threads(1 if task.scale == "cpu" else 8)
-    journal, start = Journal(asked.journal), arm(name)
+    journal, start = Journal(*asked.journal), arm(name)
     device = "cuda" if task.scale == "gpu" and torch.cuda.is_available() else "cpu"
 
     def training(rate: float, seed: int) -> Record:
@@ -120,7 +122,7 @@ def main() -> None:
         with ProcessPoolExecutor(asked.jobs) as pool:
             for line in pool.map(compare, *zip(*todo, strict=True)):
                 print(line, flush=True)
-    report.write_report(asked.name, chosen, asked.arms, asked.seeds, Journal(asked.journal), asked.out)
+    write_report(asked.name, chosen, asked.arms, asked.seeds, Journal(*asked.journal), asked.out)
 
 
 if __name__ == "__main__":
