@@ -334,6 +334,15 @@ TASKS = (
     classes("mixer", PATCHES, True, Mixer, 150, adam=True),
     classes("ConvNeXt", PATCHES, True, ConvNeXt, 120, adam=True),
     Task(
+        "digits, ReLU autoencoder",
+        "autoencoders",
+        "chosen",
+        lambda: deep([DIGIT, 128, 64, 16, 64, 128, DIGIT], nn.ReLU),
+        digits,
+        autoencode,
+        steps=500,
+    ),
+    Task(
         "digits, tanh autoencoder",
         "autoencoders",
         "aside",

@@ -13,7 +13,6 @@ choose one. ``--steps`` shortens every training, to see that all of them run.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import time
@@ -76,7 +75,8 @@ def selected(asked: argparse.Namespace) -> list[Task]:
 def compare(named: str, name: str, asked: argparse.Namespace) -> str:
     """Run what the journal does not hold of an arm on a task; return a line that says how it went."""
     (task,) = (task for task in suite(asked.steps) if task.name == named)  # tasks hold functions, which do not travel
-    torch.set_num_threads(1 if task.scale == "cpu" else 8)
+    if task.scale == "cpu":
+        torch.set_num_threads(1)
     journal, start = Journal(*asked.journal), arm(name)
     device = "cuda" if task.scale == "gpu" and torch.cuda.is_available() else "cpu"
 
@@ -112,7 +112,6 @@ def note_aside(chosen: list[Task], arms: list[str]) -> None:
 def main() -> None:
     """Run what is missing, and write the report."""
     asked = options()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     training_data.DATASETS = asked.data
     chosen = selected(asked)
     if not asked.report:

@@ -82,7 +82,5 @@ TASKS = (
     adult("census, 24 SiLU layers", False, 24, nn.SiLU),
     adult("census, 24 tanh layers", True, 24, nn.Tanh, sgd=True),
     adult("census, 8 GELU layers", True, 8, nn.GELU),
-    Task(
-        "board game", "control", "aside", Player, lambda: Data.made(boards), play, rates=(1e-3, 3e-3, 1e-2), steps=400
-    ),
+    Task("board game", "values", "aside", Player, lambda: Data.made(boards), play, rates=(1e-3, 3e-3, 1e-2), steps=400),
 )

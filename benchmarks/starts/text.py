@@ -184,6 +184,36 @@ class Reviews(nn.Module):
         return found
 
 
+class ReviewConvolutions(nn.Module):
+    """Convolutions over words, the largest of each channel, and a layer (Kim 2014)."""
+
+    def __init__(self, width: int = 48) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(WORDS, width)
+        self.convolutions = nn.ModuleList(nn.Conv1d(width, width, size) for size in (3, 4, 5))
+        self.head = nn.Linear(3 * width, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids).transpose(1, 2)
+        found: Tensor = self.head(torch.cat([F.relu(part(x)).amax(-1) for part in self.convolutions], -1))
+        return found
+
+
+class Sorter(nn.Module):
+    """A transformer of two blocks, with norms behind its branches, that says at each place what belongs there."""
+
+    def __init__(self, width: int = 48) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(SYMBOLS, width), nn.Embedding(LENGTH, width)
+        blocks = (Block(width, MLP(width, 4 * width), nn.LayerNorm, False, True, True) for _ in range(2))
+        self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(width, SYMBOLS)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        found: Tensor = self.head(self.blocks(x))
+        return found
+
+
 class Translator(nn.Module):
     """An encoder and a decoder of two blocks each, norms before the branches."""
 
@@ -217,9 +247,15 @@ def turned(generator: Generator) -> Batch:
     return source, F.pad(target[:, :-1], (1, 0), value=SYMBOLS), target
 
 
+def unsorted(generator: Generator) -> Batch:
+    """Return sequences, and the same in order."""
+    ids = torch.randint(SYMBOLS, (48, LENGTH), generator=generator)
+    return ids, ids.sort(1).values
+
+
 def translate(model: nn.Module, batch: Batch) -> Tensor:
-    """Return the mean cross-entropy of what the decoder writes."""
-    return F.cross_entropy(model(*batch[:2]).flatten(0, 1), batch[2].flatten())
+    """Return the mean cross-entropy of each place of the last tensor."""
+    return F.cross_entropy(model(*batch[:-1]).flatten(0, 1), batch[-1].flatten())
 
 
 def short_reviews() -> Data:
@@ -278,6 +314,26 @@ TASKS = (
     language("GPT, post-norm", "post-norm", "chosen"),
     recurrent("LSTM, characters", nn.LSTM),
     recurrent("GRU, characters", nn.GRU),
+    Task(
+        "reviews, convolutions",
+        "text classification",
+        "chosen",
+        ReviewConvolutions,
+        short_reviews,
+        classify,
+        rates=(3e-4, 1e-3, 3e-3),
+    ),
+    Task(
+        "sorting",
+        "sequence to sequence",
+        "chosen",
+        Sorter,
+        lambda: Data.made(unsorted),
+        translate,
+        steps=200,
+        warmup=20,
+        clip=1.0,
+    ),
     language("Llama", "llama", "aside"),
     language("mixture of experts", "mixture", "aside", 100),
     Task(
