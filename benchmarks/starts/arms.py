@@ -1,0 +1,136 @@
+"""The starts that are compared: each writes initial weights into a model as it was constructed."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Generator, nn
+
+import wellposed as wp
+from starts.task import Batch, Data, Task
+from wellposed.gradients import gradinit, lsuv, nio
+from wellposed.plans import Plan
+
+MEANT = 768
+"""Width that a std of .02 is meant for."""
+Arm = Callable[[nn.Module, Task, int], Plan | None]
+
+
+class NotApplicable(Exception):
+    """An arm that has nothing to say of a task."""
+
+
+def batches(task: Task, seed: int, count: int = 32) -> list[Batch]:
+    """Return training batches for refinements."""
+    data: Data = task.data()
+    generator = Generator().manual_seed(40_000 + seed)
+    return [data.draw(generator) for _ in range(count)]
+
+
+def own(model: nn.Module, task: Task, seed: int) -> None:
+    """Leave the model as it was constructed."""
+
+
+def own_width(model: nn.Module, task: Task, seed: int) -> None:
+    """Multiply what starts at std .02, which is meant for wide models, by the root of that width over the own one."""
+    if task.width is None:
+        raise NotApplicable("only for models that start at std .02")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(math.sqrt(MEANT / task.width))
+
+
+def speedrun(model: nn.Module, task: Task, seed: int) -> None:
+    """Start as records of small-GPT speedruns: what closes a branch, and an untied head, at 0; other matrices uniform
+    with std .5 / √fan_in; untied tables at std 1."""
+    if not task.closing:
+        raise NotApplicable("only for transformers")
+    generator = Generator().manual_seed(seed)
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    with torch.no_grad():
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Embedding):
+                tied = any(module.weight is one.weight for one in model.modules() if isinstance(one, nn.Linear))
+                if not tied:
+                    module.weight.normal_(generator=generator)
+            elif isinstance(module, nn.Linear | nn.Conv2d) and id(module.weight) not in tables:
+                bound = math.sqrt(3) * 0.5 / math.sqrt(module.weight[0].numel())
+                module.weight.uniform_(-bound, bound, generator=generator)
+                if name.endswith(task.closing):
+                    module.weight.zero_()
+
+
+def by_lsuv(model: nn.Module, task: Task, seed: int) -> Plan:
+    """Scale orthogonal weights on a batch."""
+    return lsuv(model, task.loss, batches(task, seed, 1), seed=seed)
+
+
+def by_gradinit(model: nn.Module, task: Task, seed: int) -> Plan:
+    """Refine the own start by GradInit."""
+    kind: dict[str, Any] = (
+        {"optimizer": "sgd", "eta": 0.1} if task.optimizer == "sgd" else {"optimizer": "adam", "eta": 1e-3}
+    )
+    return gradinit(model, task.loss, batches(task, seed), seed=seed, progress=False, **kind)
+
+
+def by_nio(model: nn.Module, task: Task, seed: int) -> Plan:
+    """Refine the own start by NIO."""
+    return nio(model, task.loss, batches(task, seed), seed=seed, progress=False)
+
+
+def planned(model: nn.Module, task: Task, seed: int, **settings: Any) -> None:
+    """Plan the model and write the plan into it."""
+    wp.initialize_(model, *task.example(), seed=seed, **settings)
+
+
+ARMS: dict[str, Arm] = {
+    "own": own,
+    "own_width": own_width,
+    "default": planned,
+    "speedrun": speedrun,
+    "lsuv": by_lsuv,
+    "gradinit": by_gradinit,
+    "nio": by_nio,
+}
+"""Arms by name; every other name is a method of `wellposed.plan`, with options where a colon follows."""
+GROUPED = ("mup", "complete_p")
+"""Methods that state rates of their own for each group of parameters."""
+STANDING: dict[str, dict[str, Any]] = {"topology": {"merge": "preserve"}}
+"""Options that a method is given unless the arm says otherwise."""
+
+
+def settings_of(arm: str) -> dict[str, Any]:
+    """Return the method and options that ``method:key=value,key=value`` names; values as Python writes them, else
+    text."""
+    method, _, told = arm.partition(":")
+    settings: dict[str, Any] = {"method": method, **STANDING.get(method, {})}
+    for part in told.split(",") if told else ():
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"arm {arm!r}: {part!r} is not of the form key=value")
+        try:
+            settings[key.strip()] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            settings[key.strip()] = value
+    return settings
+
+
+def start(arm: str, model: nn.Module, task: Task, seed: int) -> None:
+    """Write an arm's start into a model; what follows ``@`` in its name is a label and means nothing.
+
+    Raises:
+        NotApplicable: the arm has nothing to say of the task.
+        WellposedError: the method cannot plan the model.
+    """
+    name = arm.partition("@")[0]
+    if name in ARMS:
+        plan = ARMS[name](model, task, seed)
+        if plan is not None:
+            plan.apply_(model)
+    else:
+        planned(model, task, seed, **settings_of(name))
