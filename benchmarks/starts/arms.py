@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Generator, nn
@@ -17,6 +17,10 @@ from wellposed.plans import Plan
 
 MEANT = 768
 """Width that a std of .02 is meant for."""
+ITERATIONS = 40
+"""Of GradInit and NIO: as many batches as a fifth of the trainings' steps."""
+ETA = {"sgd": 0.1, "adam": 1e-3}
+"""Rate of the step that GradInit looks ahead by."""
 Arm = Callable[[nn.Module, Task, int], Plan | None]
 
 
@@ -72,15 +76,16 @@ def by_lsuv(model: nn.Module, task: Task, seed: int) -> Plan:
 
 def by_gradinit(model: nn.Module, task: Task, seed: int) -> Plan:
     """Refine the own start by GradInit."""
-    kind: dict[str, Any] = (
-        {"optimizer": "sgd", "eta": 0.1} if task.optimizer == "sgd" else {"optimizer": "adam", "eta": 1e-3}
-    )
-    return gradinit(model, task.loss, batches(task, seed), seed=seed, progress=False, **kind)
+    kind: Literal["sgd", "adam"] = "sgd" if task.optimizer == "sgd" else "adam"
+    return gradinit(
+        model, task.loss, batches(task, seed), optimizer=kind, eta=ETA[kind], iterations=ITERATIONS, seed=seed,
+        progress=False,
+    )  # fmt: skip
 
 
 def by_nio(model: nn.Module, task: Task, seed: int) -> Plan:
     """Refine the own start by NIO."""
-    return nio(model, task.loss, batches(task, seed), seed=seed, progress=False)
+    return nio(model, task.loss, batches(task, seed), iterations=ITERATIONS, seed=seed, progress=False)
 
 
 def planned(model: nn.Module, task: Task, seed: int, **settings: Any) -> None:
@@ -91,15 +96,12 @@ def planned(model: nn.Module, task: Task, seed: int, **settings: Any) -> None:
 ARMS: dict[str, Arm] = {
     "own": own,
     "own_width": own_width,
-    "default": planned,
     "speedrun": speedrun,
     "lsuv": by_lsuv,
     "gradinit": by_gradinit,
     "nio": by_nio,
 }
 """Arms by name; every other name is a method of `wellposed.plan`, with options where a colon follows."""
-GROUPED = ("mup", "complete_p")
-"""Methods that state rates of their own for each group of parameters."""
 STANDING: dict[str, dict[str, Any]] = {"topology": {"merge": "preserve"}}
 """Options that a method is given unless the arm says otherwise."""
 

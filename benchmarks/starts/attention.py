@@ -258,7 +258,7 @@ CLOSING = (".out", ".down", "head")
 def language(name: str, about: str, build: Callable[[], nn.Module], width: int | None = WIDTH) -> Task:
     """Return the training of a language model."""
     return Task(
-        name, "language", about, build, characters, next_token, -7, "adamw", steps=200, warmup=20, clip=1.0, width=width,
+        name, "language", about, build, characters, next_token, -7, "adamw", 200, warmup=20, clip=1.0, width=width,
         closing=CLOSING if width else (), inputs=windows,
     )  # fmt: skip
 
@@ -270,10 +270,12 @@ TASKS = (
     language("mixture", "GPT, mixture of experts", partial(GPT, depth=3, mixture=True)),
     language("post_norm", "torch's encoder, norms after sums", PostNorm, None),
     Task(
-        "vit", "vision transformers", "ViT", ViT, pictures, classify, -7, "adamw", steps=200, warmup=20, clip=1.0, width=WIDTH,
-        closing=CLOSING,
+        "vit", "vision transformers", "ViT", ViT, pictures, classify, -7, "adamw", 200, warmup=20, clip=1.0,
+        width=WIDTH, closing=CLOSING,
     ),
-    Task("mixer", "vision transformers", "MLP-Mixer", Mixer, pictures, classify, -7, "adamw", steps=200, warmup=20, clip=1.0),
+    Task(
+        "mixer", "vision transformers", "MLP-Mixer", Mixer, pictures, classify, -7, "adamw", 200, warmup=20, clip=1.0,
+    ),
     Task(
         "translator", "sequences", "encoder-decoder, reversal", Translator, reversals, translate, -7, steps=300,
         warmup=30, clip=1.0, inputs=lambda batch: (batch[0], batch[1][:, :-1]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Generator, Tensor, nn
@@ -156,32 +157,32 @@ class UNet(nn.Module):
     def __init__(self, width: int = 12, activation: Callable[[Tensor], Tensor] = functional.relu) -> None:
         super().__init__()
         self.activation = activation
-        self.first = nn.ModuleList([nn.Conv2d(3, width, 3, padding=1), nn.Conv2d(width, width, 3, padding=1)])
-        self.second = nn.ModuleList(
-            [nn.Conv2d(width, 2 * width, 3, padding=1), nn.Conv2d(2 * width, 2 * width, 3, padding=1)]
+        wide = 2 * width
+        sizes = [
+            (3, width, width),
+            (width, wide, wide),
+            (wide, wide, wide),
+            (2 * wide, wide, width),
+            (wide, width, width),
+        ]
+        self.levels = nn.ModuleList(
+            nn.ModuleList(nn.Conv2d(*pair, 3, padding=1) for pair in pairwise(channels)) for channels in sizes
         )
-        self.third = nn.ModuleList(
-            [nn.Conv2d(2 * width, 2 * width, 3, padding=1), nn.Conv2d(2 * width, 2 * width, 3, padding=1)]
-        )
-        self.fourth = nn.ModuleList(
-            [nn.Conv2d(4 * width, 2 * width, 3, padding=1), nn.Conv2d(2 * width, width, 3, padding=1)]
-        )
-        self.fifth = nn.ModuleList([nn.Conv2d(2 * width, width, 3, padding=1), nn.Conv2d(width, width, 3, padding=1)])
         self.last = nn.Conv2d(width, 3, 1)
 
-    def level(self, convs: nn.ModuleList, x: Tensor) -> Tensor:
-        """Return x after two convolutions."""
-        for conv in convs:
+    def level(self, place: int, x: Tensor) -> Tensor:
+        """Return x after the two convolutions of a level."""
+        for conv in self.levels[place]:
             x = self.activation(conv(x))
         return x
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the denoised pictures, [batch, 3, height, width]."""
-        fine = self.level(self.first, x)
-        middle = self.level(self.second, functional.max_pool2d(fine, 2))
-        coarse = self.level(self.third, functional.max_pool2d(middle, 2))
-        middle = self.level(self.fourth, torch.cat([middle, functional.interpolate(coarse, scale_factor=2)], 1))
-        fine = self.level(self.fifth, torch.cat([fine, functional.interpolate(middle, scale_factor=2)], 1))
+        fine = self.level(0, x)
+        middle = self.level(1, functional.max_pool2d(fine, 2))
+        coarse = self.level(2, functional.max_pool2d(middle, 2))
+        middle = self.level(3, torch.cat([middle, functional.interpolate(coarse, scale_factor=2)], 1))
+        fine = self.level(4, torch.cat([fine, functional.interpolate(middle, scale_factor=2)], 1))
         return self.last(fine)
 
 
@@ -258,8 +259,8 @@ TASKS = (
     Task("siren", "implicit pictures", "SIREN", siren, picture, regress, -8, steps=400),
     Task("fourier", "implicit pictures", "Fourier features, ReLU", Fourier, picture, regress, -6, steps=400),
     Task(
-        "autoencoder", "autoencoders", "deep autoencoder, tanh", autoencoder, partial(digits, standard=True), reconstruct,
-        -7, steps=400,
+        "autoencoder", "autoencoders", "deep autoencoder, tanh", autoencoder, partial(digits, standard=True),
+        reconstruct, -7, steps=400,
     ),
     Task("vae", "autoencoders", "VAE, ReLU", VAE, digits, evidence, -6, steps=400),
     Task("unet", "generation", "U-Net, denoising", UNet, noisy, regress, -6, steps=200),

@@ -8,6 +8,7 @@ import json
 import math
 import subprocess
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -164,6 +165,8 @@ class Sweep:
         except (NotApplicable, WellposedError) as error:
             told = f"{type(error).__name__}: {error}".splitlines()[0]
             self.journal.add({"task": self.task.name, "arm": self.arm, "refused": told, "commit": self.commit})
+        except Exception:  # one fault is not to end a night's run; it is tried again by the next one
+            print(f"{self.task.name} {self.arm}: {traceback.format_exc()}", flush=True)
 
 
 def note_use(path: Path, commit: str, arms: Iterable[str], tasks: Iterable[str]) -> None:
@@ -179,10 +182,10 @@ def shortened(task: Task, steps: int | None) -> Task:
 
 
 def run(
-    tasks: Sequence[Task], arms: Sequence[str], journal: Journal, *, device: str, choosing: Sequence[int],
-    judging: Sequence[int], aside: Callable[[str, Sequence[str], Sequence[str]], None], minutes: float = math.inf,
+    tasks: Sequence[Task], arms: Sequence[str], journal: Journal, *, device: str, judging: Sequence[int],
+    aside: Callable[[str, Sequence[str], Sequence[str]], None], minutes: float = math.inf,
 ) -> None:  # fmt: skip
-    """Finish all tasks with all arms, the first arms first in each; ``aside`` is told of tasks that are set aside."""
+    """Finish all tasks with all arms, the first arms first in each; ``aside`` is told what is about to run."""
     commit, begun = version(), time.monotonic()
     journal.refresh()
     aside(commit, arms, [task.name for task in tasks])
@@ -193,7 +196,7 @@ def run(
                 return
             journal.refresh()
             before, since = len(journal.found), time.monotonic()
-            Sweep(task, arm, journal, commit, device, choosing, judging).finish()
+            Sweep(task, arm, journal, commit, device, judging=judging).finish()
             refused = journal.refused.get((task.name, arm))
             told = refused or f"{len(journal.found) - before} trainings, {time.monotonic() - since:.0f} s"
             print(f"{task.name} {arm}: {told}", flush=True)

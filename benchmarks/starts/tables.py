@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import pairwise
 
 import torch
 from torch import Generator, Tensor, nn
@@ -19,7 +20,7 @@ class Perceptron(nn.Sequential):
 
     def __init__(self, *sizes: int, activation: Callable[[], nn.Module]) -> None:
         layers: list[nn.Module] = []
-        for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+        for fan_in, fan_out in pairwise(sizes):
             layers += [nn.Linear(fan_in, fan_out), activation()]
         super().__init__(*layers[:-1])
 
@@ -124,6 +125,18 @@ class Pooled(nn.Module):
         return self.outer(each.amax(1) if self.most else each.sum(1))
 
 
+def deep_sets() -> nn.Module:
+    """Return a net that adds up what it makes of each element."""
+    inner = Perceptron(4, 64, 64, 64, activation=nn.ReLU)
+    return Pooled(inner, Perceptron(64, 64, 64, 1, activation=nn.ReLU))
+
+
+def point_net() -> nn.Module:
+    """Return a net that takes the largest of what it makes of each point."""
+    inner = Perceptron(3, 32, 64, 64, activation=nn.ReLU)
+    return Pooled(inner, Perceptron(64, 64, 32, 6, activation=nn.ReLU), most=True)
+
+
 def statistics() -> Data:
     """Return sets of 20 points and a number that depends on all of them."""
 
@@ -204,38 +217,34 @@ def linked(batch: Batch) -> Batch:
 
 
 TASKS = (
-    Task("adult_gelu_8", "tables", "Adult, 8 layers, GELU", partial(census_net, 8, 64, nn.GELU), census, classify, -8, steps=300),
+    Task(
+        "adult_gelu_8", "tables", "Adult, 8 layers, GELU", partial(census_net, 8, 64, nn.GELU), census, classify, -8,
+        steps=300,
+    ),
     Task(
         "adult_tanh_24", "tables", "Adult, 24 layers, tanh", partial(census_net, 24, 64, nn.Tanh), census, classify, -6,
         optimizer="sgd", steps=300,
     ),
-    Task("adult_silu_24", "tables", "Adult, 24 layers, SiLU", partial(census_net, 24, 64, nn.SiLU), census, classify, -8, steps=300),
     Task(
-        "adult_resnet", "tables", "Adult, tabular ResNet with embeddings", TabularResNet, partial(census, one_hot=False),
-        classify_rows, -7, steps=300, inputs=lambda batch: batch[:2],
+        "adult_silu_24", "tables", "Adult, 24 layers, SiLU", partial(census_net, 24, 64, nn.SiLU), census, classify, -8,
+        steps=300,
+    ),
+    Task(
+        "adult_resnet", "tables", "Adult, tabular ResNet", TabularResNet, partial(census, one_hot=False), classify_rows,
+        -7, steps=300, inputs=lambda batch: batch[:2],
     ),
     Task(
         "value", "decisions", "value of two inputs, ReLU", partial(Perceptron, 2, 64, 64, 1, activation=nn.ReLU),
         car_on_a_hill, regress, -6, steps=600,
     ),
-    Task("policy_value", "decisions", "policy and value, cloned, tanh", PolicyAndValue, demonstrations, clone, -6, steps=600),
     Task(
-        "deep_sets", "sets", "DeepSets, sum, ReLU",
-        lambda: Pooled(
-            Perceptron(4, 64, 64, 64, activation=nn.ReLU), Perceptron(64, 64, 64, 1, activation=nn.ReLU)
-        ),
-        statistics, regress, -7, steps=400,
+        "policy_value", "decisions", "policy and value, tanh", PolicyAndValue, demonstrations, clone, -6, steps=600,
     ),
-    Task(
-        "point_net", "sets", "clouds of points, maximum, ReLU",
-        lambda: Pooled(
-            Perceptron(3, 32, 64, 64, activation=nn.ReLU), Perceptron(64, 64, 32, 6, activation=nn.ReLU), most=True
-        ),
-        shapes, classify, -7, steps=400,
-    ),
-    Task("gnn_sum", "graphs", "graph net, sums, ReLU", GraphNet, graphs, regress, -7, inputs=linked, steps=400),
+    Task("deep_sets", "sets", "DeepSets, sum, ReLU", deep_sets, statistics, regress, -7, steps=400),
+    Task("point_net", "sets", "clouds of points, maximum, ReLU", point_net, shapes, classify, -7, steps=400),
+    Task("gnn_sum", "graphs", "graph net, sums, ReLU", GraphNet, graphs, regress, -7, steps=400, inputs=linked),
     Task(
         "gnn_mean", "graphs", "graph net, means, residual", partial(GraphNet, average=True), graphs, regress, -7,
-        inputs=linked, steps=400,
+        steps=400, inputs=linked,
     ),
 )  # fmt: skip

@@ -133,10 +133,11 @@ class Channels(nn.LayerNorm):
 
 def convnext(width: int = 24) -> nn.Module:
     """Return a ConvNeXt of two stages, 8×8 and 4×4."""
+    wide = 2 * width
     model = nn.Sequential(
-        nn.Conv2d(3, width, 2, 2), Channels(width), ConvNeXtBlock(width), ConvNeXtBlock(width),
-        Channels(width), nn.Conv2d(width, 2 * width, 2, 2), ConvNeXtBlock(2 * width), ConvNeXtBlock(2 * width),
-        ConvNeXtBlock(2 * width), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(2 * width), nn.Linear(2 * width, 10),
+        nn.Conv2d(3, width, 2, 2), Channels(width), *(ConvNeXtBlock(width) for _ in range(2)),
+        Channels(width), nn.Conv2d(width, wide, 2, 2), *(ConvNeXtBlock(wide) for _ in range(3)),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(wide), nn.Linear(wide, 10),
     )  # fmt: skip
     return model.apply(small_normal)
 
@@ -209,21 +210,21 @@ def match(model: nn.Module, batch: Batch) -> Tensor:
 
 
 TASKS = (
-    Task("cnn", "vision, no norms", "plain CNN, 10 layers, ReLU", plain_cnn, pictures, classify, -5, optimizer="sgd", steps=300),
+    Task("cnn", "vision, no norms", "plain CNN, 10 layers, ReLU", plain_cnn, pictures, classify, -5, "sgd", 300),
     Task(
         "cnn_gelu", "vision, no norms", "plain CNN, 12 layers, GELU", partial(plain_cnn, 12, 16, nn.GELU), pictures,
         classify, -7, steps=300,
     ),
     Task(
-        "resnet_plain", "vision, no norms", "ResNet-20 without norms", partial(ResNet, norm=no_norm), pictures, classify,
-        -5, optimizer="sgd", clip=1.0, steps=200,
+        "resnet_plain", "vision, no norms", "ResNet-20 without norms", partial(ResNet, norm=no_norm), pictures,
+        classify, -5, "sgd", 200, clip=1.0,
     ),
-    Task("resnet_bn", "vision, norms", "ResNet-20 with BN", ResNet, pictures, classify, -4, optimizer="sgd", steps=200),
-    Task("convnext", "vision, norms", "ConvNeXt", convnext, pictures, classify, -7, "adamw", steps=200, warmup=20, width=36),
+    Task("resnet_bn", "vision, norms", "ResNet-20 with BN", ResNet, pictures, classify, -4, "sgd", 200),
+    Task("convnext", "vision, norms", "ConvNeXt", convnext, pictures, classify, -7, "adamw", 200, 20, width=36),
     Task(
         "preact_bn", "vision, norms", "pre-activation ResNet-20 with BN", partial(ResNet, PreActivation), pictures,
-        classify, -4, optimizer="sgd", steps=200,
+        classify, -4, "sgd", 200,
     ),
-    Task("mobile", "vision, norms", "inverted residuals with excitation", mobile, pictures, classify, -4, optimizer="sgd", steps=200),
+    Task("mobile", "vision, norms", "inverted residuals, excitation", mobile, pictures, classify, -4, "sgd", 200),
     Task("metric", "metric learning", "Omniglot, vectors of length 1", Embedder, pairs, match, -7, steps=200),
 )  # fmt: skip
