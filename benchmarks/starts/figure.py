@@ -12,9 +12,13 @@ NEVER = 1.12
 """Where starts are drawn that never reach the own start's loss."""
 
 
-def draw(rows: Sequence[Mapping[str, Any]], arm: str) -> Chart:
-    """Draw for each task the share of the training after which an arm reaches the own start's final loss."""
-    mine = [row for row in rows if row["arm"] == arm and "refused" not in row]
+def draw_starts(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Chart]:
+    """Draw for each task when the library's default start reaches the own start's final loss; nothing where these
+    trainings are not among the results."""
+    rows = results.get("starts", ())
+    mine = [row for row in rows if row["default"] and "refused" not in row]
+    if not mine:
+        return {}
     fields = list(dict.fromkeys(row["field"] for row in mine))
     counts = {letter: sum(row["verdict"] in letter for row in mine) for letter in ("W", "t?", "L")}
     chart = Chart(
@@ -37,9 +41,4 @@ def draw(rows: Sequence[Mapping[str, Any]], arm: str) -> Chart:
         height = chart.row(fields.index(row["field"]))
         chart.dot(reached, height, COLOURS[row["verdict"]], hollow=row["half"] == "chosen", size=3.5)
     chart.note(chart.x(NEVER), chart.floor + 15, "never", "middle")
-    return chart
-
-
-def arm_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the arm that is drawn: the library's default."""
-    return next(str(row["arm"]) for row in rows if row.get("default"))
+    return {"starts": chart}

@@ -10,14 +10,14 @@ from starts.task import Batch, Data, Task, classify, next_token, windows
 from starts.vision import ResNet, no_norm
 from training_data import DATA, images
 
-PICTURES, HELD_OUT = 40_000, 2_048
+PICTURES, HELD_OUT = 20_000, 2_048
 WIDTH, DEPTH, CONTEXT = 512, 16, 256
 STEPS = 800
 
 
 @cached
 def whole_cifar() -> Batch:
-    """Return 42,048 pictures of CIFAR-10 as they are, [pictures, 3, 32, 32], and their labels."""
+    """Return 22,048 pictures of CIFAR-10 as they are, [pictures, 3, 32, 32], and their labels."""
     return images(DATA, PICTURES + HELD_OUT, 32)
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
+from scipy.stats import t as student
+
 from common import markdown, write
 from starts.sweep import GRID, JUDGING, Journal, Sweep
 from starts.task import POINTS, Task
@@ -208,10 +210,12 @@ def text_of(rows: Sequence[Mapping[str, Any]], arms: Sequence[str], judging: Seq
             markdown(shown, {"task": "task", **{arm: arm for arm in arms}}),
             "",
         ]
+    chance = 2 * student.sf(SURE, 2 * (len(judging) - 1)) if len(judging) > 1 else 1.0
     parts.append(
         f"Each arm at its own best rate, chosen on two seeds and judged on {len(judging)} others. *W*, *L*: better or "
         f"worse than the own start by more than two standard errors. *t*: within {ALIKE:.0%} of the own start's loss, "
-        "by those errors; *?*: neither. *Rates that train*: share of the four rates of the first grid that reach three "
+        f"by those errors; *?*: neither. Of starts that are alike, {chance:.0%} are called better or worse by chance. "
+        "*Rates that train*: share of the four rates of the first grid that reach three "
         "quarters of the gain, from the lowest loss of a first batch to the best of all starts. *Cost*: time of the "
         "start in training steps. Refused: the method plans no such model, and the own start stays."
     )
