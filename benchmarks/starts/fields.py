@@ -250,11 +250,11 @@ def diffusion() -> Data:
 TASKS = (
     Task(
         "pinn_burgers", "physics", "PINN, Burgers, tanh", partial(Perceptron, 2, 32, 32, 32, 32, 1, activation=nn.Tanh),
-        collocation, burgers, -6, steps=500,
+        collocation, burgers, -5, steps=500,
     ),
     Task(
         "pinn_poisson", "physics", "PINN, Poisson, tanh", partial(Perceptron, 2, 32, 32, 32, 1, activation=nn.Tanh),
-        square, poisson, -6, steps=500,
+        square, poisson, -5, steps=500,
     ),
     Task("siren", "implicit pictures", "SIREN", siren, picture, regress, -8, steps=400),
     Task("fourier", "implicit pictures", "Fourier features, ReLU", Fourier, picture, regress, -6, steps=400),

@@ -136,7 +136,7 @@ class TextCNN(nn.Module):
 TASKS = (
     Task(
         "rnn_recall", "memory", "tanh RNN, recall",
-        lambda: Remember(nn.RNN(8, 64, batch_first=True), 64, 8), recall, classify, -7, steps=400, clip=1.0,
+        lambda: Remember(nn.RNN(8, 64, batch_first=True), 64, 8), recall, classify, -6, steps=400, clip=1.0,
     ),
     Task(
         "gru_adding", "memory", "GRU, adding problem",
@@ -151,6 +151,6 @@ TASKS = (
         partial(characters, 16), next_token, -5, steps=200, clip=1.0, inputs=windows,
     ),
     Task("wavenet", "sequences", "WaveNet, characters", WaveNet, characters, next_token, -6, steps=250, inputs=windows),
-    Task("bag", "text classification", "reviews, bag of words", Bag, reviews, classify, -6, steps=200),
+    Task("bag", "text classification", "reviews, bag of words", Bag, reviews, classify, -5, steps=200),
     Task("text_cnn", "text classification", "reviews, convolutions", TextCNN, reviews, classify, -7, steps=120),
 )  # fmt: skip

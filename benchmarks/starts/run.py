@@ -16,6 +16,7 @@ import argparse
 import inspect
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -70,7 +71,7 @@ def main() -> None:
         report(tasks, arms, journal, ASIDE, options.out, "starts_gpu" if large else "starts", judging, default)
         return
 
-    def aside(commit: str, arms: list[str], used: list[str]) -> None:
+    def aside(commit: str, arms: Sequence[str], used: Sequence[str]) -> None:
         held = [name for name in used if name in ASIDE]
         done = {(task, arm) for task, arm, *_ in journal.found} | set(journal.refused)
         new = [arm for arm in arms if any((name, arm) not in done for name in held)]
