@@ -21,6 +21,7 @@ import numpy as np
 from charts import BLUE, GREY, NARROW, ORANGE, PURPLE, TEAL, Chart, Key, Scale
 from many_layers import LIMITS, MANY
 from rates_tables import GOAL, OF_CEILING, against_goals, base_of, default_rule, measures, told_of, true_of
+from starts.figure import draw_starts
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 Rows = list[dict[str, Any]]
@@ -1113,6 +1114,7 @@ PICTURES: Sequence[Callable[[Results], dict[str, Chart]]] = (
     draw_outsiders,
     draw_evolved,
     draw_ablation,
+    draw_starts,
 )
 
 

@@ -1,148 +1,138 @@
-"""The arms: how a model's weights may start.
-
-``own`` leaves them, ``default`` is wellposed's default method, ``method:key=value,key=value`` any method with options.
-The other names are those of `ARMS`.
-"""
+"""The starts that are compared: each writes initial weights into a model as it was constructed."""
 
 from __future__ import annotations
 
+import ast
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import Generator, nn
 
 import wellposed as wp
-from starts.task import Batch, Start, Task
-from wellposed import gradients
+from starts.task import Batch, Data, Task
+from wellposed.gradients import gradinit, lsuv, nio
 from wellposed.plans import Plan
 
-WIDTH = 768
-"""Width that a standard deviation of .02 is meant for: 1/√768 is .036, and GPT-2's smallest model has it."""
-ITERATIONS = 50
-"""Of the refinements."""
-TWICE = 4.0
-"""Cost of an iteration that differentiates twice, in training steps."""
+MEANT = 768
+"""Width that a std of .02 is meant for."""
+ITERATIONS = 40
+"""Of GradInit and NIO: as many batches as a fifth of the trainings' steps."""
+ETA = {"sgd": 0.1, "adam": 1e-3}
+"""Rate of the step that GradInit looks ahead by."""
+Arm = Callable[[nn.Module, Task, int], Plan | None]
 
 
-def own(task: Task, model: nn.Module, seed: int) -> float:
-    """Leave the weights."""
-    return 0.0
+class NotApplicable(Exception):
+    """An arm that has nothing to say of a task."""
 
 
-def own_width(task: Task, model: nn.Module, seed: int) -> float:
-    """Multiply a transformer's own weights by √(768 / width)."""
-    assert task.transformer is not None
+def batches(task: Task, seed: int, count: int = 32) -> list[Batch]:
+    """Return training batches for refinements."""
+    data: Data = task.data()
+    generator = Generator().manual_seed(40_000 + seed)
+    return [data.draw(generator) for _ in range(count)]
+
+
+def own(model: nn.Module, task: Task, seed: int) -> None:
+    """Leave the model as it was constructed."""
+
+
+def own_width(model: nn.Module, task: Task, seed: int) -> None:
+    """Multiply what starts at std .02, which is meant for wide models, by the root of that width over the own one."""
+    if task.width is None:
+        raise NotApplicable("only for models that start at std .02")
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter.mul_(math.sqrt(WIDTH / task.transformer.width))
-    return 0.0
+                parameter.mul_(math.sqrt(MEANT / task.width))
 
 
-def speedrun(task: Task, model: nn.Module, seed: int) -> float:
-    """Start a transformer as speedruns of small GPTs do: the ends of branches and the head at 0, tables of standard
-    deviation 1, and other weights uniform with standard deviation .5/√fan-in."""
-    assert task.transformer is not None
-    torch.manual_seed(seed)
+def speedrun(model: nn.Module, task: Task, seed: int) -> None:
+    """Start as records of small-GPT speedruns: what closes a branch, and an untied head, at 0; other matrices uniform
+    with std .5 / √fan_in; untied tables at std 1."""
+    if not task.closing:
+        raise NotApplicable("only for transformers")
+    generator = Generator().manual_seed(seed)
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim < 2:
-                continue
-            if name.endswith(task.transformer.ends):
-                parameter.zero_()
-            elif name.endswith(task.transformer.tables):
-                parameter.normal_()
-            else:
-                bound = 0.5 * math.sqrt(3 / parameter[0].numel())
-                parameter.uniform_(-bound, bound)
-    return 0.0
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Embedding):
+                tied = any(module.weight is one.weight for one in model.modules() if isinstance(one, nn.Linear))
+                if not tied:
+                    module.weight.normal_(generator=generator)
+            elif isinstance(module, nn.Linear | nn.Conv2d) and id(module.weight) not in tables:
+                bound = math.sqrt(3) * 0.5 / math.sqrt(module.weight[0].numel())
+                module.weight.uniform_(-bound, bound, generator=generator)
+                if name.endswith(task.closing):
+                    module.weight.zero_()
 
 
-def planned(method: str | None, options: dict[str, Any]) -> Start:
-    """Return the arm of one of wellposed's methods; None is the default."""
-    chosen = {} if method is None else {"method": method}
-
-    def start(task: Task, model: nn.Module, seed: int) -> float:
-        wp.initialize_(model, *task.example(), seed=seed, **chosen, **options)
-        return 0.0
-
-    return start
+def by_lsuv(model: nn.Module, task: Task, seed: int) -> Plan:
+    """Scale orthogonal weights on a batch."""
+    return lsuv(model, task.loss, batches(task, seed, 1), seed=seed)
 
 
-def batches(task: Task, seed: int) -> Iterator[Batch]:
-    """Yield training batches that the training itself does not begin with."""
-    generator, data = Generator().manual_seed(40_000 + seed), task.data()
-    while True:
-        yield data.draw(generator)
-
-
-def lsuv(task: Task, model: nn.Module, seed: int) -> float:
-    """Scale every weight on one batch (LSUV)."""
-    _written(gradients.lsuv(model, task.loss, batches(task, seed), seed=seed), model)
-    return 1.0
-
-
-def gradinit(task: Task, model: nn.Module, seed: int) -> float:
-    """Refine the scales for the first step (GradInit)."""
-    adam = task.optimizer != "sgd"
-    found = gradients.gradinit(
-        model,
-        task.loss,
-        batches(task, seed),
-        optimizer="adam" if adam else "sgd",
-        eta=1e-3 if adam else 0.1,
-        iterations=ITERATIONS,
-        seed=seed,
+def by_gradinit(model: nn.Module, task: Task, seed: int) -> Plan:
+    """Refine the own start by GradInit."""
+    kind: Literal["sgd", "adam"] = "sgd" if task.optimizer == "sgd" else "adam"
+    return gradinit(
+        model, task.loss, batches(task, seed), optimizer=kind, eta=ETA[kind], iterations=ITERATIONS, seed=seed,
         progress=False,
-    )
-    _written(found, model)
-    return TWICE * ITERATIONS
+    )  # fmt: skip
 
 
-def nio(task: Task, model: nn.Module, seed: int) -> float:
-    """Refine the scales for gradients that agree (NIO)."""
-    _written(
-        gradients.nio(model, task.loss, batches(task, seed), iterations=ITERATIONS, seed=seed, progress=False), model
-    )
-    return TWICE * ITERATIONS
+def by_nio(model: nn.Module, task: Task, seed: int) -> Plan:
+    """Refine the own start by NIO."""
+    return nio(model, task.loss, batches(task, seed), iterations=ITERATIONS, seed=seed, progress=False)
 
 
-def _written(plan: Plan, model: nn.Module) -> None:
-    plan.apply_(model)
+def planned(model: nn.Module, task: Task, seed: int, **settings: Any) -> None:
+    """Plan the model and write the plan into it."""
+    wp.initialize_(model, *task.example(), seed=seed, **settings)
 
 
-ARMS: dict[str, Start] = {
+ARMS: dict[str, Arm] = {
     "own": own,
-    "default": planned(None, {}),
-    "own width": own_width,
+    "own_width": own_width,
     "speedrun": speedrun,
-    "lsuv": lsuv,
-    "gradinit": gradinit,
-    "nio": nio,
+    "lsuv": by_lsuv,
+    "gradinit": by_gradinit,
+    "nio": by_nio,
 }
-TRANSFORMERS = ("own width", "speedrun")
+"""Arms by name; every other name is a method of `wellposed.plan`, with options where a colon follows."""
+STANDING: dict[str, dict[str, Any]] = {"topology": {"merge": "preserve"}}
+"""Options that a method is given unless the arm says otherwise."""
 
 
-def arm(name: str) -> Start:
-    """Return the arm of a name; what is not in `ARMS` is a method of wellposed, with or without options."""
+def settings_of(arm: str) -> dict[str, Any]:
+    """Return the method and options that ``method:key=value,key=value`` names; values as Python writes them, else
+    text."""
+    method, _, told = arm.partition(":")
+    settings: dict[str, Any] = {"method": method, **STANDING.get(method, {})}
+    for part in told.split(",") if told else ():
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"arm {arm!r}: {part!r} is not of the form key=value")
+        try:
+            settings[key.strip()] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            settings[key.strip()] = value
+    return settings
+
+
+def start(arm: str, model: nn.Module, task: Task, seed: int) -> None:
+    """Write an arm's start into a model; what follows ``@`` in its name is a label and means nothing.
+
+    Raises:
+        NotApplicable: the arm has nothing to say of the task.
+        WellposedError: the method cannot plan the model.
+    """
+    name = arm.partition("@")[0]
     if name in ARMS:
-        return ARMS[name]
-    method, _, told = name.partition(":")
-    pairs = [pair.partition("=") for pair in told.split(",") if pair]
-    return planned(method, {key: _value(value) for key, _, value in pairs})
-
-
-def applies(name: str, task: Task) -> bool:
-    """Return whether an arm is meant for a task."""
-    return name not in TRANSFORMERS or task.transformer is not None
-
-
-def _value(text: str) -> bool | float | str:
-    if text in ("True", "False"):
-        return text == "True"
-    try:
-        return float(text)
-    except ValueError:
-        return text
+        plan = ARMS[name](model, task, seed)
+        if plan is not None:
+            plan.apply_(model)
+    else:
+        planned(model, task, seed, **settings_of(name))

@@ -1,11 +1,14 @@
-"""All tasks of the suite."""
+"""The trainings, in two halves: those that a start may be chosen on, and those set aside for judging it."""
 
 from __future__ import annotations
 
-from starts import fields, large, pictures, structures, tables, text
-from starts.task import Task
+from starts import attention, fields, recurrent, tables, vision
 
-
-def tasks() -> tuple[Task, ...]:
-    """Return the tasks; their names differ."""
-    return (*tables.TASKS, *pictures.TASKS, *text.TASKS, *fields.TASKS, *structures.TASKS, *large.TASKS)
+TASKS = {task.name: task for task in (*tables.TASKS, *vision.TASKS, *attention.TASKS, *recurrent.TASKS, *fields.TASKS)}
+ASIDE = (
+    "adult_silu_24", "adult_resnet", "policy_value", "point_net", "gnn_mean", "cnn_gelu", "preact_bn", "mobile",
+    "metric", "mixer", "gpt", "mixture", "post_norm", "translator", "gru_adding", "gru", "text_cnn", "pinn_poisson",
+    "fourier", "vae", "diffusion",
+)  # fmt: skip
+"""Tasks that nothing is tuned on; each use for a candidate is noted in ``aside.md``."""
+CHOSEN = tuple(name for name in TASKS if name not in ASIDE)

@@ -18,8 +18,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-import training_data
 from starts.task import Batch, Data
+from training_data import DATA, DATASETS, TEXTS, images
 
 CACHE = Path("build") / "starts"
 CONTEXT = 48
@@ -53,7 +53,13 @@ def cached(make: Callable[[], Any]) -> Callable[[], Any]:
 @cached
 def cifar() -> Batch:
     """Return 6,000 pooled pictures of CIFAR-10 and their labels: [6000, 3, 16, 16] and [6000]."""
-    return training_data.images(training_data.DATASETS / "cifar10", 6_000)
+    return images(DATA, 6_000)
+
+
+@cached
+def photographs() -> Batch:
+    """Return 16 pictures of CIFAR-10 as they are, [16, 3, 32, 32], and their labels."""
+    return images(DATA, 16, 32)
 
 
 def pictures(size: int = 32) -> Data:
@@ -68,7 +74,7 @@ def mnist() -> Batch:
     from PIL import Image
     from pyarrow import parquet
 
-    tables = [parquet.read_table(training_data.DATASETS / "mnist" / f"{part}.parquet") for part in ("train", "test")]
+    tables = [parquet.read_table(DATASETS / "mnist" / f"{part}.parquet") for part in ("train", "test")]
     raw = [np.asarray(Image.open(io.BytesIO(cell["bytes"].as_py()))) for table in tables for cell in table["image"]]
     pixels = torch.from_numpy(np.stack(raw)).float().unsqueeze(1) / 255
     labels = torch.tensor([label for table in tables for label in table["label"].to_pylist()])
@@ -89,11 +95,7 @@ def adult() -> dict[str, Batch]:
     """Return Adult: standardised numbers, codes of categories, labels; to train on and held out."""
     parts = {}
     rows = {
-        part: [
-            row
-            for row in csv.reader((training_data.DATASETS / "adult" / f"adult-{part}.csv").open())
-            if len(row) > LABEL
-        ]
+        part: [row for row in csv.reader((DATASETS / "adult" / f"adult-{part}.csv").open()) if len(row) > LABEL]
         for part in ("train", "test")
     }
     known = [sorted({row[column].strip() for row in rows["train"]}) for column in CATEGORICAL]
@@ -108,7 +110,6 @@ def adult() -> dict[str, Batch]:
     return parts
 
 
-@lru_cache(maxsize=2)
 def census(size: int = 128, one_hot: bool = True) -> Data:
     """Return batches of Adult, categories as ones among zeros or as codes."""
     parts = adult()
@@ -126,7 +127,7 @@ def census(size: int = 128, one_hot: bool = True) -> Data:
 @cached
 def shakespeare() -> Tensor:
     """Return the bytes of the plays; what is beyond ASCII is a question mark."""
-    raw = b"".join(path.read_bytes() for path in sorted((training_data.DATASETS / "shakespeare").glob("*.txt")))
+    raw = b"".join(path.read_bytes() for path in sorted(TEXTS.glob("*.txt")))
     return torch.tensor([byte if byte < BYTES else 63 for byte in raw])
 
 
@@ -149,7 +150,7 @@ def characters(size: int = 8, context: int = CONTEXT) -> Data:
 def polarity() -> Batch:
     """Return reviews as codes of words, [2000, 200], 0 where there is none, and whether they praise."""
     texts, labels = [], []
-    with tarfile.open(training_data.DATASETS / "polarity" / "review_polarity.tar.gz") as archive:
+    with tarfile.open(DATASETS / "polarity" / "review_polarity.tar.gz") as archive:
         for member in archive.getmembers():
             if member.name.endswith(".txt"):
                 content = archive.extractfile(member)
@@ -178,7 +179,7 @@ def omniglot() -> Tensor:
     from PIL import Image
 
     drawings: dict[str, list[Tensor]] = {}
-    for archive in sorted((training_data.DATASETS / "omniglot").glob("*.zip")):
+    for archive in sorted((DATASETS / "omniglot").glob("*.zip")):
         with zipfile.ZipFile(archive) as opened:
             for name in sorted(opened.namelist()):
                 if name.endswith(".png"):

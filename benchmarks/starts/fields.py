@@ -1,160 +1,271 @@
-"""Fields and functions of few inputs: equations of physics, pictures as functions, and values."""
+"""Trainings of functions of space and time, and of models that make pictures."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor, nn
+from torch.nn import functional
 
-from starts.data import cifar
-from starts.tables import deep
+from starts.data import digits, mnist, photographs, pictures
+from starts.tables import Perceptron
 from starts.task import Batch, Data, Task, regress
 
-SIDE = 16
-FREQUENCY = 30.0
-INSIDE, BORDER = 96, 48
-"""Points of a batch inside a region and on its border."""
-HEAT = 0.1
-"""Diffusivity."""
+VISCOSITY = 0.05
 
 
-class Sine(nn.Module):
-    """The sine of a multiple."""
+def collocation() -> Data:
+    """Return points (x, t) inside, at the start and at the walls of [-1, 1] × [0, 1]."""
 
-    def __init__(self, frequency: float = 1.0) -> None:
-        super().__init__()
-        self.frequency = frequency
+    def make(generator: Generator) -> Batch:
+        inside, start, walls = torch.rand(3, 96, 2, generator=generator)
+        spread = torch.tensor([2.0, 1.0])
+        shift = torch.tensor([1.0, 0.0])
+        inside, start, walls = (part * spread - shift for part in (inside, start, walls))
+        start = torch.stack([start[:, 0], torch.zeros(96)], 1)
+        walls = torch.stack([walls[:, 0].sign(), walls[:, 1]], 1)
+        return inside, start, walls
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.sin(self.frequency * x)
-
-
-def siren(width: int = 96) -> nn.Sequential:
-    """Return a net of sines with its authors' start (Sitzmann et al. 2020)."""
-    model = deep([2, *[width] * 3, 3], lambda: Sine(FREQUENCY))
-    layers = [layer for layer in model if isinstance(layer, nn.Linear)]
-    nn.init.uniform_(layers[0].weight, -0.5, 0.5)
-    for layer in layers[1:]:
-        bound = math.sqrt(6 / width) / FREQUENCY
-        nn.init.uniform_(layer.weight, -bound, bound)
-    return model
+    return Data.made(make)
 
 
-class FourierNet(nn.Module):
-    """A ReLU net of random waves (Tancik et al. 2020)."""
-
-    def __init__(self, waves: int = 24, width: int = 64) -> None:
-        super().__init__()
-        self.waves: Tensor
-        self.register_buffer("waves", 4 * math.pi * torch.randn(2, waves))
-        self.body = deep([2 * waves, *[width] * 3, 3], nn.ReLU)
-
-    def forward(self, x: Tensor) -> Tensor:
-        angles = x @ self.waves
-        found: Tensor = self.body(torch.cat((angles.sin(), angles.cos()), -1))
-        return found
-
-
-def picture(which: int) -> Data:
-    """Return the places and colours of all pixels of a picture; nothing is held out."""
-    axis = torch.linspace(-1, 1, SIDE)
-    places = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1).flatten(0, 1)
-    batch = places, cifar()[0][which].permute(1, 2, 0).flatten(0, 1)
-    return Data(lambda generator: batch, [batch])
-
-
-def around(generator: Generator) -> Batch:
-    """Return points inside the square [-1, 1]² and on its border."""
-    border = torch.rand(BORDER, 2, generator=generator) * 2 - 1
-    half = BORDER // 2
-    border[:half, 0], border[half:, 1] = border[:half, 0].sign(), border[half:, 1].sign()
-    return torch.rand(INSIDE, 2, generator=generator) * 2 - 1, border
-
-
-def derivatives(u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the first derivatives by each coordinate, and the second ones."""
-    (first,) = torch.autograd.grad(u.sum(), x, create_graph=True)
-    second = [torch.autograd.grad(part.sum(), x, create_graph=True)[0][:, k] for k, part in enumerate(first.unbind(1))]
-    return first, torch.stack(second, 1)
+def burgers(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the mean squared residuals of Burgers' equation, its start -sin(πx) and its walls, where u is 0."""
+    inside, start, walls = batch
+    inside = inside.requires_grad_()
+    u = model(inside)
+    (first,) = torch.autograd.grad(u.sum(), inside, create_graph=True)
+    (second,) = torch.autograd.grad(first[:, 0].sum(), inside, create_graph=True)
+    residual = first[:, 1:] + u * first[:, :1] - VISCOSITY * second[:, :1]
+    at_start = model(start) + torch.sin(math.pi * start[:, :1])
+    return residual.square().mean() + at_start.square().mean() + model(walls).square().mean()
 
 
 def poisson(model: nn.Module, batch: Batch) -> Tensor:
-    """Return how far a solution of Poisson's equation is off, inside and on the border."""
-    x = batch[0].detach().requires_grad_()
-    source = -2 * math.pi**2 * torch.sin(math.pi * x).prod(1)
-    _, second = derivatives(model(x), x)
-    return 0.01 * ((second.sum(1) - source) ** 2).mean() + (model(batch[1]) ** 2).mean()
+    """Return the mean squared residuals of Δu = f on a square, divided by the source's size, and of the border."""
+    inside = batch[0].requires_grad_()
+    (first,) = torch.autograd.grad(model(inside).sum(), inside, create_graph=True)
+    second = sum(torch.autograd.grad(first[:, axis].sum(), inside, create_graph=True)[0][:, axis] for axis in (0, 1))
+    source = -2 * math.pi**2 * torch.sin(math.pi * inside).prod(1)
+    return ((second - source) / math.pi**2).square().mean() + 5 * model(batch[1]).square().mean()
 
 
-def heat(model: nn.Module, batch: Batch) -> Tensor:
-    """Return how far a solution u(x, t) of the heat equation is off: inside, at the ends, and at t = -1, where it is
-    sin(πx) + sin(2πx) / 2."""
-    x = batch[0].detach().requires_grad_()
-    first, second = derivatives(model(x), x)
-    inside = ((first[:, 1] - HEAT * second[:, 0]) ** 2).mean()
-    ends, begin = batch[1][: BORDER // 2], batch[1][BORDER // 2 :] * torch.tensor([1.0, 0.0]) - torch.tensor([0.0, 1.0])
-    known = torch.sin(math.pi * begin[:, :1]) + torch.sin(2 * math.pi * begin[:, :1]) / 2
-    return inside + (model(ends) ** 2).mean() + F.mse_loss(model(begin), known)
+def square() -> Data:
+    """Return points inside and on the border of [-1, 1]²."""
+
+    def make(generator: Generator) -> Batch:
+        inside = torch.rand(128, 2, generator=generator) * 2 - 1
+        along, side = torch.rand(64, generator=generator) * 2 - 1, torch.randint(4, (64,), generator=generator)
+        edge = torch.where(side % 2 == 0, 1.0, -1.0)
+        first, second = torch.where(side < 2, edge, along), torch.where(side < 2, along, edge)
+        return inside, torch.stack([first, second], 1)
+
+    return Data.made(make)
 
 
-def wave(generator: Generator) -> Batch:
-    """Return points of [-1, 1]² and the product of two waves there."""
-    x = torch.rand(128, 2, generator=generator) * 2 - 1
-    return x, torch.sin(3 * x[:, :1]) * torch.cos(4 * x[:, 1:])
+def picture() -> Data:
+    """Return coordinates in [-1, 1]² of one photograph's pixels, and their colours; a quarter is held out."""
+    pixels = photographs()[0][7].permute(1, 2, 0).flatten(0, 1)
+    colours = (pixels - pixels.mean()) / pixels.std() / 2
+    axis = torch.linspace(-1, 1, 32)
+    places = torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1).flatten(0, 1)
+    order = torch.randperm(1024, generator=Generator().manual_seed(1))
+    places, colours = places[order], colours[order]
+    return Data.pool((places[:768], colours[:768]), (places[768:], colours[768:]), 256)
 
 
-def pendulum(generator: Generator) -> Batch:
-    """Return states of a pendulum (angle, speed, torque) and what they are worth: minus the cost two steps ahead."""
-    state = torch.rand(128, 3, generator=generator) * 2 - 1
-    angle, speed, torque = (state * torch.tensor([math.pi, 4.0, 2.0])).unbind(1)
-    cost = torch.zeros(128)
-    for _ in range(3):
-        cost = cost + (1 - torch.cos(angle)) + 0.05 * speed**2 + 0.01 * torque**2
-        speed = speed + 0.2 * (5 * torch.sin(angle) + 3 * torque)
-        angle = angle + 0.2 * speed
-    return state, (3 - cost / 2).unsqueeze(1)
+class Sine(nn.Module):
+    """A layer of SIREN with its own start."""
+
+    def __init__(self, fan_in: int, fan_out: int, first: bool = False, frequency: float = 30.0) -> None:
+        super().__init__()
+        self.frequency, self.linear = frequency, nn.Linear(fan_in, fan_out)
+        bound = 1 / fan_in if first else math.sqrt(6 / fan_in) / frequency
+        nn.init.uniform_(self.linear.weight, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sine of the layer's output."""
+        return torch.sin(self.frequency * self.linear(x))
 
 
-PHYSICS, IMPLICIT, VALUES = "physics", "implicit pictures", "values"
+def siren(width: int = 64) -> nn.Module:
+    """Return a SIREN of four layers."""
+    last = nn.Linear(width, 3)
+    bound = math.sqrt(6 / width) / 30
+    nn.init.uniform_(last.weight, -bound, bound)
+    return nn.Sequential(Sine(2, width, True), Sine(width, width), Sine(width, width), last)
+
+
+class Fourier(nn.Module):
+    """Random sines and cosines of the coordinates, and a perceptron."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.register_buffer("waves", 3 * torch.randn(2, width // 2))
+        self.body = Perceptron(width, width, width, width, 3, activation=nn.ReLU)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return colours, [places, 3], of coordinates, [places, 2]."""
+        angle = 2 * math.pi * x @ self.waves
+        return self.body(torch.cat([angle.sin(), angle.cos()], 1))
+
+
+def autoencoder() -> nn.Module:
+    """Return a deep autoencoder of digits."""
+    return Perceptron(196, 128, 96, 64, 32, 16, 32, 64, 96, 128, 196, activation=nn.Tanh)
+
+
+def reconstruct(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the mean squared error of a batch's reconstruction."""
+    return functional.mse_loss(model(batch[0]), batch[0])
+
+
+class VAE(nn.Module):
+    """A variational autoencoder of digits."""
+
+    def __init__(self, width: int = 128, latent: int = 12) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(196, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+        self.mean, self.log_variance = nn.Linear(width, latent), nn.Linear(width, latent)
+        self.decoder = nn.Sequential(
+            nn.Linear(latent, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 196)
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits of the pixels, [batch, 196], and mean and log variance of the code, [batch, 12]."""
+        hidden = self.encoder(x)
+        mean, log_variance = self.mean(hidden), self.log_variance(hidden)
+        code = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
+        return self.decoder(code), mean, log_variance
+
+
+def evidence(model: nn.Module, batch: Batch) -> Tensor:
+    """Return the negative bound on the evidence, in nats for each digit."""
+    logits, mean, log_variance = model(batch[0])
+    error = functional.binary_cross_entropy_with_logits(logits, batch[0], reduction="none").sum(1)
+    divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1)
+    return (error + divergence).mean()
+
+
+class UNet(nn.Module):
+    """A U-Net of two levels without norms."""
+
+    def __init__(self, width: int = 12, activation: Callable[[Tensor], Tensor] = functional.relu) -> None:
+        super().__init__()
+        self.activation = activation
+        wide = 2 * width
+        sizes = [
+            (3, width, width),
+            (width, wide, wide),
+            (wide, wide, wide),
+            (2 * wide, wide, width),
+            (wide, width, width),
+        ]
+        self.levels = nn.ModuleList(
+            nn.ModuleList(nn.Conv2d(*pair, 3, padding=1) for pair in pairwise(channels)) for channels in sizes
+        )
+        self.last = nn.Conv2d(width, 3, 1)
+
+    def level(self, place: int, x: Tensor) -> Tensor:
+        """Return x after the two convolutions of a level."""
+        for conv in self.levels[place]:
+            x = self.activation(conv(x))
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the denoised pictures, [batch, 3, height, width]."""
+        fine = self.level(0, x)
+        middle = self.level(1, functional.max_pool2d(fine, 2))
+        coarse = self.level(2, functional.max_pool2d(middle, 2))
+        middle = self.level(3, torch.cat([middle, functional.interpolate(coarse, scale_factor=2)], 1))
+        fine = self.level(4, torch.cat([fine, functional.interpolate(middle, scale_factor=2)], 1))
+        return self.last(fine)
+
+
+def noisy() -> Data:
+    """Return pictures with noise of std .5, and the pictures."""
+    clean = pictures(24)
+
+    def add(pixels: Tensor, generator: Generator) -> Batch:
+        return pixels + 0.5 * torch.randn(pixels.shape, generator=generator), pixels
+
+    held = [add(batch[0], Generator().manual_seed(place)) for place, batch in enumerate(clean.held)]
+    return Data(lambda generator: add(clean.draw(generator)[0], generator), held)
+
+
+class TimedBlock(nn.Module):
+    """A residual block with group norms that is told the time."""
+
+    def __init__(self, width: int, told: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.GroupNorm(4, width), nn.GroupNorm(4, width)
+        self.conv1, self.conv2 = nn.Conv2d(width, width, 3, padding=1), nn.Conv2d(width, width, 3, padding=1)
+        self.time = nn.Linear(told, width)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        """Return x, [batch, width, height, width], with the branch added."""
+        inside = self.conv1(functional.silu(self.norm1(x))) + self.time(time)[:, :, None, None]
+        return x + self.conv2(functional.silu(self.norm2(inside)))
+
+
+class Denoiser(nn.Module):
+    """A small diffusion model of digits: it predicts the noise."""
+
+    def __init__(self, width: int = 24, told: int = 32) -> None:
+        super().__init__()
+        self.time = nn.Sequential(nn.Linear(16, told), nn.SiLU(), nn.Linear(told, told), nn.SiLU())
+        self.stem = nn.Conv2d(1, width, 4, 2, 1)
+        self.blocks = nn.ModuleList(TimedBlock(width, told) for _ in range(4))
+        self.norm, self.last = nn.GroupNorm(4, width), nn.ConvTranspose2d(width, 1, 4, 2, 1)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        """Return the noise, [batch, 1, 14, 14], in pictures at times in [0, 1], [batch]."""
+        angle = time.unsqueeze(1) * torch.exp(torch.linspace(0, 5, 8, device=time.device))
+        told = self.time(torch.cat([angle.sin(), angle.cos()], 1))
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x, told)
+        return self.last(functional.silu(self.norm(x)))
+
+
+def diffusion() -> Data:
+    """Return digits under noise of a random strength, that strength's time, and the noise."""
+    pixels = mnist()[0] * 2 - 1
+
+    def at(some: Tensor, generator: Generator) -> Batch:
+        chosen = some[torch.randint(len(some), (32,), generator=generator)]
+        time, noise = torch.rand(32, generator=generator), torch.randn(chosen.shape, generator=generator)
+        angle = (time * math.pi / 2).view(-1, 1, 1, 1)
+        return angle.cos() * chosen + angle.sin() * noise, time, noise
+
+    generator = Generator().manual_seed(11)
+    held = [at(pixels[8000:], generator) for _ in range(8)]
+    return Data(lambda generator: at(pixels[:8000], generator), held)
+
+
 TASKS = (
     Task(
-        "Poisson's equation",
-        PHYSICS,
-        "chosen",
-        lambda: deep([2, *[48] * 5, 1], nn.Tanh),
-        lambda: Data.made(around),
-        poisson,
-        steps=250,
-    ),
-    Task("SIREN", IMPLICIT, "chosen", siren, lambda: picture(7), regress, rates=(1e-4, 3e-4, 1e-3), steps=200),
-    Task(
-        "two waves",
-        VALUES,
-        "chosen",
-        lambda: deep([2, *[64] * 4, 1], nn.ReLU),
-        lambda: Data.made(wave),
-        regress,
-        steps=300,
+        "pinn_burgers", "physics", "PINN, Burgers, tanh", partial(Perceptron, 2, 32, 32, 32, 32, 1, activation=nn.Tanh),
+        collocation, burgers, -5, steps=500,
     ),
     Task(
-        "heat equation, sines",
-        PHYSICS,
-        "aside",
-        lambda: deep([2, *[48] * 4, 1], Sine),
-        lambda: Data.made(around),
-        heat,
-        steps=500,
+        "pinn_poisson", "physics", "PINN, Poisson, tanh", partial(Perceptron, 2, 32, 32, 32, 1, activation=nn.Tanh),
+        square, poisson, -5, steps=500,
     ),
-    Task("Fourier features", IMPLICIT, "aside", FourierNet, lambda: picture(11), regress, steps=300),
+    Task("siren", "implicit pictures", "SIREN", siren, picture, regress, -8, steps=400),
+    Task("fourier", "implicit pictures", "Fourier features, ReLU", Fourier, picture, regress, -6, steps=400),
     Task(
-        "pendulum",
-        VALUES,
-        "aside",
-        lambda: deep([3, *[96] * 5, 1], nn.LeakyReLU),
-        lambda: Data.made(pendulum),
-        regress,
-        steps=800,
+        "autoencoder", "autoencoders", "deep autoencoder, tanh", autoencoder, partial(digits, standard=True),
+        reconstruct, -7, steps=400,
     ),
-)
+    Task("vae", "autoencoders", "VAE, ReLU", VAE, digits, evidence, -6, steps=400),
+    Task("unet", "generation", "U-Net, denoising", UNet, noisy, regress, -6, steps=200),
+    Task(
+        "diffusion", "generation", "diffusion, group norms", Denoiser, diffusion, regress, -6,
+        inputs=lambda batch: batch[:2],
+    ),
+)  # fmt: skip

@@ -1,62 +1,48 @@
-"""Larger trainings, for a GPU: ResNets on whole pictures of CIFAR-10, and a GPT of 50 million parameters."""
+"""Larger trainings, for one GPU: ResNets on whole pictures of CIFAR-10, and a GPT of 50 M parameters on bytes."""
 
 from __future__ import annotations
 
-import training_data
-from starts.data import cached, characters
-from starts.pictures import BARE, NORMED, ResNet
-from starts.task import SGD, Batch, Data, Task, Transformer, classify, next_token, windows
-from starts.text import ENDS, TABLES, LanguageModel
+from functools import partial
 
-PICTURES, HELD_OUT, SIDE = 20_000, 2_048, 32
+from starts.attention import CLOSING, GPT
+from starts.data import cached, characters
+from starts.task import Batch, Data, Task, classify, next_token, windows
+from starts.vision import ResNet, no_norm
+from training_data import DATA, images
+
+PICTURES, HELD_OUT = 20_000, 2_048
 WIDTH, DEPTH, CONTEXT = 512, 16, 256
+STEPS = 800
 
 
 @cached
-def whole() -> Batch:
-    """Return 22,048 pictures of CIFAR-10 in their own size, [22048, 3, 32, 32], and their labels."""
-    return training_data.images(training_data.DATASETS / "cifar10", PICTURES + HELD_OUT, SIDE)
+def whole_cifar() -> Batch:
+    """Return 22,048 pictures of CIFAR-10 as they are, [pictures, 3, 32, 32], and their labels."""
+    return images(DATA, PICTURES + HELD_OUT, 32)
 
 
 def whole_pictures() -> Data:
     """Return batches of 128 pictures."""
-    pixels, labels = whole()
+    pixels, labels = whole_cifar()
     return Data.pool((pixels[:PICTURES], labels[:PICTURES]), (pixels[PICTURES:], labels[PICTURES:]), 128)
 
 
-def resnet(name: str, field: str, kind: str) -> Task:
-    """Return the training of a ResNet-20 of width 32."""
-    return Task(
-        name,
-        field,
-        "aside",
-        lambda: ResNet(kind, 32, 3),
-        whole_pictures,
-        classify,
-        "sgd",
-        SGD,
-        400,
-        scale="gpu",
+LARGE = {
+    task.name: task
+    for task in (
+        Task(
+            "large_resnet_plain", "vision, no norms", "ResNet-20, width 32, without norms",
+            partial(ResNet, norm=no_norm, width=32), whole_pictures, classify, -5, "sgd", STEPS, clip=1.0,
+        ),
+        Task(
+            "large_resnet_bn", "vision, norms", "ResNet-20, width 32, with BN", partial(ResNet, width=32),
+            whole_pictures, classify, -4, "sgd", STEPS,
+        ),
+        Task(
+            "large_gpt", "language", "GPT, 50 M parameters", partial(GPT, WIDTH, DEPTH, 8, CONTEXT),
+            partial(characters, 32, CONTEXT), next_token, -8, "adamw", STEPS // 2, warmup=40, clip=1.0, width=WIDTH,
+            closing=CLOSING, inputs=windows,
+        ),
     )
-
-
-TASKS = (
-    resnet("large ResNet", NORMED, "post"),
-    resnet("large ResNet without norms", BARE, "none"),
-    Task(
-        "large GPT",
-        "language",
-        "aside",
-        lambda: LanguageModel(width=WIDTH, depth=DEPTH, context=CONTEXT),
-        lambda: characters(32, CONTEXT),
-        next_token,
-        "adamw",
-        (3e-4, 1e-3, 3e-3),
-        300,
-        warmup=30,
-        clip=1.0,
-        transformer=Transformer(WIDTH, ENDS, TABLES),
-        inputs=windows,
-        scale="gpu",
-    ),
-)
+}  # fmt: skip
+"""Some ten minutes for two arms on one H100, by the number of operations."""

@@ -1,207 +1,241 @@
-"""What the journal says: each arm against the model's own start, task by task and in all."""
+"""What the journal says: each arm against the model's own start, task by task, and in all."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
-from common import markdown, write
-from starts.journal import Journal, Outcome, outcome
-from starts.task import POINTS, Task, mean
+from scipy.stats import t as student
 
-OWN = "own"
+from common import markdown, write
+from starts.sweep import GRID, JUDGING, Journal, Sweep
+from starts.task import POINTS, Task
+
 SURE = 2.0
 """Standard errors of a difference beyond which it is a win or a loss."""
 ALIKE = 0.02
-"""A tie is sure where the difference and its two standard errors lie within this share of the own start's loss."""
-GAIN = 0.75
-"""Part of the gain that a rate must reach to count as one that trains."""
-Row = dict[str, Any]
-SETS = {"aside": "Tasks that are set aside", "chosen": "Tasks that starts may be developed on"}
+"""Share of the own start's loss within which a difference counts as none, if it surely lies there."""
+TRAINS = 0.75
+"""Share of the gain, from the start's loss to the best of all arms, from which on a rate trains."""
+OWN = "own"
+VERDICTS = {"W": "better", "t": "alike", "?": "undecided", "L": "worse"}
 
 
-def known(task: Task, arm: str, seeds: int, journal: Journal) -> Outcome | None:
-    """Return what the journal holds of an arm; None where trainings are missing."""
+class Missing(Exception):
+    """A training that is not in the journal."""
+
+
+class Recorded(Sweep):
+    """A sweep that runs nothing."""
+
+    def run(self, half: int, seed: int) -> dict[str, Any]:
+        """Return a training of the journal."""
+        key = (self.task.name, self.arm, half, seed, self.task.steps)
+        if key not in self.journal.found:
+            raise Missing(str(key))
+        return self.journal.found[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One arm on one task: its best rate, the trainings that judge it, and the scores of its first grid."""
+
+    task: Task
+    arm: str
+    rate: float
+    judged: Sequence[Mapping[str, Any]]
+    grid: Sequence[float]
+
+    def losses(self, what: str = "final") -> list[float]:
+        """Return the losses of the seeds that judge."""
+        return [float(row[what]) for row in self.judged]
+
+    @property
+    def first(self) -> float:
+        """Return the mean loss of the first batch."""
+        return fmean(float(row.get("first", math.inf)) for row in self.judged)
+
+    @property
+    def cost(self) -> float:
+        """Return what the start costs, in training steps."""
+        return median(row["start_seconds"] / row["seconds"] * self.task.steps for row in self.judged)
+
+    def reached(self, loss: float) -> float:
+        """Return the share of the training after which the smoothed loss is as low as ``loss``; 2 for never."""
+        found = []
+        for row in self.judged:
+            points = (place for place, value in enumerate(row["curve"], 1) if value <= loss)
+            found.append(next(points, 2 * POINTS) / POINTS)
+        return median(found)
+
+
+def result(task: Task, arm: str, journal: Journal, judging: Sequence[int]) -> Result | None:
+    """Return what the journal holds of an arm on a task; None where a training is missing."""
+    sweep = Recorded(task, arm, journal, "", judging=judging)
     try:
-        return outcome(task, seeds, partial(journal.find, task, arm))
-    except KeyError:
+        best = sweep.choose()
+        judged = [sweep.run(best, seed) for seed in judging]
+        halves = range(task.low, task.low + GRID)
+        grid = [float(sweep.run(half, sweep.choosing[0])["final"]) for half in halves]
+    except Missing:
         return None
+    return Result(task, arm, judged[0]["rate"], judged, grid)
 
 
 def error(losses: Sequence[float]) -> float:
-    """Return the standard error of the mean."""
-    return stdev(losses) / math.sqrt(len(losses)) if len(losses) > 1 else math.inf
+    """Return the standard error of the mean; infinite where a training diverged."""
+    if not all(map(math.isfinite, losses)) or len(losses) < 2:
+        return math.inf
+    return stdev(losses) / math.sqrt(len(losses))
 
 
 def verdict(mine: Sequence[float], own: Sequence[float]) -> str:
-    """Return W for a lower mean and L for a higher one beyond two standard errors, and t otherwise."""
-    difference = mean(mine) - mean(own)
-    if abs(difference) <= SURE * math.hypot(error(mine), error(own)):
-        return "t"
-    return "W" if difference < 0 else "L"
+    """Return W or L for a difference of means beyond two standard errors; else t where it surely is within the bound of
+    equivalence, and ? where it may be beyond it. A start of which a training diverges loses to one without."""
+    whole = [all(map(math.isfinite, losses)) for losses in (mine, own)]
+    if not all(whole):
+        return "t" if whole[0] == whole[1] else "W" if whole[0] else "L"
+    difference, margin = fmean(mine) - fmean(own), SURE * math.hypot(error(mine), error(own))
+    if abs(difference) > margin:
+        return "W" if difference < 0 else "L"
+    return "t" if abs(difference) + margin <= ALIKE * abs(fmean(own)) else "?"
 
 
-def is_alike(mine: Sequence[float], own: Sequence[float]) -> bool:
-    """Return whether two means are the same within the bound of equivalence."""
-    reach = abs(mean(mine) - mean(own)) + SURE * math.hypot(error(mine), error(own))
-    return reach <= ALIKE * abs(mean(own))
-
-
-def reached(curves: Sequence[Sequence[float]], goal: float) -> float:
-    """Return after which share of the training the mean curve is as low as the goal; infinite for never."""
-    points = [mean(values) for values in zip(*curves, strict=True)]
-    for place, value in enumerate(points):
-        if value <= goal:
-            before = points[place - 1] if place else value
-            part = (before - goal) / (before - value) if before > value else 1.0
-            return (place - 0.5 + part) / POINTS if place else 0.5 / POINTS
-    return math.inf
-
-
-def training_rates(losses: Mapping[float, float], task: Task, first: float, best: float) -> float:
-    """Return the share of the task's rates that reach `GAIN` of the way from a first loss to the best one."""
-    goal = first - GAIN * (first - best)
-    return mean([float(losses[rate] <= goal) for rate in task.rates])
-
-
-def row_of(task: Task, arm: str, mine: Outcome, own: Outcome) -> Row:
-    """Return the row of an arm.
-
-    A training counts for no more than the own start's first loss: one that diverges is as good as none.
-    """
-    first = mean([record["first"] for record in own.judged])
-
-    def values(of: Outcome, key: str) -> list[float]:
-        return [min(record[key], first) for record in of.judged]
-
-    curves = [[min(value, first) for value in record["curve"]] for record in mine.judged]
-    best = min(*mine.losses.values(), *own.losses.values())
-    final, held = values(mine, "final"), values(mine, "held")
-    cost = mean([record["cost"] for record in mine.judged])
-    return {
-        "set": task.set,
-        "field": task.field,
-        "task": task.name,
-        "arm": arm,
-        "rate": mine.rate,
-        "loss": mean(final),
-        "error": error(final),
-        "held": mean(held),
-        "first": mean([record["first"] for record in mine.judged]),
-        "verdict": verdict(final, values(own, "final")),
-        "alike": is_alike(final, values(own, "final")),
-        "held_verdict": verdict(held, values(own, "held")),
-        "steps": reached(curves, mean(values(own, "final"))) + cost / task.steps,
-        "rates": training_rates(mine.losses, task, first, best),
-        "own_rates": training_rates(own.losses, task, first, best),
-        "cost": cost,
-        "diverged": sum(math.isinf(record["final"]) for record in mine.judged),
-    }
-
-
-def rows_of(tasks: Sequence[Task], arms: Sequence[str], seeds: int, journal: Journal) -> list[Row]:
-    """Return a row for each task and arm that is complete, where the own start is."""
-    rows = list[Row]()
+def rows_of(
+    tasks: Iterable[Task], arms: Sequence[str], journal: Journal, aside: Sequence[str], judging: Sequence[int] = JUDGING
+) -> list[dict[str, Any]]:
+    """Return a row for each task and arm whose trainings are complete, where the own start's are."""
+    rows = []
     for task in tasks:
-        own = known(task, OWN, seeds, journal)
-        for arm in arms if own is not None else ():
-            mine = known(task, arm, seeds, journal)
-            if mine is not None and own is not None:
-                rows.append(row_of(task, arm, mine, own))
+        found = {arm: result(task, arm, journal, judging) for arm in dict.fromkeys((OWN, *arms))}
+        complete = [one for one in found.values() if one is not None]
+        own = found[OWN]
+        if own is None:
+            continue
+        begin = min(one.first for one in complete)
+        best = min(value for one in complete for value in (*one.grid, *one.losses()))
+        goal = begin - TRAINS * (begin - best)
+        for one in complete:
+            losses = one.losses()
+            rows.append(
+                {
+                    "task": task.name, "field": task.field, "about": task.about,
+                    "half": "aside" if task.name in aside else "chosen", "arm": one.arm, "rate": one.rate,
+                    "loss": fmean(losses), "error": error(losses), "valid": fmean(one.losses("valid")),
+                    "first": one.first, "verdict": verdict(losses, own.losses()),
+                    "verdict_valid": verdict(one.losses("valid"), own.losses("valid")),
+                    "reached": one.reached(fmean(own.losses())),
+                    "rates": sum(value <= goal for value in one.grid) / len(one.grid), "cost": one.cost,
+                }
+            )  # fmt: skip
+        for arm in arms:
+            told = journal.refused.get((task.name, arm))
+            if told is not None and found[arm] is None:
+                rows.append({"task": task.name, "field": task.field, "arm": arm, "refused": told,
+                             "half": "aside" if task.name in aside else "chosen"})  # fmt: skip
     return rows
 
 
-def total(rows: Sequence[Row]) -> Row:
-    """Return what came of one arm on some tasks."""
-    counts = {letter: sum(row["verdict"] == letter for row in rows) for letter in "WtL"}
-    held = [sum(row["held_verdict"] == letter for row in rows) for letter in "WtL"]
-    steps = median(row["steps"] for row in rows)
-    return {
-        "arm": rows[0]["arm"],
-        "tasks": len(rows),
-        **counts,
-        "alike": sum(row["verdict"] == "t" and row["alike"] for row in rows),
-        "ahead": counts["W"] - counts["L"],
-        "held": " / ".join(map(str, held)),
-        "steps": f"{steps:.2f}" if math.isfinite(steps) else "never",
-        "rates": f"{mean([row['own_rates'] for row in rows]):.2f} → {mean([row['rates'] for row in rows]):.2f}",
-        "diverged": sum(row["diverged"] for row in rows),
-    }
-
-
-def cell(row: Row | None) -> str:
-    """Return a cell of the table of losses: the loss with its standard error, the verdict, and the steps."""
-    if row is None:
-        return "–"
-    told = f"{row['loss']:.3g} ± {row['error']:.1g}"
-    if row["arm"] == OWN:
-        return told
-    letter = "**L**" if row["verdict"] == "L" else row["verdict"]
-    return f"{told} {letter} " + (f"{row['steps']:.2f}" if math.isfinite(row["steps"]) else "never")
-
-
-def rates_cell(row: Row | None) -> str:
-    """Return a cell of the table of rates."""
-    return "–" if row is None else f"{row['rate']:g}; {row['own_rates']:.2f} → {row['rates']:.2f}"
+def totals(rows: Sequence[Mapping[str, Any]], arms: Sequence[str], half: str) -> list[dict[str, Any]]:
+    """Return a row for each arm: what came of it on one half of the tasks."""
+    found = []
+    for arm in arms:
+        mine = [row for row in rows if row["arm"] == arm and row["half"] == half]
+        judged = [row for row in mine if "refused" not in row]
+        if not judged:
+            continue
+        counts = {name: sum(row["verdict"] == name for row in judged) for name in VERDICTS}
+        valid = {name: sum(row["verdict_valid"] == name for row in judged) for name in VERDICTS}
+        reached = median(row["reached"] for row in judged)
+        found.append(
+            {
+                "arm": arm, "tasks": len(judged), "refused": len(mine) - len(judged), **counts,
+                "ahead": counts["W"] - counts["L"], "valid": f"{valid['W']} / {valid['t'] + valid['?']} / {valid['L']}",
+                "reached": reached if reached <= 1 else "never", "rates": fmean(row["rates"] for row in judged),
+                "cost": median(row["cost"] for row in judged),
+            }
+        )  # fmt: skip
+    return sorted(found, key=lambda row: -row["ahead"])
 
 
 TOTALS = {
     "arm": "start",
     "tasks": "tasks",
-    "W": "W",
-    "t": "t",
-    "alike": "of these surely alike",
-    "L": "L",
-    "ahead": "W − L",
-    "held": "held out: W / t / L",
-    "steps": "steps to own loss, median",
-    "rates": "rates that train, own → start",
-    "diverged": "diverged trainings",
+    "refused": "refused",
+    "W": "better",
+    "t": "alike",
+    "?": "undecided",
+    "L": "worse",
+    "ahead": "better − worse",
+    "valid": "validation: better / not clear / worse",
+    "reached": "own loss after, median",
+    "rates": "rates that train",
+    "cost": "cost (steps)",
 }
 
 
-def text_of(rows: Sequence[Row], arms: Sequence[str], seeds: int) -> str:
+def cell(row: Mapping[str, Any] | None) -> str:
+    """Return a cell of the table by task: loss, its standard error, the verdict, and when the own loss is reached."""
+    if row is None or "refused" in row:
+        return "–"
+    told = f"{row['loss']:.3g} ± {row['error']:.1g}" if math.isfinite(row["loss"]) else "diverges"
+    if row["arm"] == OWN:
+        return told
+    letter = "**L**" if row["verdict"] == "L" else row["verdict"]
+    return f"{told} {letter} " + (f"{row['reached']:.2f}" if row["reached"] <= 1 else "–")
+
+
+def text_of(rows: Sequence[Mapping[str, Any]], arms: Sequence[str], judging: Sequence[int]) -> str:
     """Return the tables in Markdown."""
-    parts, others = list[str](), [arm for arm in arms if arm != OWN]
-    places = {(row["task"], row["arm"]): row for row in rows}
-    for name, heading in SETS.items():
-        here = [row for row in rows if row["set"] == name]
-        tasks = {row["task"]: row["field"] for row in here}
-        if not tasks:
+    parts = []
+    by_place = {(row["task"], row["arm"]): row for row in rows}
+    for half, told in (("aside", "Tasks set aside"), ("chosen", "Tasks that starts were chosen on")):
+        names = list(dict.fromkeys(row["task"] for row in rows if row["half"] == half))
+        if not names:
             continue
-        by_arm = [[row for row in here if row["arm"] == arm] for arm in others]
-        for title, told, shown in (
-            ("training loss and steps", cell, arms),
-            ("best rate, and rates that train (own → start)", rates_cell, others),
-        ):
-            lines = [
-                {"field": field, "task": task} | {arm: told(places.get((task, arm))) for arm in shown}
-                for task, field in tasks.items()
-            ]
-            columns = {"field": "field", "task": "task"} | {arm: arm for arm in shown}
-            parts.append(f"**{heading}: {title}**\n\n{markdown(lines, columns)}")
-        totals = sorted((total(some) for some in by_arm if some), key=lambda row: -row["ahead"])
-        parts.insert(len(parts) - 2, f"**{heading}: in all**\n\n{markdown(totals, TOTALS)}")
+        shown = []
+        for name in names:
+            own = by_place[name, OWN]
+            cells = {arm: cell(by_place.get((name, arm))) for arm in arms}
+            shown.append({"task": f"{own['field']}: {own['about']}", **cells})
+        parts += [
+            f"**{told}**, in all:\n",
+            markdown(totals(rows, [arm for arm in arms if arm != OWN], half), TOTALS),
+            "\nBy task: training loss of the last tenth ± its standard error, verdict, share of the training after "
+            "which the own start's final loss is reached:\n",
+            markdown(shown, {"task": "task", **{arm: arm for arm in arms}}),
+            "",
+        ]
+    chance = 2 * student.sf(SURE, 2 * (len(judging) - 1)) if len(judging) > 1 else 1.0
     parts.append(
-        "Losses are means of the last tenth of a training, with their standard error. Each arm has its own best rate, "
-        f"chosen on two seeds and judged on {seeds} others. W and L: the mean is lower or higher than that of the own "
-        "start by more than two standard errors of the difference. *Surely alike*: the difference and its two standard "
-        f"errors lie within {ALIKE:.0%} of the own loss. *Steps*: share of the training after which the own start's "
-        "final loss is reached, with the start's own cost in steps. *Rates that train*: share of the task's grid that "
-        "reaches three quarters of the way from the own start's first loss to the best of the two starts. A training "
-        "counts for no more than the own start's first loss, so that one which diverges is as good as none."
+        f"Each arm at its own best rate, chosen on two seeds and judged on {len(judging)} others. *W*, *L*: better or "
+        f"worse than the own start by more than two standard errors. *t*: within {ALIKE:.0%} of the own start's loss, "
+        f"by those errors; *?*: neither. Of starts that are alike, {chance:.0%} are called better or worse by chance. "
+        "*Rates that train*: share of the four rates of the first grid that reach three "
+        "quarters of the gain, from the lowest loss of a first batch to the best of all starts. *Cost*: time of the "
+        "start in training steps. Refused: the method plans no such model, and the own start stays."
     )
-    return "\n\n".join(parts)
+    return "\n".join(parts)
 
 
-def write_report(
-    name: str, tasks: Sequence[Task], arms: Sequence[str], seeds: int, journal: Journal, out: Path
-) -> None:
-    """Write the tables of the arms, of the tasks whose trainings the journal holds."""
-    arms = [OWN, *(arm for arm in arms if arm != OWN)]
-    rows = rows_of(tasks, arms, seeds, journal)
-    write(name, text_of(rows, arms, seeds), rows, out)
+def arms_of(journal: Journal) -> list[str]:
+    """Return all arms of a journal, the own start first."""
+    found = dict.fromkeys(key[1] for key in (*journal.found, *journal.refused))
+    return [OWN, *(arm for arm in found if arm != OWN)]
+
+
+def report(
+    tasks: Sequence[Task], arms: Sequence[str], journal: Journal, aside: Sequence[str], out: Path, name: str,
+    judging: Sequence[int], default: str,
+) -> None:  # fmt: skip
+    """Write the tables, with ``default`` as the arm that the figure shows."""
+    journal.refresh()
+    arms = arms or arms_of(journal)
+    rows = rows_of(tasks, arms, journal, aside, judging)
+    for row in rows:
+        row["default"] = row["arm"] == default
+    write(name, text_of(rows, arms, judging), rows, out)

@@ -1,128 +1,86 @@
-"""Starts: what initial weights do to a training, in small trainings over many fields.
+"""Measure what a start does to a training: tasks × arms, each arm at its own best rate.
 
-    python benchmarks/starts/run.py [--set chosen|aside|all] [--tasks NAME ...] [--arms own default autoinit ...]
-        [--seeds 3] [--jobs 1] [--journal FILE ...] [--out docs/results] [--scale cpu|gpu] [--data DIR] [--steps N]
+    python benchmarks/starts/run.py [--set chosen] [--tasks vit gpt] [--arms own default] [--minutes 60]
+        [--journal build/starts/journal.jsonl] [--scale cpu] [--out docs/results]
 
-Each arm of each task is trained at its best rate: the rate is chosen on two seeds from the task's grid, which goes on
-by half a decade, at most twice, where the best lies at an end. Then the arm is judged on ``--seeds`` others. Every
-training that ends is a line of the journal, and what the journal holds is not run again. The table holds the arms that
-are complete. ``aside.md`` notes each use of tasks that are set aside: they are there to judge a start, once, and not to
-choose one. ``--steps`` shortens every training, to see that all of them run.
+An arm is the name of one of `arms.ARMS`, or of a method with options: ``topology:merge=preserve``; what follows ``@``
+is a label that keeps a candidate's trainings apart; ``default`` stands for the library's default method. A rate is
+chosen on seeds 0 and 1 from a grid of half decades, which goes on where the best lies at an end, and judged on other
+seeds. Each finished training is a line of the journal, and what is there is not run again. With ``--out`` nothing is
+trained: tables and a picture are written from the journal, for all of its arms unless some are named.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import inspect
+import math
 import sys
-import time
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])
-
-import torch  # noqa: E402
-
-import training_data  # noqa: E402
-from common import RESULTS  # noqa: E402
-from starts.arms import applies, arm  # noqa: E402
-from starts.catalogue import tasks  # noqa: E402
-from starts.journal import Journal, Record, outcome  # noqa: E402
-from starts.report import write_report  # noqa: E402
-from starts.task import Task, train  # noqa: E402
-from wellposed.errors import WellposedError  # noqa: E402
-
-ASIDE = Path(__file__).with_name("aside.md")
-COMPARED = ("own", "default", "autoinit")
+HERE = Path(__file__).resolve().parent
 
 
-def options() -> argparse.Namespace:
-    """Return what the command line asks for."""
+def arguments(told: list[str] | None = None) -> argparse.Namespace:
+    """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", choices=("chosen", "aside", "all"), default="all")
-    parser.add_argument("--tasks", nargs="*", help="names of tasks; all of the set without it")
-    parser.add_argument("--arms", nargs="*", default=list(COMPARED))
-    parser.add_argument("--seeds", type=int, default=3, help="fresh seeds that an arm is judged on")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument(
-        "--journal", type=Path, nargs="+", default=[Path("build/starts/journal.jsonl")], help="more are read"
-    )
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--name", default="starts", help="of the files in --out")
+    parser.add_argument("--set", choices=("chosen", "aside", "all"), help="half of the tasks; chosen, with --out all")
+    parser.add_argument("--tasks", nargs="+", help="names of tasks, in place of a half")
+    parser.add_argument("--arms", nargs="+", help="own and default unless told, with --out all of the journal")
     parser.add_argument("--scale", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--data", type=Path, default=training_data.DATASETS)
-    parser.add_argument("--steps", type=int)
-    parser.add_argument("--report", action="store_true", help="write the report of what is there, and train nothing")
-    return parser.parse_args()
-
-
-def suite(steps: int | None) -> list[Task]:
-    """Return all tasks, with another number of steps if one is given."""
-    return [replace(task, steps=steps or task.steps) for task in tasks()]
-
-
-def selected(asked: argparse.Namespace) -> list[Task]:
-    """Return the tasks that are asked for."""
-    known = [task for task in suite(asked.steps) if task.scale == asked.scale and asked.set in ("all", task.set)]
-    unknown = sorted(set(asked.tasks or ()) - {task.name for task in known})
-    if unknown:
-        raise SystemExit(f"no such tasks: {', '.join(unknown)}; there are {', '.join(task.name for task in known)}")
-    return [task for task in known if not asked.tasks or task.name in asked.tasks]
-
-
-def compare(named: str, name: str, asked: argparse.Namespace) -> str:
-    """Run what the journal does not hold of an arm on a task; return a line that says how it went."""
-    (task,) = (task for task in suite(asked.steps) if task.name == named)  # tasks hold functions, which do not travel
-    if task.scale == "cpu":
-        torch.set_num_threads(1)
-    journal, start = Journal(*asked.journal), arm(name)
-    device = "cuda" if task.scale == "gpu" and torch.cuda.is_available() else "cpu"
-
-    def training(rate: float, seed: int) -> Record:
-        try:
-            return journal.find(task, name, rate, seed)
-        except KeyError:
-            found = train(task, start, rate, seed, device)
-        told = {"task": task.name, "arm": name, "rate": rate, "seed": seed, "steps": task.steps}
-        return journal.add(told | found)
-
-    begun = time.perf_counter()
-    try:
-        done = outcome(task, asked.seeds, training)
-    except WellposedError as refusal:
-        return f"{task.name}, {name}: refused: {refusal}"
-    losses = " ".join(f"{record['final']:.4g}" for record in done.judged)
-    return f"{task.name}, {name}: {losses} at {done.rate:g}, {time.perf_counter() - begun:.0f} s"
-
-
-def note_aside(chosen: list[Task], arms: list[str]) -> None:
-    """Note that tasks which are set aside were used."""
-    used = [task.name for task in chosen if task.set == "aside"]
-    if used:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ASIDE.parent, capture_output=True, text=True, check=False
-        ).stdout.strip()
-        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-        with ASIDE.open("a") as file:
-            file.write(f"| {now} | {commit or 'unknown'} | {', '.join(arms)} | {', '.join(used)} |\n")
+    parser.add_argument("--journal", type=Path, help="build/starts/journal.jsonl, or journal-gpu.jsonl")
+    parser.add_argument("--judging", type=int, nargs="+", help="seeds that the best rate is judged on")
+    parser.add_argument("--steps", type=int, help="of every training, for a trial")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after which nothing new is begun")
+    parser.add_argument("--once", action="store_true", help="print one training for each task and arm")
+    parser.add_argument("--out", type=Path, help="write tables of the journal, without training")
+    return parser.parse_args(told)
 
 
 def main() -> None:
-    """Run what is missing, and write the report."""
-    asked = options()
-    training_data.DATASETS = asked.data
-    chosen = selected(asked)
-    if not asked.report:
-        if not asked.steps:
-            note_aside(chosen, asked.arms)
-        todo = [(task.name, name, asked) for task in chosen for name in asked.arms if applies(name, task)]
-        with ProcessPoolExecutor(asked.jobs) as pool:
-            for line in pool.map(compare, *zip(*todo, strict=True)):
-                print(line, flush=True)
-    write_report(asked.name, chosen, asked.arms, asked.seeds, Journal(*asked.journal), asked.out)
+    """Run what the options say."""
+    import torch
+
+    import wellposed as wp
+    from starts import sweep
+    from starts.catalogue import ASIDE, CHOSEN, TASKS
+    from starts.large import LARGE
+    from starts.once import once
+    from starts.report import report
+
+    options = arguments()
+    torch.set_num_threads(1)
+    large = options.scale == "gpu"
+    known = LARGE if large else TASKS
+    halves = {"chosen": CHOSEN, "aside": ASIDE, "all": tuple(TASKS)}
+    names = options.tasks or (tuple(LARGE) if large else halves[options.set or ("all" if options.out else "chosen")])
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        sys.exit(f"no task {unknown[0]!r}; there are {', '.join(known)}")
+    tasks = [sweep.shortened(known[name], options.steps) for name in names]
+    default = str(inspect.signature(wp.plan).parameters["method"].default)
+    arms = [default if arm == "default" else arm for arm in options.arms or ([] if options.out else ["own", "default"])]
+    device = "cuda" if large and torch.cuda.is_available() else "cpu"
+    if options.once:
+        once(tasks, arms, device)
+        return
+    journal = sweep.Journal(options.journal or Path("build") / "starts" / f"journal{'-gpu' if large else ''}.jsonl")
+    judging = options.judging or sweep.JUDGING
+    if options.out:
+        report(tasks, arms, journal, ASIDE, options.out, "starts_gpu" if large else "starts", judging, default)
+        return
+
+    def aside(commit: str, arms: Sequence[str], used: Sequence[str]) -> None:
+        held = [name for name in used if name in ASIDE]
+        done = {(task, arm) for task, arm, *_ in journal.found} | set(journal.refused)
+        new = [arm for arm in arms if any((name, arm) not in done for name in held)]
+        if new and options.steps is None:
+            sweep.note_use(HERE / "aside.md", commit, new, held)
+
+    sweep.run(tasks, arms, journal, device=device, judging=judging, aside=aside, minutes=options.minutes)
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(HERE.parent)
     main()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -16,14 +14,12 @@ from torch.nn import functional
 
 Batch = tuple[Tensor, ...]
 Optimizer = Literal["adam", "adamw", "sgd"]
-Start = Callable[["Task", nn.Module, int], float]
-"""Writes a model's initial weights, given the task and a seed; returns what that cost in training steps."""
-POINTS, SCORED = 20, 10
-"""Points of the smoothed curve, and the part of the steps whose mean loss is the score."""
+POINTS = 60
+"""Points of a training's smoothed curve that are kept."""
+SMOOTHED, SCORED = 20, 10
+"""The curve is a trailing mean over this part of the steps, and the last such part is scored."""
 DIVERGED = 1e9
 """Loss from which on a training is given up."""
-ADAM = (1e-3, 3e-3, 1e-2)
-SGD = (1e-2, 3e-2, 1e-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +43,7 @@ class Data:
     def made(cls, make: Callable[[Generator], Batch]) -> Data:
         """Make every batch anew."""
         generator = Generator().manual_seed(987654321)
-        return cls(make, [make(generator) for _ in range(4)])
-
-
-@dataclass(frozen=True, slots=True)
-class Transformer:
-    """What the arms for transformers ask of a model.
-
-    Attributes:
-        width: of its stream; its own standard deviation of .02 is meant for 768.
-        ends: endings of the names of the weights that end residual branches, and of the head.
-        tables: endings of the names of tables.
-    """
-
-    width: int
-    ends: tuple[str, ...]
-    tables: tuple[str, ...] = ()
+        return cls(make, [make(generator) for _ in range(8)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +51,29 @@ class Task:
     """One training.
 
     Attributes:
-        set: tasks that are ``"chosen"`` may be used to develop a start, those ``"aside"`` only to judge one.
-        rates: half decades, the grid that each arm is given first.
+        low: the lowest of the four rates that the grid starts with, in half decades: -6 is 1e-3.
+        width: of a model whose weights start at std .02, which is meant for a width of 768; None for others.
+        closing: endings of the names of modules that close residual branches, and of the head; transformers only.
         inputs: what of a batch the model is called with.
-        scale: where it is run: every task of a scale is in one table.
     """
 
     name: str
     field: str
-    set: Literal["chosen", "aside"]
+    about: str
     build: Callable[[], nn.Module]
     data: Callable[[], Data]
     loss: Callable[[nn.Module, Batch], Tensor]
+    low: int
     optimizer: Optimizer = "adam"
-    rates: tuple[float, ...] = ADAM
     steps: int = 150
     warmup: int = 0
     clip: float | None = None
-    transformer: Transformer | None = None
+    width: int | None = None
+    closing: tuple[str, ...] = ()
     inputs: Callable[[Batch], Batch] = field(default=lambda batch: batch[:1])
-    scale: Literal["cpu", "gpu"] = "cpu"
 
     def example(self) -> Batch:
-        """Return what the model is called with, of a batch that no training sees first."""
+        """Return what the model is called with, of a batch that is not trained on first."""
         return self.inputs(self.data().draw(Generator().manual_seed(123)))
 
 
@@ -119,9 +100,9 @@ def windows(batch: Batch) -> Batch:
 
 def make_optimizer(kind: Optimizer, model: nn.Module, rate: float) -> torch.optim.Optimizer:
     """Return the optimizer; AdamW leaves vectors without decay."""
-    parameters = list(model.parameters())
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if kind == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, momentum=0.9, weight_decay=1e-4)
+        return torch.optim.SGD(parameters, lr=rate, momentum=0.9)
     if kind == "adam":
         return torch.optim.Adam(parameters, lr=rate)
     groups = [
@@ -132,41 +113,22 @@ def make_optimizer(kind: Optimizer, model: nn.Module, rate: float) -> torch.opti
 
 
 def share_of_rate(step: int, steps: int, warmup: int) -> float:
-    """Return the factor on the rate: a linear warm-up times half a cosine down to 0."""
-    return min(1.0, (step + 1) / max(1, warmup)) * 0.5 * (1 + math.cos(math.pi * step / steps))
+    """Return the factor on the rate: linear warm-up, then half a cosine down to 0."""
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
-def train(task: Task, start: Start, rate: float, seed: int, device: str = "cpu") -> dict[str, Any]:
-    """Build the model, give it its start, and train it; the seed decides everything.
-
-    Returns:
-        ``final``, the mean training loss of the last tenth; ``held``, the loss on what is held out; ``first``, the loss
-        before the first step; ``curve``, the means of `POINTS` equal parts; ``cost`` of the start in training steps;
-        ``seconds`` of processor time. Losses of a training that diverges are infinite.
-    """
-    begun = time.process_time()
-    torch.manual_seed(seed)
-    model = task.build()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cost = start(task, model, seed)
-    losses, held = _trained(task, model.to(device).train(), rate, seed, device)
-    return {
-        "final": losses[-1] if math.isinf(losses[-1]) else mean(losses[-max(1, task.steps // SCORED) :]),
-        "held": held,
-        "first": losses[0],
-        "curve": smoothed(losses, task.steps),
-        "cost": cost,
-        "seconds": time.process_time() - begun,
-    }
-
-
-def _trained(task: Task, model: nn.Module, rate: float, seed: int, device: str) -> tuple[list[float], float]:
-    """Return the losses of the steps, up to the first that diverges, and the loss on what is held out."""
-    data, generator, losses = task.data(), Generator().manual_seed(10_000 + seed), list[float]()
-    torch.manual_seed(20_000 + seed)  # what the model or the loss draws, whatever the start has drawn
+def train(task: Task, model: nn.Module, rate: float, seed: int, device: str = "cpu") -> dict[str, Any]:
+    """Train a model that has its start; return the mean training loss of the last tenth, the loss on what is held out,
+    the smoothed curve, and the processor time in seconds."""
+    data, losses = task.data(), []
+    generator = Generator().manual_seed(10_000 + seed)
+    torch.manual_seed(20_000 + seed)
     optimizer = make_optimizer(task.optimizer, model, rate)
     mixed = torch.autocast(device, torch.bfloat16, enabled=device != "cpu")
+    model.train()
+    begun = time.process_time()
     for step in range(task.steps):
         for group in optimizer.param_groups:
             group["lr"] = rate * share_of_rate(step, task.steps, task.warmup)
@@ -174,27 +136,30 @@ def _trained(task: Task, model: nn.Module, rate: float, seed: int, device: str) 
         with mixed:
             loss = task.loss(model, batch)
         losses.append(loss.item())
-        if not losses[-1] < DIVERGED:
-            return [*losses[:-1], math.inf], math.inf
+        if not math.isfinite(losses[-1]) or losses[-1] > DIVERGED:
+            return {"final": math.inf, "valid": math.inf, "curve": [], "seconds": time.process_time() - begun}
         optimizer.zero_grad()
         loss.backward()
         if task.clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), task.clip)
         optimizer.step()
+    seconds = time.process_time() - begun
     model.eval()
     torch.manual_seed(30_000)
-    with mixed:  # gradients stay on: some losses differentiate the model
-        held = mean([task.loss(model, tuple(part.to(device) for part in batch)).item() for batch in data.held])
-    return losses, held if held < DIVERGED else math.inf
+    with mixed:  # with gradients: some losses differentiate the model
+        held = [task.loss(model, tuple(part.to(device) for part in batch)).item() for batch in data.held]
+    last = losses[-max(1, task.steps // SCORED) :]
+    return {
+        "final": sum(last) / len(last),
+        "valid": sum(held) / len(held),
+        "curve": smoothed(losses),
+        "first": losses[0],
+        "seconds": seconds,
+    }
 
 
-def mean(values: Sequence[float]) -> float:
-    """Return the mean."""
-    return math.fsum(values) / len(values)
-
-
-def smoothed(losses: Sequence[float], steps: int) -> list[float]:
-    """Return the means of `POINTS` equal parts of a training of so many steps; infinite after its end."""
-    ends = [round(steps * point / POINTS) for point in range(POINTS + 1)]
-    parts = [losses[start : max(start + 1, end)] for start, end in pairwise(ends)]
-    return [mean(part) if part else math.inf for part in parts]
+def smoothed(losses: Sequence[float]) -> list[float]:
+    """Return the trailing mean of a curve at evenly spaced steps, the last included."""
+    window, steps = max(1, len(losses) // SMOOTHED), len(losses)
+    ends = [max(1, round(steps * (point + 1) / POINTS)) for point in range(POINTS)]
+    return [sum(losses[max(0, end - window) : end]) / min(window, end) for end in ends]

@@ -1,0 +1,95 @@
+"""The suite of trainings that compares starts: verdicts, choice of rates, and what a journal spares."""
+
+import importlib
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def starts():
+    """Return the suite's modules, which import those beside them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        patch.delitem(sys.modules, "nets", raising=False)  # modules of tests bear that name too
+        names = ("arms", "catalogue", "figure", "report", "sweep", "task")
+        yield SimpleNamespace(**{name: importlib.import_module(f"starts.{name}") for name in names})
+
+
+@pytest.fixture
+def task(starts):
+    """Return a training of a moment."""
+
+    def make(generator):
+        x = torch.randn(8, 2, generator=generator)
+        return x, x.sum(1, keepdim=True)
+
+    data = starts.task.Data.made(make)
+    return starts.task.Task(
+        "line", "tables", "a line", lambda: nn.Linear(2, 1), lambda: data, starts.task.regress, -4, steps=20
+    )
+
+
+def test_half_of_the_tasks_is_set_aside_and_fields_are_in_both(starts):
+    chosen, aside, tasks = starts.catalogue.CHOSEN, starts.catalogue.ASIDE, starts.catalogue.TASKS
+    assert set(chosen).isdisjoint(aside)
+    assert set(chosen) | set(aside) == set(tasks)
+    assert abs(len(chosen) - len(aside)) <= 1
+    fields = [{tasks[name].field for name in half} for half in (chosen, aside)]
+    assert len(fields[0] & fields[1]) >= 10
+
+
+def test_arms_are_methods_with_options(starts):
+    found = starts.arms.settings_of("steady:readout=0.3,branches=zero,biases=None")
+    assert found == {"method": "steady", "readout": 0.3, "branches": "zero", "biases": None}
+    with pytest.raises(ValueError, match="readout"):
+        starts.arms.settings_of("steady:readout")
+
+
+@pytest.mark.parametrize(
+    ("mine", "own", "found"),
+    [
+        ((1.0, 1.01, 0.99), (2.0, 2.01, 1.99), "W"),
+        ((2.0, 2.01, 1.99), (1.0, 1.01, 0.99), "L"),
+        ((1.0, 1.001, 0.999), (1.0, 1.001, 0.999), "t"),
+        ((1.0, 1.2, 0.8), (1.0, 1.2, 0.8), "?"),
+        ((1.0, 1.2, float("inf")), (1.0, 1.2, 0.8), "L"),
+    ],
+)
+def test_verdict_is_beyond_two_standard_errors_or_a_tie_within_a_bound(starts, mine, own, found):
+    assert starts.report.verdict(mine, own) == found
+
+
+@pytest.mark.slow
+def test_second_run_trains_nothing_and_the_report_reads_the_journal(starts, task, tmp_path, monkeypatch):
+    def run(arm):
+        journal = starts.sweep.Journal(tmp_path / "journal.jsonl")
+        journal.refresh()
+        starts.sweep.Sweep(task, arm, journal, "").finish()
+        return journal
+
+    for arm in ("own", "autoinit"):
+        before = run(arm)
+    monkeypatch.setattr(starts.sweep, "train", lambda *_: pytest.fail("trained again"))
+    after = run("own")
+    assert after.found == before.found
+    rows = starts.report.rows_of([task], ["own", "autoinit"], after, ())
+    assert [row["arm"] for row in rows] == ["own", "autoinit"]
+    best = starts.report.result(task, "own", after, starts.sweep.JUDGING)
+    first = {half: row["final"] for (_, arm, half, seed, _), row in after.found.items() if (arm, seed) == ("own", 0)}
+    assert all(min(first.values()) <= value for value in best.grid)
+    assert len(best.judged) == len(starts.sweep.JUDGING)
+
+
+def test_trainings_are_the_same_for_the_same_seed(starts, task):
+    def final(seed):
+        torch.manual_seed(seed)
+        return starts.task.train(task, task.build(), 0.01, seed)["final"]
+
+    assert final(1) == final(1) != final(2)
