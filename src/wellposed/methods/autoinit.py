@@ -195,7 +195,7 @@ def _random_biases(graph: Graph, request: Request) -> dict[str, float]:
     Biases between ±1/√fan-in, as PyTorch draws them, have that of this distribution, so that a plan does not follow the
     numbers that one model was constructed with. Others have their root mean square.
     """
-    found = {}
+    found: dict[str, float] = {}
     for use in contractions(graph):
         name = use.bias
         values = None if name is None else graph.parameters[name].values
