@@ -194,11 +194,11 @@ def main() -> None:
     torch.set_num_threads(1)
     pictures = images(options.data, 4000, side=8)
     rows: list[dict[str, Any]] = []
-    for steps, task in itertools.product(options.steps, TASKS):
+    for task, steps in itertools.product(TASKS, options.steps):
         rows += rows_of(task, steps, batches_of(task, steps, pictures))
         print(markdown(by_case(rows)[-1:], CASES).splitlines()[-1], flush=True)
-    told = "\n\n".join((markdown(summarised(rows), COLUMNS), markdown(by_case(rows), CASES)))
-    write("prepared", told, rows, options.out)
+        told = "\n\n".join((markdown(summarised(rows), COLUMNS), markdown(by_case(rows), CASES)))
+        write("prepared", told, rows, options.out)
 
 
 if __name__ == "__main__":
