@@ -1,6 +1,6 @@
 """Does `wellposed.prepare` find the rate of a training? Its answer, held against the whole training at a fine grid.
 
-    python benchmarks/prepared.py [--data ../shared/datasets/cifar10] [--text ../shared/datasets/shakespeare]
+    python benchmarks/prepared.py [--data ../shared/datasets/cifar10]
 
 Each net is trained whole at rates √2 apart, from two draws of the weights, with a warm-up and a cosine to zero. Then
 its rate is searched within budgets of gradients, from three other draws. *Lost* is the share of the
@@ -24,10 +24,8 @@ from torch.nn import functional
 
 import wellposed as wp
 from common import RESULTS, markdown, write
-from nets.growing import VOCABULARY
-from training_data import DATA, TEXTS, Text, images
+from training_data import DATA, images
 
-CONTEXT = 32
 SEARCHES: dict[str, dict[str, Any]] = {
     "whole grid, 40 steps": {"steps": 40, "seeds": 1},
     "the same, constant rate": {"steps": 40, "seeds": 1, "schedule": "constant"},
@@ -57,13 +55,12 @@ CASES = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A net, its optimizer, what it is trained on (``flat`` or ``maps`` of images, ``text``), and how long at most."""
+    """A net, its optimizer, and whether it takes images as vectors (``flat``)."""
 
     net: str
     build: Callable[[], nn.Module]
     optimizer: str
-    kind: str = "flat"
-    longest: int = 1000
+    flat: bool = True
 
 
 def perceptron(depth: int, width: int, act: type[nn.Module], norm: bool = False) -> nn.Module:
@@ -81,56 +78,26 @@ def convolutional() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
 
 
-class Language(nn.Module):
-    """A transformer of two blocks with the norms first."""
-
-    def __init__(self, width: int = 32) -> None:
-        """Make the tables, the blocks and the readout."""
-        super().__init__()
-        self.table, self.places = nn.Embedding(VOCABULARY, width), nn.Parameter(0.02 * torch.randn(CONTEXT, width))
-        self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, 2, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
-            for _ in range(2)
-        )
-        self.norm, self.readout = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
-        mask = nn.Transformer.generate_square_subsequent_mask(CONTEXT)
-        self.register_buffer("mask", mask, persistent=False)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return logits ``[batch, CONTEXT, VOCABULARY]``."""
-        stream = self.table(ids) + self.places
-        for block in self.blocks:
-            stream = block(stream, src_mask=self.mask)
-        logits: Tensor = self.readout(self.norm(stream))
-        return logits
-
-
 TASKS = (
     Task("3 layers ReLU", lambda: perceptron(3, 64, nn.ReLU), "adam"),
     Task("20 layers tanh", lambda: perceptron(20, 32, nn.Tanh), "sgd"),
     Task("12 layers SiLU", lambda: perceptron(12, 32, nn.SiLU), "adamw"),
     Task("3 layers with batch norm", lambda: perceptron(3, 64, nn.ReLU, norm=True), "sgd"),
     Task("8 layers GELU", lambda: perceptron(8, 48, nn.GELU), "momentum"),
-    Task("convolutions", convolutional, "momentum", "maps"),
-    Task("convolutions", convolutional, "adam", "maps"),
-    Task("transformer", Language, "adamw", "text", longest=200),
+    Task("convolutions", convolutional, "momentum", flat=False),
+    Task("convolutions", convolutional, "adam", flat=False),
 )
 
 
 def loss_fn(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
     """Return the cross-entropy of one batch."""
-    return functional.cross_entropy(model(batch[0]).flatten(0, -2), batch[1].flatten())
+    return functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def batches_of(task: Task, steps: int, pictures: tuple[Tensor, Tensor], text: Text) -> list[tuple[Tensor, Tensor]]:
+def batches_of(task: Task, steps: int, pictures: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Return as many batches as there are steps."""
-    generator = torch.Generator().manual_seed(0)
-    if task.kind == "text":
-        starts = torch.randint(len(text.train) - CONTEXT - 1, (steps, 16, 1), generator=generator)
-        cut = text.train[starts + torch.arange(CONTEXT + 1)]
-        return [(ids[:, :-1], ids[:, 1:]) for ids in cut]
-    chosen = torch.randint(len(pictures[0]), (steps, 32), generator=generator)
-    return [(pictures[0][i].flatten(1) if task.kind == "flat" else pictures[0][i], pictures[1][i]) for i in chosen]
+    chosen = torch.randint(len(pictures[0]), (steps, 32), generator=torch.Generator().manual_seed(0))
+    return [(pictures[0][i].flatten(1) if task.flat else pictures[0][i], pictures[1][i]) for i in chosen]
 
 
 def fine(task: Task, batches: list[Any], plan: wp.Plan) -> wp.rates.Rate:
@@ -221,20 +188,17 @@ def main() -> None:
     """Run the benchmark and write its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help="folder with train.parquet of CIFAR-10")
-    parser.add_argument("--text", type=Path, default=TEXTS, help="folder with texts")
     parser.add_argument("--steps", type=int, nargs="+", default=[200, 1000])
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    pictures, text = images(options.data, 4000, side=8), Text.read(options.text)
+    pictures = images(options.data, 4000, side=8)
     rows: list[dict[str, Any]] = []
-    for steps, task in itertools.product(options.steps, TASKS):
-        if steps > task.longest:
-            continue
-        rows += rows_of(task, steps, batches_of(task, steps, pictures, text))
+    for task, steps in itertools.product(TASKS, options.steps):
+        rows += rows_of(task, steps, batches_of(task, steps, pictures))
         print(markdown(by_case(rows)[-1:], CASES).splitlines()[-1], flush=True)
-    told = "\n\n".join((markdown(summarised(rows), COLUMNS), markdown(by_case(rows), CASES)))
-    write("prepared", told, rows, options.out)
+        told = "\n\n".join((markdown(summarised(rows), COLUMNS), markdown(by_case(rows), CASES)))
+        write("prepared", told, rows, options.out)
 
 
 if __name__ == "__main__":

@@ -341,6 +341,27 @@ def test_rows_that_are_no_ranges_are_refused() -> None:
             drawn.changed(rows=rows)
 
 
+def test_the_new_rows_of_a_resized_table_are_drawn_as_large_as_the_old_ones() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(60, 16), nn.Flatten(), nn.Linear(96, 8))
+    nn.init.normal_(model[0].weight, std=0.02)
+    model[0].weight.data[50:] = 0.0
+    before = model[0].weight.detach().clone()
+    head = model[2].weight.detach().clone()
+    plan = wp.initialize_(model, TOKENS, only="0.weight[50:]")
+    assert torch.equal(model[0].weight[:50], before[:50])
+    assert float(model[0].weight[50:].detach().std()) == pytest.approx(0.02, rel=0.2)
+    assert torch.equal(model[2].weight, head)
+    assert wp.propagate(wp.trace(model, TOKENS), weights=plan)["0"].var == pytest.approx(4e-4, rel=0.05)
+    both = wp.plan(model, TOKENS, only=["2.*", "0.*[50:55]"])
+    assert both.prescriptions["2.weight"].rows is None
+    assert both.prescriptions["0.weight"].rows == ((50, 55),)
+    refused = {"0.weight[70:]": "no part of the 60 rows", "0.weight[:]": "not all", "a[1:]": "matches no parameter"}
+    for pattern, words in refused.items():
+        with pytest.raises(PlanError, match=words):
+            wp.plan(model, TOKENS, only=pattern)
+
+
 # ---- marks -----------------------------------------------------------------------------------------------------------
 
 

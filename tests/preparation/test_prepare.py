@@ -35,7 +35,7 @@ def prepared(model: nn.Module | None = None, loss: Any = loss_fn, given: Any = N
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    return {name: tensor.clone() for name, tensor in model.state_dict().items() if not tensor.is_meta}
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -230,6 +230,15 @@ def test_a_model_that_is_trained_already_is_not_written_over() -> None:
     assert not [text for text in prepared(model, method="own").warnings if "looks trained" in text]
 
 
+def test_a_loss_that_holds_the_model_is_refused_and_changes_nothing() -> None:
+    model = model_fn()
+    before = state(model)
+    with pytest.raises(RateError, match="calls a Sequential that it holds, and not the model that it is given"):
+        prepared(model, lambda given, batch: loss_fn(model, batch))
+    assert same(state(model), before)
+    assert not model._forward_pre_hooks
+
+
 def test_a_model_that_is_not_trained_is_not_said_to_be(start: Any) -> None:
     assert not start.warnings
 
@@ -313,7 +322,7 @@ def spoilt() -> list[tuple[Tensor, Tensor]]:
         (
             {"loss": lambda model, batch: loss_fn(model, batch) / torch.zeros(())},
             DivergedError,
-            "all that the model computes is finite: look at the loss function",
+            "all that the model computes of the first batch is finite: look at the loss function",
         ),
         (
             {"loss": lambda model, batch: loss_fn(model, batch) + (0 * model(batch[0])).abs().sum().sqrt()},
@@ -321,6 +330,7 @@ def spoilt() -> list[tuple[Tensor, Tensor]]:
             "its gradient with respect to '0.weight' is not",
         ),
         ({"model": model_fn().requires_grad_(False)}, RateError, "is the model frozen"),
+        ({"model": model_fn().to("meta")}, OptionError, "on the meta device, where nothing can be trained"),
         ({"model": nn.Sequential(nn.ReLU())}, RateError, "depends on no parameter"),
         ({"model": lambda x: x}, OptionError, "prepare takes a model of PyTorch, received function"),
         ({"optimizer": "muon"}, OptionError, "Muon takes hidden matrices alone"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -15,16 +15,17 @@ from wellposed.graphs import Graph, trace
 from wellposed.graphs.keywords import split_keywords
 from wellposed.graphs.restore import paused_collection
 from wellposed.methods import autoinit, classic, complete_p, fixup, mup, steady, topology  # each registers its methods
-from wellposed.methods.deliberate import Choice, check_deliberate, uninitialised, warnings_of
+from wellposed.methods.deliberate import Choice, check_deliberate, warnings_of
 from wellposed.methods.deliberate import deliberate as on_purpose
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
 from wellposed.methods.readouts import tied_widths
 from wellposed.methods.roles import left_alone, weight_norm_directions
+from wellposed.methods.selection import Patterns, not_selected, selected_rows
 from wellposed.methods.unmet import like_siblings, words_on_unmet
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.operators.contraction import contractions
 from wellposed.options import DEFAULT_METHOD, check_integer
-from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied, unselected
+from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied
 from wellposed.plans.held import KEPT, figures_of
 from wellposed.structure.tables import rows_drawn
 from wellposed.structure.widths import Widths, widths
@@ -46,7 +47,6 @@ __all__ = [
     "topology",
 ]
 
-Patterns = str | Sequence[str] | None
 Deliberately = Choice | Mapping[str, Choice] | None
 
 
@@ -72,7 +72,8 @@ def plan(
             ``kaiming``, ``orthogonal``, ``default``, or one registered with `wellposed.methods.method`.
         seed: of the random streams, one for each parameter.
         only: glob patterns of the parameters to plan; all others are kept. ``"uninitialized"``: those that no
-            checkpoint has filled, as transformers marks them.
+            checkpoint has filled, as transformers marks them. ``"embed.weight[50257:]"``: rows of one, which are drawn
+            as large as the others are (of an embedding that was resized).
         skip: glob patterns of parameters to keep.
         frozen: also plan parameters that do not require gradients, which are kept otherwise.
         deliberate: what becomes of parameters that the model sets on purpose: ``"keep"``, ``"write"``, or a mapping
@@ -108,12 +109,13 @@ def plan(
         if isinstance(value, nn.Module):  # a model that this one is measured against, on the same example
             options[key] = trace(value, *args, training=training, **rest)
     uses = contractions(graph)
-    kept = _left_alone(graph, only, skip, frozen)
+    kept = not_selected(graph, only, skip, frozen)
     found = {} if method == "default" else on_purpose(graph, uses, kept, only is not None)  # it writes nothing
     kept |= {name: one.reason for name, one in found.items() if choices[one.kind] == "keep"}
     draft = draft_of(graph, Request(seed, kept), **options)
     why = unscaled(graph, uses)
     prescriptions = _complete(graph, draft, kept, method, why, widths(graph, uses))
+    prescriptions |= selected_rows(graph, only, kept, prescriptions)
     prescriptions |= like_siblings(graph, prescriptions)
     without = [
         one
@@ -200,24 +202,6 @@ def _figures(graph: Graph, prescriptions: Mapping[str, Prescription]) -> dict[st
         if values.shape == parameter.shape and (figures := figures_of(values)) is not None:
             held[name] = list(figures)
     return {KEPT: held} if held else {}
-
-
-def _left_alone(graph: Graph, only: Patterns, skip: Patterns, frozen: bool) -> dict[str, str]:
-    """Return the parameters that the call itself leaves alone, each with the reason."""
-    kept = _frozen(graph) if not frozen else {}
-    if only == "uninitialized":
-        kept |= uninitialised(graph)
-        only = None
-    return kept | unselected({name: parameter.names for name, parameter in graph.parameters.items()}, only, skip)
-
-
-def _frozen(graph: Graph) -> dict[str, str]:
-    """Return the parameters that do not require gradients, with the reason for which a plan leaves them alone."""
-    return {
-        name: "left alone: frozen (requires_grad is False); frozen=True plans it"
-        for name, parameter in graph.parameters.items()
-        if not parameter.tensor.requires_grad
-    }
 
 
 def _complete(

@@ -15,7 +15,7 @@ from torch import nn
 
 from wellposed import methods
 from wellposed.checks.contest import OWN
-from wellposed.errors import OptionError, PlanError
+from wellposed.errors import OptionError, PlanError, RateError
 from wellposed.graphs import Graph, trace
 from wellposed.graphs.restore import restored_attributes
 from wellposed.methods import Patterns
@@ -111,6 +111,11 @@ def prepare(
         check_positive(clip=clip)
     if not isinstance(model, nn.Module):
         raise OptionError(f"prepare takes a model of PyTorch, received {type(model).__name__}")
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise OptionError(
+            f"{type(model).__name__} is on the meta device, where nothing can be trained: materialise it first "
+            "(wellposed.initialize_ with materialize=True)"
+        )
     if isinstance(batches, Iterator):
         batches = list(islice(batches, SHORT))
     with restored_random_state(), restored_attributes(model):
@@ -120,8 +125,10 @@ def prepare(
         graph = trace(model, *args, **kwargs)
         plan = _planned(graph, method, {"seed": seed, "only": only, "skip": skip, **options})
         first = list(islice(feed, _TRIED))
-        own = None if keeps_all(plan) else mean_loss(copy_of(model, "prepare"), loss_fn, first)
-        tried = trial(_written(model, plan), loss_fn, first, graph)
+        untouched, written = copy_of(model, "prepare"), _written(model, plan)
+        with model.register_forward_pre_hook(_refuse, prepend=True):
+            own = None if keeps_all(plan) else mean_loss(untouched, loss_fn, first)
+            tried = trial(written, loss_fn, first, graph)
         decay, build = _building(plan, optimizer, weight_decay)
         rate = find_max_lr(
             model,
@@ -183,6 +190,14 @@ def prepare_(
     start.plan.apply_(model)
     lines = (Line("weights", *weights(start.plan, written=True)), *start.lines[1:])
     return replace(start, written=True, lines=lines)
+
+
+def _refuse(model: nn.Module, args: object) -> None:
+    """Raise `RateError`: a loss was given a copy of a model, and calls the model."""
+    raise RateError(
+        f"loss_fn(model, batch) calls a {type(model).__name__} that it holds, and not the model that it is given, of "
+        "which copies are trained: write it as loss(model(inputs), targets)"
+    )
 
 
 def _planned(graph: Graph, method: str | Plan | None, options: dict[str, Any]) -> Plan:

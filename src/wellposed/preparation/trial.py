@@ -123,7 +123,7 @@ def _finite(loss: Tensor, model: nn.Module, batch: Any, graph: Graph) -> float:
         where = f"the batch holds numbers that are not finite ({spoilt[0]}): clean the data"
     else:
         where = _birthplace(graph, model) or (
-            "all that the model computes is finite: look at the loss function, and at the targets"
+            "all that the model computes of the first batch is finite: look at the loss function, and at the targets"
         )
     raise DivergedError(f"the loss is {value} before the first step, so that no learning rate can help; {where}")
 

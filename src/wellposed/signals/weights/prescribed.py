@@ -39,11 +39,16 @@ class Prescribed(Protocol):
         """The value of every element of a constant."""
 
 
-def _share_drawn(prescribed: Prescribed, parameter: Parameter) -> float:
-    """Return the share of a parameter's rows that are drawn; the others, for padding, hold zeros."""
+def _shares(prescribed: Prescribed, parameter: Parameter) -> tuple[float, float]:
+    """Return the share of a parameter's rows that are drawn, and what the others, which stay, add to its variance."""
     if prescribed.rows is None:
-        return 1.0
-    return sum(end - first for first, end in prescribed.rows) / max(parameter.shape[0], 1)
+        return 1.0, 0.0
+    values, squares = parameter.values, 0.0
+    if values is not None and values.shape == parameter.shape:
+        ends = [0, *(end for pair in prescribed.rows for end in pair), parameter.shape[0]]
+        stay = [values[low:high].detach().double() for low, high in zip(ends[::2], ends[1::2], strict=True)]
+        squares = sum(float(part.square().sum()) for part in stay) / values.numel()
+    return sum(end - first for first, end in prescribed.rows) / max(parameter.shape[0], 1), squares
 
 
 class PrescribedWeights(Weights):
@@ -69,9 +74,9 @@ class PrescribedWeights(Weights):
             return make_state(parameter.shape, 0.0, 0.0)
         if p.distribution in ("keep", "default") or p.std is None:
             return super().state(parameter, root)
-        transport, share = of_draws(p.distribution), _share_drawn(p, parameter)
+        transport, (share, kept) = of_draws(p.distribution), _shares(p, parameter)
         drawn = make_state(
-            parameter.shape, share * (p.mean or 0.0), share * p.std**2, roots=root, gauss=transport is None
+            parameter.shape, share * (p.mean or 0.0), share * p.std**2 + kept, roots=root, gauss=transport is None
         )
         return drawn if transport is None else drawn.amended(transport=transport)
 
