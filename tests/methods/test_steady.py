@@ -185,6 +185,44 @@ def test_readouts_of_few_numbers_are_smaller_than_those_of_many(outputs: int, sh
     assert wp.plan(model, x, readout=1.0).prescriptions["2.weight"].signal_after == pytest.approx(1.0)
 
 
+# ---- weights before norms --------------------------------------------------------------------------------------------
+
+
+def convolutions(draw: Callable[[Tensor], object], norm: bool = True) -> nn.Sequential:
+    model = nn.Sequential(
+        nn.Conv2d(3, 24, 3), nn.BatchNorm2d(24) if norm else nn.Identity(), nn.ReLU(), nn.Flatten(), nn.Linear(864, 4)
+    )
+    draw(model[0].weight)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("draw", "std"),
+    [
+        (lambda w: w, (3 * 27) ** -0.5),
+        (nn.init.kaiming_normal_, (2 / 27) ** 0.5),
+        (lambda w: nn.init.kaiming_normal_(w, mode="fan_out"), (2 / 216) ** 0.5),
+        (nn.init.xavier_uniform_, (2 / 243) ** 0.5),
+        (lambda w: nn.init.trunc_normal_(w, std=0.02), 0.02),
+    ],
+)
+def test_a_weight_whose_size_a_norm_undoes_keeps_that_of_the_models_own_scheme(
+    draw: Callable[[Tensor], object], std: float
+) -> None:
+    x = torch.randn(8, 3, 8, 8)
+    plan = wp.plan(convolutions(draw), x)
+    assert plan.prescriptions["0.weight"].std == pytest.approx(std, rel=1e-6)
+    assert plan == wp.plan(convolutions(draw), x)  # whatever numbers were drawn
+    without = wp.plan(convolutions(draw, norm=False), x)
+    assert without.prescriptions["0.weight"].signal_after == pytest.approx(1.0)
+    assert wp.check(convolutions(draw), x, plan=plan).ok
+
+
+def test_a_weight_of_no_known_scheme_gets_the_scale_of_its_signal() -> None:
+    plan = wp.plan(convolutions(lambda w: nn.init.normal_(w, std=3.0)), torch.randn(8, 3, 8, 8))
+    assert plan.prescriptions["0.weight"].signal_after == pytest.approx(1.0)
+
+
 # ---- residual streams ------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ from wellposed.methods.autoinit import adjusted
 from wellposed.methods.carrying import number_in
 from wellposed.methods.options import Draft, Request, method
 from wellposed.methods.roles import zero
+from wellposed.methods.schemes import scheme_of
 from wellposed.operators.contraction import contractions
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Constant, Drawn, Prescription, RandomDistribution, Rescaled
@@ -64,13 +65,15 @@ def steady(
 ) -> Draft:
     """Give the arguments of functions variance ν, hold residual streams as they begin, and start with small outputs.
 
-    Weights are scaled as by ``autoinit`` (Algorithm 1), but for five parts:
+    Weights are scaled as by ``autoinit`` (Algorithm 1), but for six parts:
 
     - *functions*: where a constant stands between a weight and the function that follows, as the frequency of
       ``sin(30 * linear(x))``, the argument of the function has variance ν. Weights between the model's inputs and
       periodic functions keep the standard deviation that the model gives them: they are frequencies.
     - *readouts*: what leaves the model has variance ``readout`` times ν: by default 0.3, and 0.1 where a readout makes
       fewer than eight numbers (values, fields, colours).
+    - *weights before norms*: a weight whose size a norm undoes keeps the size of the scheme that the model draws it by
+      (PyTorch's own, Kaiming, Xavier, LeCun): it says how fast steps of a rate turn it, and nothing else.
     - *tables*: rows that are looked up, and whose size norms undo, have variance ``table`` times ν: steps of one size
       turn small rows further.
     - *recurrent layers*: what they make of their inputs has variance ν, and the weights from step to step are
@@ -97,11 +100,9 @@ def steady(
     targets = {value: factor**-2.0 for value, factor in factors.items()} | last
     why = {value: f"the function behind it takes {factor:.4g} times this" for value, factor in factors.items()}
     why |= {value: f"readout: {share:g} ν" for value, share in last.items()}
-    why |= {
-        graph.nodes[use.node].outputs[0]: "frequencies over the model's inputs, drawn at the model's own size"
-        for use in contractions(graph)
-        if use.parameter in held.frequencies
-    }
+    for use in contractions(graph):
+        if use.parameter in held.sizes:
+            why[graph.nodes[use.node].outputs[0]] = held.sizes[use.parameter][1]
     while True:
         draft = adjusted(
             graph, request, targets, rows, held, target_variance=target_variance, distribution=distribution,
@@ -110,7 +111,7 @@ def steady(
         )  # fmt: skip
         ends, stuck = _ends(graph, draft.prescriptions, held)
         if not stuck:
-            prescriptions = _explained(graph, _orthogonal(graph, {**draft.prescriptions, **ends}), why)
+            prescriptions = _explained(graph, _orthogonal(graph, {**draft.prescriptions, **ends}), why, held.sizes)
             return Draft(prescriptions, draft.inputs, draft.coverage, draft.warnings)
         held = held.without(stuck)
 
@@ -129,13 +130,17 @@ def _orthogonal(graph: Graph, prescriptions: dict[str, Prescription]) -> dict[st
     return prescriptions
 
 
-def _explained(graph: Graph, prescriptions: dict[str, Prescription], why: Mapping[int, str]) -> dict[str, Prescription]:
-    """Return prescriptions whose reasons say why the outputs of their weights have another variance than ν."""
+def _explained(
+    graph: Graph, prescriptions: dict[str, Prescription], why: Mapping[int, str], kept: Collection[str]
+) -> dict[str, Prescription]:
+    """Return prescriptions whose reasons say why the outputs of their weights have another variance than ν; weights
+    that have ``kept`` the model's own size have no other reason.
+    """
     said = {use.parameter: why.get(graph.nodes[use.node].outputs[0]) for use in contractions(graph)}
     for name, words in said.items():
         mine = prescriptions.get(name or "")
         if words is not None and mine is not None and mine.action == "write" and mine.signal_after:
-            rest = "" if words.startswith("frequencies") else f"; {mine.reason}"
+            rest = "" if mine.name in kept else f"; {mine.reason}"
             prescriptions[mine.name] = mine.changed(reason=words + rest)
     return prescriptions
 
@@ -159,10 +164,10 @@ def _ends(
 class _Held:
     """Scales what residual branches add in the course of a pass (`run_pass`, ``visit``), but for closed ones.
 
-    It also gives the weights of recurrent layers, and those that are frequencies, their scales.
+    It also gives the weights of recurrent layers, and those that keep their own sizes, their scales.
 
     Attributes:
-        frequencies: by name, the root mean squares of the weights that are frequencies of the model's inputs.
+        sizes: by name, the standard deviations of weights that keep that of the model, and why they do.
         open: the branches that were scaled in the last pass, with what they are multiplied by, and why.
     """
 
@@ -171,7 +176,7 @@ class _Held:
         self.graph = graph
         self.factors = factors
         self._recurrent = recurrent_weights(graph)
-        self.frequencies = _own_sizes(graph)
+        self.sizes = _own_sizes(graph)
         self.closed = closed
         self.open: dict[ResidualBranch, tuple[float, str]] = {}
         self._at: dict[int, list[ResidualBranch]] = {}
@@ -188,7 +193,7 @@ class _Held:
         """Scale the branches that a node is the first to read."""
         weights = run.weights
         assert isinstance(weights, PlannedWeights)
-        weights.scales.update(self.frequencies)
+        weights.scales.update({name: size for name, (size, _) in self.sizes.items()})
         for weight in self._recurrent.get(node.index, ()):
             entering = run.state(weight.use.data) if weight.takes == "input" else None
             before = 1.0 if entering is None else entering.second_moment
@@ -213,11 +218,22 @@ def _carries(run: Pass, node: Node, added: int) -> bool:
     return any(state is not None and state.second_moment > 0.0 for state in others)
 
 
-def _own_sizes(graph: Graph) -> dict[str, float]:
-    """Return the root mean squares of the model's own frequencies, by name, where they are known and not 0."""
-    held = {name: graph.parameters[name].values for name in frequencies(graph)}
-    found = {name: float(v.detach().double().square().mean().sqrt()) for name, v in held.items() if v is not None}
-    return {name: size for name, size in found.items() if size > 0.0}
+def _own_sizes(graph: Graph) -> dict[str, tuple[float, str]]:
+    """Return the standard deviations of weights that keep those of the model, by name, with the reason."""
+    found: dict[str, tuple[float, str]] = {}
+    for name in frequencies(graph):
+        values = graph.parameters[name].values
+        size = 0.0 if values is None else float(values.detach().double().square().mean().sqrt())
+        if size > 0.0:
+            found[name] = size, "frequencies over the model's inputs, drawn at the model's own size"
+    weights = {use.parameter for use in contractions(graph) if use.kind not in ("embedding", "recurrent")}
+    for group in scale_free(graph):
+        alone = [name for name in group if graph.parameters[name].tensor.ndim > 1]
+        if len(alone) == 1 and alone[0] in weights and alone[0] not in found:
+            scheme = scheme_of(graph.parameters[alone[0]])
+            if scheme is not None:
+                found[alone[0]] = scheme[0], f"a norm undoes its size, which is the model's own ({scheme[1]})"
+    return found
 
 
 def _factors(graph: Graph, request: Request, kind: Branches) -> dict[ResidualBranch, tuple[float, str]]:
