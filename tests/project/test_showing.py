@@ -87,6 +87,7 @@ def test_the_rows_are_those_that_matter(deep: dict[str, object]) -> None:
     assert {line.split()[0] for line in repr(signals).splitlines()[2:-1]} == quietest
 
 
+@pytest.mark.slow
 def test_answers_say_what_they_are(deep: dict[str, object]) -> None:
     said = {kind: repr(deep[kind]).splitlines()[0] for kind in deep}
     assert re.match(r"Relative rate \S+ by rule ntk: NTK\^-0.5", said["relative"])

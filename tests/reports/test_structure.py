@@ -90,6 +90,7 @@ def test_a_module_that_is_called_twice_is_two_boxes():
     assert [operation.name for operation in structure.operations if operation.group == 0] == ["norm", "norm@2"]
 
 
+@pytest.mark.slow
 def test_a_crowd_is_folded_into_runs_with_at_most_so_many_children():
     class Loop(nn.Module):
         def forward(self, x):

@@ -74,6 +74,7 @@ def test_transposed_convolution_sums_the_squares_of_its_taps(kernel, stride, pad
     np.testing.assert_array_equal(mean, 0.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     kernel=pairs,
