@@ -60,7 +60,7 @@ def network(family: str, size: int, draws: int, seed: int) -> dict[str, Any]:
     told = FAMILIES[family](int(size / OPERATORS[family]), seed)
     model, made = timed(lambda: wk.from_keras2(told.text, lambdas=told.lambdas))
     graph, trace = timed(lambda: wk.trace(model))
-    plan, both = timed(lambda: wk.plan(model))
+    plan, both = timed(lambda: wk.plan(model, method="autoinit"))
     verdict, check = timed(lambda: wk.check(model, plan=plan, draws=draws))
     off = sum(comparison.off for comparison in verdict.comparisons)
     return {
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     settings = parser.parse_args()
     set_up_keras(settings.seed)
-    wp.plan(torch.nn.Linear(2, 2), torch.zeros(2, 2))  # what is built once per process
+    wp.plan(torch.nn.Linear(2, 2), torch.zeros(2, 2), method="autoinit")  # what is built once per process
     rows = [] if settings.out is None else stored(settings.out)
     for size in settings.sizes:
         for family in fnmatch.filter(FAMILIES, settings.only):

@@ -58,7 +58,7 @@ def facts_of(graph: wp.Graph) -> dict[str, Any]:
         facts[f"plan, {method}"] = _told(lambda method=method: _entries(wp.plan(graph, method=method)))
     plan = None
     with suppress(WellposedError):
-        plan = wp.plan(graph)
+        plan = wp.plan(graph, method="autoinit")
     for source, weights in (("plan", plan), ("own weights", "current")):
         if weights is None:
             continue

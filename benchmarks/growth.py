@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    wp.plan(mlp("relu", depth=2, width=8), torch.zeros(2, 8))  # what is built once per process
+    wp.plan(mlp("relu", depth=2, width=8), torch.zeros(2, 8), method="autoinit")  # what is built once per process
     rows = []
     example = torch.zeros(8, 3, 32, 32)
     for depth in options.depths:

@@ -119,7 +119,7 @@ def backbone(name: str, draws: int) -> dict[str, Any]:
     model = getattr(keras_hub.models, kind)(**settings)
     given = example(model)
     start = time.process_time()
-    plan = wk.plan(model, given)
+    plan = wk.plan(model, given, method="autoinit")
     seconds = time.process_time() - start
     verdict = wk.check(model, given, plan=plan, draws=draws)
     tags = Counter(comparison.tag for comparison in verdict.comparisons)

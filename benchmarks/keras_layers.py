@@ -68,12 +68,12 @@ def network(name: str, draws: int) -> dict[str, Any]:
     """Return the row of one network."""
     make, side, twin = NETWORKS[name]
     model = make(weights=None, input_shape=(side, side, 3), classes=CLASSES)
-    calls = [lambda: wk.plan(model)]
+    calls = [lambda: wk.plan(model, method="autoinit")]
     if twin is not None:
         same = zoo.import_torchvision().models.get_model(twin, weights=None, num_classes=CLASSES)
-        calls.append(lambda: wp.plan(same, torch.zeros(8, 3, side, side)))
+        calls.append(lambda: wp.plan(same, torch.zeros(8, 3, side, side), method="autoinit"))
     times = seconds_in_turn(calls, REPEATS)
-    verdict = wk.check(model, plan=wk.plan(model), draws=draws)
+    verdict = wk.check(model, plan=wk.plan(model, method="autoinit"), draws=draws)
     return {
         "model": name,
         "side": side,
@@ -88,7 +88,7 @@ def network(name: str, draws: int) -> dict[str, Any]:
 def layer(name: str, draws: int) -> bool:
     """Whether all of a layer's signals are as predicted."""
     model = LAYERS[name]()
-    ok: bool = wk.check(model, plan=wk.plan(model), draws=draws).ok
+    ok: bool = wk.check(model, plan=wk.plan(model, method="autoinit"), draws=draws).ok
     return ok
 
 

@@ -31,7 +31,7 @@ def main() -> None:
     times = []
     for _ in range(settings.repeats):
         start = time.perf_counter()
-        plan = wk.initialize_(model)
+        plan = wk.initialize_(model, method="autoinit")
         times.append(time.perf_counter() - start)
     written = {name for name, one in plan.prescriptions.items() if one.action == "write"}
     sha = hashlib.sha256()

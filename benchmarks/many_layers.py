@@ -54,7 +54,7 @@ def work(kind: str, layers: int) -> dict[str, Any]:
     torch.manual_seed(0)
     example = torch.randn(4, 8)
     few = chain(4)
-    plan = wp.plan(few, example)  # what is built once per process
+    plan = wp.plan(few, example, method="autoinit")  # what is built once per process
     plan.apply_(few)
     wp.check(few, example, plan=plan)
     model = chain(layers)
@@ -67,7 +67,7 @@ def work(kind: str, layers: int) -> dict[str, Any]:
         return result
 
     graph = timed("trace", lambda: wp.trace(model, example))
-    plan = timed("plan", lambda: wp.plan(graph))
+    plan = timed("plan", lambda: wp.plan(graph, method="autoinit"))
     timed("apply", lambda: plan.apply_(model))
     verdict = timed("check", lambda: wp.check(graph, plan=plan))
     return {

@@ -103,7 +103,7 @@ def planned(name: str, device: str, seed: int = 0, named: bool = True) -> tuple[
     for seeded in (torch.manual_seed, random.seed):  # of layers that the model drops at random, both drop the same
         seeded(seed)
     start = time.perf_counter()
-    made = plan(trace(model, *args, **kwargs), frozen=True)
+    made = plan(trace(model, *args, **kwargs), frozen=True, method="autoinit")
     return made, time.perf_counter() - start, sum(p.numel() for p in model.parameters())
 
 
@@ -203,7 +203,7 @@ def giant(which: str) -> dict[str, Any]:
     built, used = time.perf_counter(), time.process_time()
     graph = trace(model, torch.zeros(1, 128, dtype=torch.int64))
     traced = time.perf_counter()
-    made = plan(graph)
+    made = plan(graph, method="autoinit")
     ended, used = time.perf_counter(), time.process_time() - used
     peak = peak_mb()
     tensors = [*model.parameters(), *model.buffers()]

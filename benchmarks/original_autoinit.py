@@ -116,7 +116,7 @@ def row(network: str, told: Mapping[str, Any], draws: int) -> dict[str, Any]:
     for _ in range(REPEATS):
         model = keras_images.NETWORKS[network](keras)
         start = time.process_time()
-        plan = wk.initialize_(model, inputs=WHITE)
+        plan = wk.initialize_(model, inputs=WHITE, method="autoinit")
         times.append(time.process_time() - start)
     paper = wk.plan(model, **PAPER)
     assumed = predicted(model, paper, state="independent")
@@ -165,7 +165,9 @@ def main() -> None:
     if not (settings.original / "autoinit").is_dir():
         parser.error(f"no package autoinit in {settings.original}: pass a checkout of its repository")
     set_up_keras()
-    wk.plan(keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]))  # what is built once per process
+    wk.plan(
+        keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)]), method="autoinit"
+    )  # what is built once per process
     rows: list[dict[str, Any]] = []
     for network in fnmatch.filter(keras_images.NETWORKS, settings.only):
         told = original(settings.original.resolve(), settings.python, network, settings.draws)

@@ -120,7 +120,7 @@ def fine(task: Task, batches: list[Any], plan: wp.Plan) -> wp.rates.Rate:
 
 def rows_of(task: Task, steps: int, batches: list[Any]) -> list[dict[str, Any]]:
     """Return a row for each search of a training, and for the stock rate."""
-    plan = wp.plan(task.build(), batches[0][0])
+    plan = wp.plan(task.build(), batches[0][0], method="autoinit")
     whole = fine(task, batches, plan)
     first = float(re.findall(r"\(([\d.e+-]+) before training", whole.reason)[0])
     octaves = [np.log2(point.rate) for point in whole.curve]

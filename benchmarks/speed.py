@@ -99,9 +99,9 @@ def compare(name: str, repeats: int) -> dict[str, Any]:
     """Return the least processor time of both ways, for one model."""
     build, example = MODELS[name]
     model, inputs = build(), example()
-    made = wp.plan(model, inputs)
+    made = wp.plan(model, inputs, method="autoinit")
     count = sum(p.numel() for p in model.parameters())
-    calls = (build, lambda: wp.plan(model, inputs), lambda: made.apply_(model))
+    calls = (build, lambda: wp.plan(model, inputs, method="autoinit"), lambda: made.apply_(model))
     construct_s, plan_s, apply_s = seconds_in_turn(calls, repeats if count < LARGE else 2)
     return {
         "model": name,
@@ -121,7 +121,7 @@ def drawing(repeats: int) -> list[dict[str, Any]]:
     normals = np.random.Generator(np.random.SFC64(0))
 
     def written(distribution: str) -> Callable[[], Plan]:
-        made = wp.plan(model, torch.zeros(1, 1 << 13), distribution=distribution)
+        made = wp.plan(model, torch.zeros(1, 1 << 13), distribution=distribution, method="autoinit")
         return lambda: made.apply_(model)
 
     calls: list[tuple[str, str, Callable[[], Any]]] = [
@@ -152,7 +152,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    wp.initialize_(mlp("relu", depth=2, width=8), torch.zeros(2, 8))  # what is built once per process, on either side
+    wp.initialize_(
+        mlp("relu", depth=2, width=8), torch.zeros(2, 8), method="autoinit"
+    )  # what is built once per process, on either side
     rows = []
     for name in options.models:
         rows.append(compare(name, options.repeats))

@@ -51,7 +51,7 @@ class Checked:
     def __init__(self, net: Small) -> None:
         torch.manual_seed(0)
         self.graph = wp.trace(net.build(), net.example())
-        self.plan = wp.plan(self.graph)
+        self.plan = wp.plan(self.graph, method="autoinit")
         self.predicted = wp.propagate(self.graph, weights=self.plan)
 
     def verdict(self, seed: int, plan: wp.Plan | None = None, draws: int = DRAWS) -> Verdict:

@@ -107,7 +107,7 @@ def work(sender: Connection, library: str, family: str, name: str) -> None:
     start = time.perf_counter()
     reason = ""
     try:
-        plan(graph, frozen=True)
+        plan(graph, frozen=True, method="autoinit")
     except Exception as error:
         reason = "plan: " + shortened(error)
     seconds = round(time.perf_counter() - start, 3)

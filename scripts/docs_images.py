@@ -134,7 +134,7 @@ def report(to, width=960, height=1080):
     model, images = plain(9), torch.zeros(8, 3, 16, 16)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page_file = Path(folder) / "report.html"
-        wp.report(model, images, plan=wp.plan(model, images)).to_html(page_file)
+        wp.report(model, images, plan=wp.plan(model, images, method="autoinit")).to_html(page_file)
         options = ["--no-sandbox", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
         page = browser.new_page(viewport={"width": width, "height": height})

@@ -67,7 +67,7 @@ class SearchOverNets(Experiment):
             model = _net(trial, settings, images.classes)
             rate = trial.suggest_float("rate", *settings.space.rate, log=True)
             if unit["way"] == OURS:
-                wp.initialize_(model, kept.x[:EXAMPLE], seed=seed)
+                wp.initialize_(model, kept.x[:EXAMPLE], seed=seed, method="autoinit")
             found = train(model, kept, recipe(settings.train, rate=rate), seed)
             tested = None if found.diverged else accuracy(model, images)
             trials.append(
