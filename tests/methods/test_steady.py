@@ -286,6 +286,24 @@ def test_closed_branches_open_at_once() -> None:
         assert all(bool(p.grad.any()) for n, p in model.named_parameters() if p.grad is not None and "norms" not in n)
 
 
+def test_branches_that_end_in_a_function_are_damped_and_learn() -> None:
+    class Activated(Residual):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x)
+            for up, down in zip(self.up, self.down, strict=True):
+                x = x + F.relu(down(F.gelu(up(x))))
+            return self.head(x)
+
+    model, x = Activated(), torch.randn(64, 12)
+    plan, full = (wp.plan(model, x, branches=kind) for kind in ("auto", "full"))
+    assert plan.prescriptions["down.0.weight"].std == pytest.approx(0.5 * full.prescriptions["down.0.weight"].std)
+    for kind in ("auto", "zero"):
+        wp.initialize_(model, x, branches=kind)
+        model.zero_grad()
+        model(x).square().sum().backward()
+        assert bool(model.down[0].weight.grad.any())
+
+
 def test_branches_that_the_model_itself_closes_stay_as_they_are() -> None:
     class Gated(Residual):
         def __init__(self) -> None:

@@ -29,6 +29,7 @@ from wellposed.structure.residual_branches import ResidualBranch
 from wellposed.structure.scale_free import scale_free
 from wellposed.structure.starts import (
     argument_factors,
+    ends_in_function,
     frequencies,
     is_transformed,
     normalises_batches,
@@ -78,10 +79,10 @@ def steady(
       turn small rows further.
     - *recurrent layers*: what they make of their inputs has variance ν, and the weights from step to step are
       orthogonal, where ``autoinit`` keeps the model's own.
-    - *residual branches*: the parameters at the end of each branch are 0 where the stream is carried on as it is, and
-      times 1/√L, for the L sums of the stream, where a norm or a function follows each sum, or branches have norms over
-      the batch. A branch that the model itself holds closed stays as it is. ``branches`` makes it ``"zero"``,
-      ``"depth"`` (1/√L) or ``"full"`` for all.
+    - *residual branches*: the parameters at the end of each branch are 0 where the stream is carried on as it is. They are
+      times 1/√L, for the L sums of the stream, where a norm or a function follows each sum, where branches have norms
+      over the batch, or where a branch ends in a function. A branch that the model itself holds closed stays as it is.
+      ``branches`` makes it ``"zero"``, ``"depth"`` (1/√L) or ``"full"`` for all.
 
     Options: ``target_variance`` ν; ``biases="own"`` draws biases that the model makes at random with its own standard
     deviation, ``"zero"`` sets them to 0; ``distribution``, ``center``, ``inputs``, ``state``, ``strict``, ``zeros`` and
@@ -245,15 +246,11 @@ def _factors(graph: Graph, request: Request, kind: Branches) -> dict[ResidualBra
         by_depth = kind == "depth" or (kind == "auto" and held)
         if count == 1 and kind == "auto":
             continue
-        factor = count**-0.5 if by_depth else 0.0
-        words = (
-            f"× 1/√{count} at the end of one of {count} residual branches"
-            if by_depth
-            else f"0 at the end of one of {count} residual branches, so that the stream is carried on as it begins"
-        )
+        damped = count**-0.5, f"× 1/√{count} at the end of one of {count} residual branches"
+        closed = 0.0, f"0 at the end of one of {count} residual branches, so that the stream is carried on as it begins"
         for branch in stream.branches:
-            if branch.carriers and request.kept.keys().isdisjoint(branch.carriers) and factor != 1.0:
-                found[branch] = factor, words
+            if branch.carriers and request.kept.keys().isdisjoint(branch.carriers):
+                found[branch] = damped if by_depth or ends_in_function(graph, branch.value) else closed
     return found
 
 

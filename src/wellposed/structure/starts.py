@@ -199,6 +199,25 @@ def is_transformed(graph: Graph, stream: Stream) -> bool:
     return 2 * sum(seen) > len(seen)
 
 
+def ends_in_function(graph: Graph, value: int) -> bool:
+    """Whether a function that is not linear comes between what makes a value and the value.
+
+    Behind weights of zeros it has no slope where it has a kink, as ReLU has: they would never learn.
+    """
+    steps = branches(graph).steps
+    pending, seen = [value], set[int]()
+    while pending:
+        step = steps.get(pending.pop())
+        if step is None or step.base in seen:
+            continue
+        if step.active:
+            return True
+        seen.add(step.base)
+        base = steps[step.base]
+        pending += base.operands if base.kind in ("pool", "concatenation", "sum") else ()
+    return False
+
+
 def normalises_batches(graph: Graph, stream: Stream) -> bool:
     """Whether norms over the batch, with a gain of their own, lie in the branches of a stream."""
     owners = {parameter.value: name for name, parameter in graph.parameters.items()}
