@@ -185,6 +185,39 @@ def test_readouts_of_few_numbers_are_smaller_than_those_of_many(outputs: int, sh
     assert wp.plan(model, x, readout=1.0).prescriptions["2.weight"].signal_after == pytest.approx(1.0)
 
 
+# ---- gates -----------------------------------------------------------------------------------------------------------
+
+
+class Excitation(nn.Module):
+    def __init__(self, gate: Callable[[Tensor], Tensor] = torch.sigmoid, whole: bool = True) -> None:
+        super().__init__()
+        self.stem, self.down, self.up = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 8, 1), nn.Conv2d(8, 16, 1)
+        self.head, self.gate, self.whole = nn.Linear(16, 10), gate, whole
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        squeezed = x.mean((2, 3), keepdim=True) if self.whole else x
+        return self.head((x * self.gate(self.up(F.relu(self.down(squeezed))))).mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("model", "share"),
+    [
+        (Excitation(), 0.1),
+        (Excitation(F.hardsigmoid), 0.1),
+        (Excitation(torch.tanh), 1.0),
+        (Excitation(whole=False), 1.0),
+    ],
+)
+def test_gates_of_whole_channels_start_close_to_even(model: nn.Module, share: float) -> None:
+    x = torch.randn(8, 3, 8, 8)
+    plan = wp.plan(model, x)
+    assert plan.prescriptions["up.weight"].signal_after == pytest.approx(share)
+    assert plan.prescriptions["up.weight"].reason.startswith("gate of channels") == (share == 0.1)
+    assert plan.prescriptions["down.weight"].signal_after == pytest.approx(1.0)
+    assert wp.check(model, x, plan=plan).ok
+
+
 # ---- weights before norms --------------------------------------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ from wellposed.structure.residual_branches import ResidualBranch
 from wellposed.structure.scale_free import scale_free
 from wellposed.structure.starts import (
     argument_factors,
+    channel_gates,
     ends_in_function,
     frequencies,
     is_transformed,
@@ -42,6 +43,8 @@ Branches = Literal["auto", "zero", "depth", "full"]
 FEW, OF_FEW, OF_MANY = 8, 0.1, 0.3
 """From how many outputs on a readout has many; and the variances of few and of many, as shares of ν. Chosen on
 trainings: values and fields of few numbers learn better from small readouts, many scores from larger."""
+GATES = 0.1
+"""Variance of the arguments of gates that multiply whole channels, as a share of ν. Chosen on trainings."""
 CLOSED = 0.01
 """Second moment, as a share of ν, below which the model itself holds a branch closed."""
 
@@ -66,23 +69,25 @@ def steady(
 ) -> Draft:
     """Give the arguments of functions variance ν, hold residual streams as they begin, and start with small outputs.
 
-    Weights are scaled as by ``autoinit`` (Algorithm 1), but for six parts:
+    Weights are scaled as by ``autoinit`` (Algorithm 1), but for seven parts:
 
     - *functions*: where a constant stands between a weight and the function that follows, as the frequency of
       ``sin(30 * linear(x))``, the argument of the function has variance ν. Weights between the model's inputs and
       periodic functions keep the standard deviation that the model gives them: they are frequencies.
     - *readouts*: what leaves the model has variance ``readout`` times ν: by default 0.3, and 0.1 where a readout makes
       fewer than eight numbers (values, fields, colours).
+    - *gates of channels*: the argument of a gate that multiplies whole channels, as in squeeze-and-excitation, has
+      variance 0.1 ν: gates at random weaken channels at random.
     - *weights before norms*: a weight whose size a norm undoes keeps the size of the scheme that the model draws it by
       (PyTorch's own, Kaiming, Xavier, LeCun): it says how fast steps of a rate turn it, and nothing else.
     - *tables*: rows that are looked up, and whose size norms undo, have variance ``table`` times ν: steps of one size
       turn small rows further.
     - *recurrent layers*: what they make of their inputs has variance ν, and the weights from step to step are
       orthogonal, where ``autoinit`` keeps the model's own.
-    - *residual branches*: the parameters at the end of each branch are 0 where the stream is carried on as it is. They are
-      times 1/√L, for the L sums of the stream, where a norm or a function follows each sum, where branches have norms
-      over the batch, or where a branch ends in a function. A branch that the model itself holds closed stays as it is.
-      ``branches`` makes it ``"zero"``, ``"depth"`` (1/√L) or ``"full"`` for all.
+    - *residual branches*: the parameters at the end of each branch are 0 where the stream is carried on as it is. They
+      are times 1/√L, for the L sums of the stream, where a norm or a function follows each sum, where branches have
+      norms over the batch, or where a branch ends in a function. A branch that the model itself holds closed stays as
+      it is. ``branches`` makes it ``"zero"``, ``"depth"`` (1/√L) or ``"full"`` for all.
 
     Options: ``target_variance`` ν; ``biases="own"`` draws biases that the model makes at random with its own standard
     deviation, ``"zero"`` sets them to 0; ``distribution``, ``center``, ``inputs``, ``state``, ``strict``, ``zeros`` and
@@ -98,9 +103,11 @@ def steady(
     held = _Held(graph, _factors(graph, request, branches), CLOSED * target_variance)
     factors = argument_factors(graph)
     last = {value: readout or (OF_FEW if use.fan_out < FEW else OF_MANY) for value, use in readouts(graph).items()}
-    targets = {value: factor**-2.0 for value, factor in factors.items()} | last
+    gates = channel_gates(graph)
+    targets = {value: factor**-2.0 for value, factor in factors.items()} | last | dict.fromkeys(gates, GATES)
     why = {value: f"the function behind it takes {factor:.4g} times this" for value, factor in factors.items()}
     why |= {value: f"readout: {share:g} ν" for value, share in last.items()}
+    why |= dict.fromkeys(gates, f"gate of channels: {GATES:g} ν")
     for use in contractions(graph):
         if use.parameter in held.sizes:
             why[graph.nodes[use.node].outputs[0]] = held.sizes[use.parameter][1]

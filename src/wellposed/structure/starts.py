@@ -11,10 +11,11 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.graph import once
 from wellposed.operators.arithmetic import times_number
 from wellposed.operators.contraction import Contraction, contractions
-from wellposed.operators.facts import facts_of
+from wellposed.operators.facts import ANY, facts_of
 from wellposed.operators.norms import NORMS, over_the_batch
 from wellposed.operators.schema import named_arguments
 from wellposed.operators.views import is_view
+from wellposed.structure.bounds import bounds
 from wellposed.structure.branches import END, Step, branches
 from wellposed.structure.scale_free import scale_free
 from wellposed.structure.streams import Stream
@@ -134,6 +135,39 @@ def _is_normalised(graph: Graph, value: int) -> bool:
             seen.add(at)
             pending += leaving.get(at, ())
     return True
+
+
+@once
+def channel_gates(graph: Graph) -> frozenset[int]:
+    """Return the contractions, by their values, that make gates of whole channels, as squeeze-and-excitation has them.
+
+    A function between 0 and 1 follows alone, and its result multiplies a signal of more elements.
+    """
+    found = set()
+    for use in contractions(graph):
+        value = graph.nodes[use.node].outputs[0]
+        ends = [function for _, function in _behind(graph, value)]
+        if use.parameter is None or len(ends) != 1 or ends[0] is None:
+            continue
+        made = ends[0].outputs[0]
+        low, high = bounds(graph).get(made, ANY)
+        if low >= 0.0 and high <= 1.0 and _multiplies_more(graph, made):
+            found.add(value)
+    return frozenset(found)
+
+
+def _multiplies_more(graph: Graph, value: int) -> bool:
+    """Whether a value alone multiplies one of more elements, behind views."""
+    while True:
+        readers = [graph.nodes[index] for index in graph.users().get(value, ()) if index not in graph.dead_nodes]
+        if len(readers) != 1:
+            return False
+        (node,) = readers
+        if facts_of(node.op).multiplies:
+            return math.prod(graph.values[node.outputs[0]].shape) > math.prod(graph.values[value].shape)
+        if not is_view(node.op):
+            return False
+        value = node.outputs[0]
 
 
 # ---- recurrent layers ------------------------------------------------------------------------------------------------
