@@ -35,7 +35,7 @@ def planned(name, device, by_name=True):
         pytest.skip(str(error))
     if not by_name:
         MAKERS.clear()
-    return wp.plan(model, *args, **kwargs)
+    return wp.plan(model, *args, method="autoinit", **kwargs)
 
 
 @pytest.mark.slow

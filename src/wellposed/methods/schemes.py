@@ -11,29 +11,35 @@ _SMALL = (0.02, 0.01)
 _LEAST = 0.02
 """Relative difference of a weight's size from that of a scheme up to which it counts as of the scheme. Chosen."""
 _SURE = 4.0
+_SHORT = 12.0
+"""Distance of the largest of n uniform numbers from their bound, in nths of it, that is not exceeded by chance."""
 
 
 def scheme_of(parameter: Parameter) -> tuple[float, str] | None:
     """Return the standard deviation of the scheme that a weight was drawn by, and its name; None where none fits.
 
-    Fans are PyTorch's: of the shape, kernels included. A size counts as that of a scheme within four standard errors,
-    so that the answer does not follow the numbers that one model was constructed with.
+    Fans are PyTorch's: of the shape, kernels included. Uniform numbers come as close to the bound of their scheme as so
+    many must. The size of others counts as that of the first scheme within four standard errors. So the answer hardly
+    follows the numbers that one model was constructed with.
     """
     values = parameter.values
-    if values is None or values.ndim < 2 or values.is_complex() or not values.numel():
-        return None
     shape = parameter.shape
+    if values is None or len(shape) < 2 or values.is_complex() or not values.numel():
+        return None
     kernel = math.prod(shape[2:])
     fan_in, fan_out = shape[1] * kernel, shape[0] * kernel
     schemes = [
-        (math.sqrt(1.0 / (3.0 * fan_in)), "PyTorch's"),
         (math.sqrt(2.0 / fan_out), "Kaiming, fan-out"),
         (math.sqrt(2.0 / fan_in), "Kaiming, fan-in"),
         (math.sqrt(2.0 / (fan_in + fan_out)), "Xavier"),
         (math.sqrt(1.0 / fan_in), "LeCun"),
         *((std, f"{std:g}") for std in _SMALL),
     ]
-    size = float(values.detach().double().square().mean().sqrt())
-    within = max(_LEAST, _SURE / math.sqrt(2.0 * values.numel()))
-    std, name = min(schemes, key=lambda scheme: abs(math.log(size / scheme[0])) if size else math.inf)
-    return (std, name) if size and abs(size / std - 1.0) <= within else None
+    flat = values.detach().double().flatten()
+    size, largest = float(flat.square().mean().sqrt()), float(flat.abs().max())
+    short = 1.0 - _SHORT / flat.numel()
+    for std, name in ((math.sqrt(1.0 / (3.0 * fan_in)), "PyTorch's"), *schemes):
+        if short <= largest / (math.sqrt(3.0) * std) <= 1.0 + 1e-6:
+            return std, name
+    within = max(_LEAST, _SURE / math.sqrt(2.0 * flat.numel()))
+    return next(((std, name) for std, name in schemes if abs(size / std - 1.0) <= within), None)
