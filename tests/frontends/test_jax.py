@@ -99,7 +99,7 @@ def test_modules_are_run_planned_and_as_predicted(name):
     assert verdict.ok, verdict.summary()
     assert unchanged(before, leaves(model))
     kept = {p.reason.partition(" ")[0] for p in plan.prescriptions.values() if p.action == "keep"}
-    assert kept <= {"recurrent", "autoinit"}
+    assert kept <= {"recurrent", "autoinit", "set"}
     assert {p.name for p in plan.prescriptions.values() if p.reason.startswith("autoinit has no")} <= {"position"}
 
 
@@ -115,7 +115,7 @@ def test_functions_are_run_planned_and_as_predicted(name):
     assert {p.action for p in plan.prescriptions.values()} == {"write"}
     verdict = wj.check(model, *args, plan=plan)
     assert verdict.ok, verdict.summary()
-    new = wj.initialize(apply, tree, *args)
+    new = wj.initialize(apply, tree, *args, method="autoinit")
     assert jax.tree.structure(new) == jax.tree.structure(tree)
     drawn = draw(plan)
     paths = list(plan.prescriptions)

@@ -37,7 +37,7 @@ def test_two_arguments_are_two_signals(model: type[Siamese], engine: str) -> Non
     graph = wp.trace(net, X, X)
     assert graph.engine == engine
     assert [graph.values[value].name for value in graph.inputs] == ["0", "1"]
-    mine, other = wp.plan(graph), wp.plan(net, X, X.clone())
+    mine, other = wp.plan(graph, method="autoinit"), wp.plan(net, X, X.clone(), method="autoinit")
     assert mine.prescriptions == other.prescriptions
     assert mine.prescriptions["head.weight"].std < 1.0
     assert wp.propagate(graph, weights=mine)["head"].second_moment == pytest.approx(1.0)
@@ -53,7 +53,7 @@ def test_by_keyword_and_inside_of_lists_and_dicts() -> None:
 def test_batches_of_both_are_taken_and_the_example_stays_as_it_is() -> None:
     graph = wp.trace(Siamese(), X, X)
     batch = (torch.randn(64, 8), torch.randn(64, 8))
-    assert wp.check(graph, plan=wp.plan(graph), inputs=[batch, batch]).comparisons
+    assert wp.check(graph, plan=wp.plan(graph, method="autoinit"), inputs=[batch, batch]).comparisons
     assert not X.any()
 
 

@@ -77,7 +77,7 @@ def test_figures_reach_tensorboard_and_nothing_else(tmp_path):
         f"train/rates/{i}": {0: 1.0, 2: 1.0} for i in range(len(groups))
     }
     reference = WithLoss()
-    plan = wp.initialize_(reference, x=X[:8], labels=Y[:8])
+    plan = wp.initialize_(reference, x=X[:8], labels=Y[:8], method="autoinit")
     assert {n: p.std for n, p in callback.watcher.plan.prescriptions.items()} == {
         n: p.std for n, p in plan.prescriptions.items()
     }

@@ -110,7 +110,7 @@ def test_a_kept_bias_enters_the_prediction(method: str) -> None:
 def test_numbers_that_no_draw_gives_stay_in_a_bias(values: list[float], words: str) -> None:
     model = nn.Sequential(nn.Linear(64, len(values)))
     model[0].bias.data = torch.tensor(values)
-    found = wp.plan(model, torch.zeros(2, 64)).prescriptions["0.bias"]
+    found = wp.plan(model, torch.zeros(2, 64), method="autoinit").prescriptions["0.bias"]
     assert found.action == "keep"
     assert words in found.reason
 
@@ -173,13 +173,13 @@ def test_a_weight_that_is_no_draw_is_named_and_one_option_keeps_or_writes_it(
         model = Recurrent(init)
     x = torch.zeros(4, 5, 8)
     assert kinds_of(model, x) == {"h.weight": kind}
-    plan = wp.plan(model, x)
+    plan = wp.plan(model, x, method="autoinit")
     (warning,) = [text for text in plan.warnings if "on purpose" in text or "written over" in text]
     assert "'h.weight'" in warning
     assert f"{{{kind!r}:" in warning
     for choice in ("keep", "write"):
         for given in (choice, {kind: choice}):
-            chosen = wp.plan(model, x, deliberate=given)
+            chosen = wp.plan(model, x, deliberate=given, method="autoinit")
             assert chosen.prescriptions["h.weight"].action == choice
             assert not any("'h.weight'" in text for text in chosen.warnings)
 
@@ -221,7 +221,7 @@ def test_parts_of_weights_that_several_parameters_make_stay_too() -> None:
     turns = Product(nn.init.orthogonal_(torch.empty(16, 16)), torch.randn(16, 16), elementwise=False)
     assert kinds_of(turns, torch.zeros(4, 16)) == {"left": "orthogonal"}
     masked = Product(torch.randn(16, 8), (torch.rand(16, 8) < 0.2).float(), elementwise=True)
-    plan = wp.plan(masked, torch.zeros(4, 16))
+    plan = wp.plan(masked, torch.zeros(4, 16), method="autoinit")
     assert plan.prescriptions["right"].action == "keep"
     assert plan.prescriptions["left"].std > 0.4  # a fifth of it is let through
 
@@ -241,9 +241,9 @@ def test_an_adapter_that_starts_small_is_named_and_stays_if_asked() -> None:
 
     model = Adapted()
     before = model.up.weight.detach().clone()
-    wp.initialize_(model, torch.zeros(4, 32), deliberate={"small": "keep"})
+    wp.initialize_(model, torch.zeros(4, 32), deliberate={"small": "keep"}, method="autoinit")
     assert torch.equal(model.up.weight, before)
-    plan = wp.initialize_(model, torch.zeros(4, 32))
+    plan = wp.initialize_(model, torch.zeros(4, 32), method="autoinit")
     assert not torch.equal(model.up.weight, before)
     assert any("'up.weight'" in text for text in plan.warnings)
 
@@ -311,8 +311,8 @@ TOKENS = torch.zeros(32, 6, dtype=torch.long)
 @pytest.mark.parametrize("padding", [0, 3, 11, -1])
 def test_the_row_of_padding_stays_zero_and_the_others_are_as_without(padding: int) -> None:
     model, without = table(padding), table(None)
-    wp.initialize_(model, TOKENS)
-    wp.initialize_(without, TOKENS)
+    wp.initialize_(model, TOKENS, method="autoinit")
+    wp.initialize_(without, TOKENS, method="autoinit")
     row = padding % 12
     assert not model[0].weight[row].any()
     others = [i for i in range(12) if i != row]
@@ -321,7 +321,7 @@ def test_the_row_of_padding_stays_zero_and_the_others_are_as_without(padding: in
 
 def test_rows_are_a_part_of_the_plan_its_file_its_draws_and_its_prediction(tmp_path) -> None:
     model = table()
-    plan = wp.plan(model, TOKENS)
+    plan = wp.plan(model, TOKENS, method="autoinit")
     assert plan.prescriptions["0.weight"].rows == ((0, 3), (4, 12))
     plan.save(tmp_path / "plan.json")
     assert wp.Plan.load(tmp_path / "plan.json") == plan
@@ -335,7 +335,7 @@ def test_rows_are_a_part_of_the_plan_its_file_its_draws_and_its_prediction(tmp_p
 
 
 def test_rows_that_are_no_ranges_are_refused() -> None:
-    drawn = wp.plan(table(), TOKENS).prescriptions["0.weight"]
+    drawn = wp.plan(table(), TOKENS, method="autoinit").prescriptions["0.weight"]
     for rows in [((0, 13),), ((3, 3),), ((4, 6), (0, 2)), ((-1, 2),)]:
         with pytest.raises(ValueError, match="rows must be ranges of the first axis"):
             drawn.changed(rows=rows)
@@ -348,18 +348,18 @@ def test_the_new_rows_of_a_resized_table_are_drawn_as_large_as_the_old_ones() ->
     model[0].weight.data[50:] = 0.0
     before = model[0].weight.detach().clone()
     head = model[2].weight.detach().clone()
-    plan = wp.initialize_(model, TOKENS, only="0.weight[50:]")
+    plan = wp.initialize_(model, TOKENS, only="0.weight[50:]", method="autoinit")
     assert torch.equal(model[0].weight[:50], before[:50])
     assert float(model[0].weight[50:].detach().std()) == pytest.approx(0.02, rel=0.2)
     assert torch.equal(model[2].weight, head)
     assert wp.propagate(wp.trace(model, TOKENS), weights=plan)["0"].var == pytest.approx(4e-4, rel=0.05)
-    both = wp.plan(model, TOKENS, only=["2.*", "0.*[50:55]"])
+    both = wp.plan(model, TOKENS, only=["2.*", "0.*[50:55]"], method="autoinit")
     assert both.prescriptions["2.weight"].rows is None
     assert both.prescriptions["0.weight"].rows == ((50, 55),)
     refused = {"0.weight[70:]": "no part of the 60 rows", "0.weight[:]": "not all", "a[1:]": "matches no parameter"}
     for pattern, words in refused.items():
         with pytest.raises(PlanError, match=words):
-            wp.plan(model, TOKENS, only=pattern)
+            wp.plan(model, TOKENS, only=pattern, method="autoinit")
 
 
 # ---- marks -----------------------------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ BODY = ("0.weight", "0.bias", "2.weight", "2.bias")
 def test_what_a_checkpoint_has_filled_is_kept_with_a_warning() -> None:
     model, x = loaded(*BODY), torch.zeros(4, 8)
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    plan = wp.initialize_(model, x)
+    plan = wp.initialize_(model, x, method="autoinit")
     same = [torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
     assert same == [True] * 4 + [False] * 2
     assert any("filled by a checkpoint" in text and "'0.weight'" in text for text in plan.warnings)
@@ -395,19 +395,19 @@ def test_names_and_the_option_write_what_a_checkpoint_has_filled() -> None:
 
 def test_uninitialized_selects_what_no_checkpoint_has_filled() -> None:
     x = torch.zeros(4, 8)
-    plan = wp.plan(loaded(*BODY), x, only="uninitialized")
+    plan = wp.plan(loaded(*BODY), x, only="uninitialized", method="autoinit")
     assert [p.name for p in plan.prescriptions.values() if p.action == "write"] == ["4.weight", "4.bias"]
     assert not plan.warnings
     for names, known in (((), "no parameter"), ((*BODY, "4.weight", "4.bias"), "every parameter")):
         with pytest.raises(PlanError, match=f"{known} of Sequential is marked as filled"):
-            wp.plan(loaded(*names), x, only="uninitialized")
+            wp.plan(loaded(*names), x, only="uninitialized", method="autoinit")
 
 
 def test_a_mark_against_initialisation_is_honoured() -> None:
     model = mlp(8, 16, 4)
     model[0].bias._no_reinit = True
     before = model[0].bias.detach().clone()
-    plan = wp.initialize_(model, torch.zeros(4, 8))
+    plan = wp.initialize_(model, torch.zeros(4, 8), method="autoinit")
     assert torch.equal(model[0].bias, before)
     assert not plan.warnings
 
@@ -415,4 +415,4 @@ def test_a_mark_against_initialisation_is_honoured() -> None:
 @pytest.mark.parametrize("given", ["kept", {"orthogonl": "keep"}, {"orthogonal": "no"}, 1])
 def test_unknown_kinds_and_choices_are_refused(given: object) -> None:
     with pytest.raises(OptionError, match="deliberate"):
-        wp.plan(mlp(8, 4), torch.zeros(2, 8), deliberate=given)
+        wp.plan(mlp(8, 4), torch.zeros(2, 8), deliberate=given, method="autoinit")

@@ -155,10 +155,11 @@ def test_carrying_it_is_the_same_as_dividing(kind, optimizer):
 def test_heads_and_missing_readouts_are_warned_of():
     x = torch.randn(2, 5, 6)
     assert wp.plan(mlp(16), torch.randn(8, 6), method="mup").warnings == ()
-    (said,) = wp.plan(Attention(), x, method="mup").warnings
+    apart = {"method": "mup", "skip": "qkv.*"}
+    (said,) = wp.plan(Attention(), x, **apart).warnings
     assert "heads of size 16" in said
-    assert wp.plan(Attention(), x, method="mup", head_dim=16).warnings == ()
-    (said,) = wp.plan(Attention(fused=True), x, method="mup", head_dim=8).warnings
+    assert wp.plan(Attention(), x, head_dim=16, **apart).warnings == ()
+    (said,) = wp.plan(Attention(fused=True), x, method="mup", head_dim=8, skip=["q.*", "k.*", "v.*"]).warnings
     assert "fused" in said
     (said,) = wp.plan(Backbone(), torch.randn(8, 6), method="mup").warnings
     assert "no readout" in said

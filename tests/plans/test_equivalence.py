@@ -372,13 +372,14 @@ def matches(name, patterns):
 def by_table(case, model, optimizer, rate, m, ratio, alpha):
     """Groups of one parameter each, by table 1 of arXiv 2505.01618 for the model with explicit multipliers."""
     groups = []
+    excepted = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
     for name, parameter in model.named_parameters():
         matrix = matches(name, case.matrices) and parameter.ndim >= 2
         inside = matches(name, case.inside) and not matches(name, ("*relative_attention_bias*",))
         readout, read = matches(name, case.readouts), matches(name, case.read)
         n_in = ratio if matrix and not read else 1.0
         n_out = 1.0 if readout or matches(name, (*case.free, "*relative_attention_bias*")) else ratio
-        decayed = DECAY if matrix or (read and parameter.ndim >= 2) else 0.0
+        decayed = DECAY if name not in excepted and (matrix or (read and parameter.ndim >= 2)) else 0.0
         over_depth = m ** (alpha - 1) if inside else 1.0
         factor = n_out / n_in if optimizer == "sgd" else 1.0 / n_in
         if matches(name, ("*relative_attention_bias*",)):

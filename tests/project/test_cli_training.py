@@ -231,11 +231,11 @@ def test_compare_trains_from_every_start(run, file):
     code, out, _ = run("compare", f"{file}:training", *options)
     assert code == 0
     assert "own: loss" in out
-    assert "autoinit: loss" in out
+    assert "steady: loss" in out
     code, out, _ = run("compare", f"{file}:training", *options, "--json")
     found = json.loads(out)
     assert code == 0
-    assert [start["name"] for start in found["starts"]] == ["own", "autoinit"]
+    assert [start["name"] for start in found["starts"]] == ["own", "steady"]
     assert all(start["mean"] == pytest.approx(sum(start["losses"]) / 2) for start in found["starts"])
     assert 0 <= found["pairs"][0]["p_value"] <= 1
     code, _, err = run("compare", f"{file}:training", "--start", "own")

@@ -78,9 +78,14 @@ def test_schedules_warm_up_and_fall_to_zero(name: str) -> None:
     assert search().conditions.schedule == "warmup_linear"
 
 
-def test_a_schedule_that_never_leaves_zero_is_refused() -> None:
-    with pytest.raises(OptionError, match="'warmup_linear' keeps the rate at 0 in all of 1 step: give more steps"):
-        search(steps=1)
+def test_a_schedule_that_never_leaves_zero_is_refused_and_one_step_has_the_whole_rate() -> None:
+    with pytest.raises(OptionError, match="'closed' keeps the rate at 0 in all of 3 steps: give more steps"):
+        search(steps=3, schedule=closed)
+    assert search(steps=1, widen=0).value > 0.0
+
+
+def closed(share: float) -> float:
+    return 0.0
 
 
 # ---- a budget of gradients ------------------------------------------------------------------------------------------

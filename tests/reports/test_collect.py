@@ -43,7 +43,7 @@ def test_it_shows_the_own_weights_and_the_plan_both_ways(report):
 @pytest.mark.slow
 def test_its_figures_are_those_of_the_analyses_themselves(report):
     model, example = residual()
-    plan = wp.plan(model, example, seed=1, method="autoinit")
+    plan = wp.plan(model, example, seed=1)
     assert report.plan == plan
     own, planned = report.initialisations
     assert own.predicted == wp.propagate(wp.trace(model, example), backward=True)

@@ -135,7 +135,7 @@ def find_max_lr(
             rates = checked_grid(grid) if grid is not None else default_grid(name)
             feeds = feeds_of(batches, steps, tuple(draws), _device(draws[seed]))
             workload = Workload(Objective(model, loss_fn), draws, build, feeds, clip)
-            _check_course(schedule_name, factor, workload.feed.steps)
+            factor = _course(schedule_name, factor, workload.feed.steps)
             training = training_of(workload, (rates[0], rates[-1]), settings)
             search = Search(workload, training, settings, factor)
             notes = opened(
@@ -193,13 +193,19 @@ def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:
     check_choice("target", settings.target, get_args(Definition))
 
 
-def _check_course(name: str, factor: Callable[[float], float], steps: int) -> None:
-    """Raise `OptionError` for a schedule that never leaves 0 in so few steps."""
+def _course(name: str, factor: Callable[[float], float], steps: int) -> Callable[[float], float]:
+    """Return the schedule of a training of so many steps: one step alone has the whole rate.
+
+    Raises:
+        OptionError: the schedule never leaves 0 in several steps.
+    """
+    if steps == 1:
+        return lambda _: 1.0
     if not any(factor(index / steps) for index in range(steps)):
         raise OptionError(
-            f"schedule {name!r} keeps the rate at 0 in all of {steps} step{'s' * (steps != 1)}: give more steps, or "
-            "schedule='constant'"
+            f"schedule {name!r} keeps the rate at 0 in all of {steps} steps: give more steps, or schedule='constant'"
         )
+    return factor
 
 
 def _device(draw: Draw) -> torch.device:
