@@ -18,7 +18,7 @@ from wellposed.checks.contest import OWN
 from wellposed.errors import OptionError, PlanError, RateError
 from wellposed.graphs import Graph, trace
 from wellposed.graphs.restore import restored_attributes
-from wellposed.methods import Patterns
+from wellposed.methods.selection import Patterns
 from wellposed.options import check_integer, check_positive
 from wellposed.plans import Plan
 from wellposed.plans.optimizers import family_of
