@@ -9,7 +9,7 @@ from torch import nn
 import wellposed as wp
 from wellposed.checks import measure
 from wellposed.errors import OptionError, PlanError
-from wellposed.methods import autoinit
+from wellposed.methods import drafting
 
 X = torch.zeros(32, 48)
 WHITE = wp.Input.white()
@@ -162,8 +162,8 @@ def test_a_tower_that_several_signals_pass_settles_in_two_passes(monkeypatch):
             return self.tower(x) + self.tower(3 * x)
 
     passes = []
-    counted = autoinit.run_pass
-    monkeypatch.setattr(autoinit, "run_pass", lambda *args, **kwargs: passes.append(1) or counted(*args, **kwargs))
+    counted = drafting.run_pass
+    monkeypatch.setattr(drafting, "run_pass", lambda *args, **kwargs: passes.append(1) or counted(*args, **kwargs))
     plan = wp.plan(Shared(), X, method="autoinit").prescriptions
     assert len(passes) == 2
     # outputs have 1/5 and 9/5, of which a rectifier leaves half

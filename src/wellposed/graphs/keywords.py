@@ -39,23 +39,22 @@ def split_keywords(
     """
     options = {key: value for key, value in given.items() if key in known}
     rest = {key: value for key, value in given.items() if key not in known}
-    accepted: set[str] = set()
-    anything = False
-    if isinstance(model, nn.Module):
-        model = unwrap(model)
-        try:
-            parameters = inspect.signature(model.forward).parameters.values()
-        except ValueError:  # traced by torch.jit: no signature says what it takes
-            anything = True
-        else:
-            accepted = {p.name for p in parameters}
-            anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    accepted, anything = _taken_by(unwrap(model)) if isinstance(model, nn.Module) else (set[str](), False)
     everything = [*known, *own]
     for key in rest:
         if key in accepted or (anything and not difflib.get_close_matches(key, everything, n=1, cutoff=0.8)):
             continue
-        where = f" nor an argument of {class_name(model)}.forward" if isinstance(model, nn.Module) else ""
+        where = f" nor an argument of {class_name(unwrap(model))}.forward" if isinstance(model, nn.Module) else ""
         other = (elsewhere or {}).get(key)
         said = near_matches(key, everything) if other is None else f"; it is one of {other}"
         raise OptionError(f"{key!r} is no option of {what}{where}{said}")
     return options, rest
+
+
+def _taken_by(model: nn.Module) -> tuple[set[str], bool]:
+    """Return the names of what a model's forward takes, and whether it takes any keyword."""
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except ValueError:  # traced by torch.jit: no signature says what it takes
+        return set(), True
+    return {p.name for p in parameters}, any(p.kind is p.VAR_KEYWORD for p in parameters)

@@ -99,15 +99,10 @@ def plan(
     choices = check_deliberate(deliberate)
     others = {key: f"method {name!r}" for name in methods() for key in options_of(name)}
     options, rest = split_keywords(f"method {method!r}", model, kwargs, options_of(method), _OWN, others)
-    if isinstance(model, Graph):
-        if args:
-            raise OptionError(f"a graph takes no example arguments, received {len(args)}; give them to wellposed.trace")
-        graph = model
-    else:
-        graph = trace(model, *args, training=training, **rest)
-    for key, value in options.items():
-        if isinstance(value, nn.Module):  # a model that this one is measured against, on the same example
-            options[key] = trace(value, *args, training=training, **rest)
+    graph = _traced(model, args, rest, training)
+    options |= {  # models that this one is measured against, on the same example
+        key: _traced(value, args, rest, training) for key, value in options.items() if isinstance(value, nn.Module)
+    }
     uses = contractions(graph)
     kept = not_selected(graph, only, skip, frozen)
     found = {} if method == "default" else on_purpose(graph, uses, kept, only is not None)  # it writes nothing
@@ -116,7 +111,7 @@ def plan(
     why = unscaled(graph, uses)
     prescriptions = _complete(graph, draft, kept, method, why, widths(graph, uses))
     prescriptions |= selected_rows(graph, only, kept, prescriptions)
-    prescriptions |= like_siblings(graph, prescriptions)
+    prescriptions |= like_siblings(graph, prescriptions, kept)
     without = [
         one
         for name, one in why.items()
@@ -185,6 +180,19 @@ def initialize_(
     )
     made.apply_(model, frozen=frozen, materialize=materialize)
     return made
+
+
+def _traced(model: nn.Module | Graph, args: tuple[Any, ...], keywords: Mapping[str, Any], training: bool) -> Graph:
+    """Return the graph of a model on an example, or the graph that is given in its place.
+
+    Raises:
+        OptionError: a graph and arguments besides.
+    """
+    if not isinstance(model, Graph):
+        return trace(model, *args, training=training, **keywords)
+    if args:
+        raise OptionError(f"a graph takes no example arguments, received {len(args)}; give them to wellposed.trace")
+    return model
 
 
 def _version(prescriptions: Mapping[str, Prescription]) -> Literal[1, 2]:

@@ -75,9 +75,9 @@ def pattern_of(values: Tensor, head: Floats, groups: int = 1) -> Found | None:
     return _of_rows(values, groups, coarse) or _of_few(head, coarse)
 
 
-def sample_of(values: Tensor) -> Floats:
-    """Return the first elements of a tensor, in float64."""
-    return array_of(_first_rows(values)[:SAMPLE])
+def sample_of(values: Tensor, count: int = SAMPLE) -> Floats:
+    """Return up to ``count`` of the first elements of a tensor, in float64."""
+    return array_of(_first_rows(values)[:count])
 
 
 def _from_all_over(values: Tensor) -> Floats:

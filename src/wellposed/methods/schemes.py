@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 
 from wellposed.graphs import Parameter
+from wellposed.methods.independence import sample_of
 
 _SMALL = (0.02, 0.01)
 """Standard deviations that libraries of transformers and of detectors draw by, whatever the fans."""
 _LEAST = 0.02
 """Relative difference of a weight's size from that of a scheme up to which it counts as of the scheme. Chosen."""
 _SURE = 4.0
+SEEN = 1 << 16
+"""Most elements that are looked at. Chosen for cost."""
 _SHORT = 12.0
 """Distance of the largest of n uniform numbers from their bound, in nths of it, that is not exceeded by chance."""
 
@@ -35,11 +38,11 @@ def scheme_of(parameter: Parameter) -> tuple[float, str] | None:
         (math.sqrt(1.0 / fan_in), "LeCun"),
         *((std, f"{std:g}") for std in _SMALL),
     ]
-    flat = values.detach().double().flatten()
-    size, largest = float(flat.square().mean().sqrt()), float(flat.abs().max())
-    short = 1.0 - _SHORT / flat.numel()
+    seen = sample_of(values, SEEN)
+    size, largest = math.sqrt(float(seen @ seen) / len(seen)), float(abs(seen).max())
+    short = 1.0 - _SHORT / len(seen)
     for std, name in ((math.sqrt(1.0 / (3.0 * fan_in)), "PyTorch's"), *schemes):
         if short <= largest / (math.sqrt(3.0) * std) <= 1.0 + 1e-6:
             return std, name
-    within = max(_LEAST, _SURE / math.sqrt(2.0 * flat.numel()))
+    within = max(_LEAST, _SURE / math.sqrt(2.0 * len(seen)))
     return next(((std, name) for std, name in schemes if abs(size / std - 1.0) <= within), None)

@@ -6,18 +6,19 @@ shows: constants before functions, readouts, tables before norms, recurrent laye
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Literal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
 from wellposed.graphs import Graph, Node
-from wellposed.methods.autoinit import adjusted
 from wellposed.methods.carrying import number_in
+from wellposed.methods.drafting import Adjustments, Settings, drafted
 from wellposed.methods.options import Draft, Request, method
 from wellposed.methods.roles import zero
 from wellposed.methods.schemes import scheme_of
-from wellposed.operators.contraction import contractions
+from wellposed.operators.contraction import Contraction, contractions
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Constant, Drawn, Prescription, RandomDistribution, Rescaled
 from wellposed.signals import Input
@@ -89,6 +90,11 @@ def steady(
       norms over the batch, or where a branch ends in a function. A branch that the model itself holds closed stays as
       it is. ``branches`` makes it ``"zero"``, ``"depth"`` (1/√L) or ``"full"`` for all.
 
+    Sources: Bingham & Miikkulainen (arXiv 2109.08958), Algorithm 1; functions with frequencies: Sitzmann et al. 2020
+    (arXiv 2006.09661), section 3.2; closed branches: Bachlechner et al. 2020 (arXiv 2003.04887) and Zhang, Dauphin & Ma
+    2019 (arXiv 1901.09321); 1/√L: Hayou et al. 2021 (arXiv 2010.12859); orthogonal steps: Saxe, McClelland & Ganguli
+    2014 (arXiv 1312.6120). The shares of ν were chosen on small trainings (``benchmarks/starts/``).
+
     Options: ``target_variance`` ν; ``biases="own"`` draws biases that the model makes at random with its own standard
     deviation, ``"zero"`` sets them to 0; ``distribution``, ``center``, ``inputs``, ``state``, ``strict``, ``zeros`` and
     ``zero_signal`` as for ``autoinit``.
@@ -98,30 +104,53 @@ def steady(
     """
     check_positive(target_variance=target_variance, table=table, **({} if readout is None else {"readout": readout}))
     check_choice("branches", branches, ("auto", "zero", "depth", "full"))
+    settings = Settings(target_variance, distribution, center, inputs, state, strict, zeros, zero_signal, biases)
+    uses = contractions(graph)
+    aims, kept = _aims(graph, uses, readout), _own_sizes(graph, uses)
     undone = {name for group in scale_free(graph) for name in group}
-    rows = {use.parameter: table for use in contractions(graph) if use.kind == "embedding" and use.parameter in undone}
+    rows = {use.parameter: table for use in uses if use.kind == "embedding" and use.parameter in undone}
+    scales = {name: size for name, (size, _) in kept.items()} | _orthogonal_sizes(graph)
     held = _Held(graph, _factors(graph, request, branches), CLOSED * target_variance)
-    factors = argument_factors(graph)
-    last = {value: readout or (OF_FEW if use.fan_out < FEW else OF_MANY) for value, use in readouts(graph).items()}
-    gates = channel_gates(graph)
-    targets = {value: factor**-2.0 for value, factor in factors.items()} | last | dict.fromkeys(gates, GATES)
-    why = {value: f"the function behind it takes {factor:.4g} times this" for value, factor in factors.items()}
-    why |= {value: f"readout: {share:g} ν" for value, share in last.items()}
-    why |= dict.fromkeys(gates, f"gate of channels: {GATES:g} ν")
-    for use in contractions(graph):
-        if use.parameter in held.sizes:
-            why[graph.nodes[use.node].outputs[0]] = held.sizes[use.parameter][1]
     while True:
-        draft = adjusted(
-            graph, request, targets, rows, held, target_variance=target_variance, distribution=distribution,
-            center=center, inputs=inputs, state=state, strict=strict, zeros=zeros, zero_signal=zero_signal,
-            biases=biases, direction="forward", objective="variance",
-        )  # fmt: skip
+        targets = {value: aim.share for value, aim in aims.items()}
+        draft = drafted(graph, request, settings, Adjustments(targets, rows, scales, held))
         ends, stuck = _ends(graph, draft.prescriptions, held)
         if not stuck:
-            prescriptions = _explained(graph, _orthogonal(graph, {**draft.prescriptions, **ends}), why, held.sizes)
-            return Draft(prescriptions, draft.inputs, draft.coverage, draft.warnings)
+            drawn = _orthogonal(graph, {**draft.prescriptions, **ends})
+            return replace(draft, prescriptions=_explained(graph, uses, drawn, aims, kept))
         held = held.without(stuck)
+
+
+class _Aim(NamedTuple):
+    """The second moment of what a contraction makes, as a share of ν, and why it is no other."""
+
+    share: float
+    words: str
+
+
+def _aims(graph: Graph, uses: Sequence[Contraction], readout: float | None) -> dict[int, _Aim]:
+    """Return the aims of contractions whose outputs are not to have ν, by value."""
+    shares = {
+        value: _Aim(share, f"readout: {share:g} ν")
+        for value, use in readouts(graph).items()
+        for share in [readout or (OF_FEW if use.fan_out < FEW else OF_MANY)]
+    }
+    shares |= dict.fromkeys(channel_gates(graph), _Aim(GATES, f"gate of channels: {GATES:g} ν"))
+    for value, factor in argument_factors(graph).items():
+        share, words = shares.get(value, _Aim(1.0, ""))
+        told = f"the function behind it takes {factor:.4g} times this"
+        shares[value] = _Aim(share / factor**2, f"{words}; {told}" if words else told)
+    return shares
+
+
+def _orthogonal_sizes(graph: Graph) -> dict[str, float]:
+    """Return the standard deviations of weights that take the state of the step before, by name."""
+    return {
+        one.use.parameter: one.orthogonal_std
+        for weights in recurrent_weights(graph).values()
+        for one in weights
+        if one.takes == "state" and one.use.parameter is not None
+    }
 
 
 def _orthogonal(graph: Graph, prescriptions: dict[str, Prescription]) -> dict[str, Prescription]:
@@ -139,17 +168,22 @@ def _orthogonal(graph: Graph, prescriptions: dict[str, Prescription]) -> dict[st
 
 
 def _explained(
-    graph: Graph, prescriptions: dict[str, Prescription], why: Mapping[int, str], kept: Collection[str]
+    graph: Graph,
+    uses: Sequence[Contraction],
+    prescriptions: dict[str, Prescription],
+    aims: Mapping[int, _Aim],
+    kept: Mapping[str, tuple[float, str]],
 ) -> dict[str, Prescription]:
-    """Return prescriptions whose reasons say why the outputs of their weights have another variance than ν; weights
-    that have ``kept`` the model's own size have no other reason.
-    """
-    said = {use.parameter: why.get(graph.nodes[use.node].outputs[0]) for use in contractions(graph)}
-    for name, words in said.items():
-        mine = prescriptions.get(name or "")
-        if words is not None and mine is not None and mine.action == "write" and mine.signal_after:
-            rest = "" if mine.name in kept else f"; {mine.reason}"
-            prescriptions[mine.name] = mine.changed(reason=words + rest)
+    """Return prescriptions whose reasons say why outputs have another variance than ν, or weights the model's size."""
+    said = {use.parameter: aims.get(graph.nodes[use.node].outputs[0]) for use in uses}
+    for name, mine in prescriptions.items():
+        aim = said.get(name)
+        if mine.action != "write" or not mine.signal_after:
+            continue
+        if name in kept:
+            prescriptions[name] = mine.changed(reason=kept[name][1])
+        elif aim is not None:
+            prescriptions[name] = mine.changed(reason=f"{aim.words}; {mine.reason}")
     return prescriptions
 
 
@@ -172,10 +206,9 @@ def _ends(
 class _Held:
     """Scales what residual branches add in the course of a pass (`run_pass`, ``visit``), but for closed ones.
 
-    It also gives the weights of recurrent layers, and those that keep their own sizes, their scales.
+    It also lets the weights of recurrent layers choose their scales, which rules for recurrent layers do not ask for.
 
     Attributes:
-        sizes: by name, the standard deviations of weights that keep that of the model, and why they do.
         open: the branches that were scaled in the last pass, with what they are multiplied by, and why.
     """
 
@@ -183,10 +216,9 @@ class _Held:
         """Prepare: ``closed`` is the second moment below which the model itself holds a branch closed."""
         self.graph = graph
         self.factors = factors
-        self._recurrent = recurrent_weights(graph)
-        self.sizes = _own_sizes(graph)
         self.closed = closed
         self.open: dict[ResidualBranch, tuple[float, str]] = {}
+        self._recurrent = recurrent_weights(graph)
         self._at: dict[int, list[ResidualBranch]] = {}
         for branch in factors:
             self._at.setdefault(min(branch.readers), []).append(branch)
@@ -199,18 +231,12 @@ class _Held:
 
     def __call__(self, run: Pass, node: Node) -> None:
         """Scale the branches that a node is the first to read."""
-        weights = run.weights
-        assert isinstance(weights, PlannedWeights)
-        weights.scales.update({name: size for name, (size, _) in self.sizes.items()})
         for weight in self._recurrent.get(node.index, ()):
             entering = run.state(weight.use.data) if weight.takes == "input" else None
             before = 1.0 if entering is None else entering.second_moment
-            name = weight.use.parameter
-            if name is None or before <= 0.0:
-                continue
-            if weight.takes == "state":
-                weights.scales[name] = weight.orthogonal_std
-            weights.enter(name, node, weight.use.fan_in, before)
+            if weight.use.parameter is not None and before > 0.0:
+                assert isinstance(run.weights, PlannedWeights)
+                run.weights.enter(weight.use.parameter, node, weight.use.fan_in, before)
         for branch in self._at.get(node.index, ()):
             state = run.state(branch.value)
             if state is None or state.second_moment < self.closed or not _carries(run, node, branch.value):
@@ -226,7 +252,7 @@ def _carries(run: Pass, node: Node, added: int) -> bool:
     return any(state is not None and state.second_moment > 0.0 for state in others)
 
 
-def _own_sizes(graph: Graph) -> dict[str, tuple[float, str]]:
+def _own_sizes(graph: Graph, uses: Sequence[Contraction]) -> dict[str, tuple[float, str]]:
     """Return the standard deviations of weights that keep those of the model, by name, with the reason."""
     found: dict[str, tuple[float, str]] = {}
     for name in frequencies(graph):
@@ -234,7 +260,7 @@ def _own_sizes(graph: Graph) -> dict[str, tuple[float, str]]:
         size = 0.0 if values is None else float(values.detach().double().square().mean().sqrt())
         if size > 0.0:
             found[name] = size, "frequencies over the model's inputs, drawn at the model's own size"
-    weights = {use.parameter for use in contractions(graph) if use.kind not in ("embedding", "recurrent")}
+    weights = {use.parameter for use in uses if use.kind not in ("embedding", "recurrent")}
     for group in scale_free(graph):
         alone = [name for name in group if graph.parameters[name].tensor.ndim > 1]
         if len(alone) == 1 and alone[0] in weights and alone[0] not in found:

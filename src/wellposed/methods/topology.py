@@ -26,7 +26,8 @@ from wellposed.signals import Input, Signals, propagate, run_pass
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.context.call import Call, Pass
 from wellposed.signals.distributions.state import State
-from wellposed.signals.weights.planned import Decision, PlannedWeights
+from wellposed.signals.weights.decisions import Decision
+from wellposed.signals.weights.planned import PlannedWeights
 from wellposed.structure.branches import branches
 from wellposed.structure.vertices import Branch, Vertices, vertices
 

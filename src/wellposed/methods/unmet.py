@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from wellposed.errors import joined, listed
 from wellposed.graphs import Graph
@@ -12,7 +12,9 @@ from wellposed.plans import Prescription
 _SHOWN = 8
 
 
-def like_siblings(graph: Graph, prescriptions: Mapping[str, Prescription]) -> dict[str, Prescription]:
+def like_siblings(
+    graph: Graph, prescriptions: Mapping[str, Prescription], kept: Collection[str]
+) -> dict[str, Prescription]:
     """Return prescriptions for parameters that the pass does not meet, from those that differ by numbers in their name.
 
     Experts that no token of the example chose, and layers that were dropped at random, have siblings of one shape which
@@ -21,6 +23,7 @@ def like_siblings(graph: Graph, prescriptions: Mapping[str, Prescription]) -> di
     Args:
         graph: from `wellposed.trace`.
         prescriptions: of all parameters.
+        kept: the parameters that the user, or the model, asked to be kept.
     """
     met: dict[tuple[str, tuple[int, ...]], Prescription] = {}
     unused = set(graph.unused_parameters)
@@ -28,10 +31,10 @@ def like_siblings(graph: Graph, prescriptions: Mapping[str, Prescription]) -> di
         if name not in unused and mine.action == "write":
             met.setdefault((numberless(name), mine.shape), mine)
     found = {}
-    for name in unused:
+    for name in graph.unused_parameters:
         mine = prescriptions[name]
         sibling = met.get((numberless(name), mine.shape))
-        if sibling is not None and graph.parameters[name].tensor.requires_grad:
+        if sibling is not None and name not in kept:
             found[name] = sibling.changed(
                 name=name, reason=f"like {sibling.name!r}, as the example does not reach it: {sibling.reason}"
             )

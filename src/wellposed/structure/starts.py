@@ -19,7 +19,7 @@ from wellposed.structure.bounds import bounds
 from wellposed.structure.branches import END, Step, branches
 from wellposed.structure.scale_free import scale_free
 from wellposed.structure.streams import Stream
-from wellposed.structure.sums import ResidualSums
+from wellposed.structure.sums import residual_sums
 from wellposed.structure.vertices import vertices
 
 # ---- factors between a weight and its function -----------------------------------------------------------------------
@@ -225,11 +225,10 @@ def is_transformed(graph: Graph, stream: Stream) -> bool:
 
     What the branches add is then not carried on as it is.
     """
-    structure = branches(graph)
-    residual = ResidualSums(graph, structure).found()
+    residual, steps = residual_sums(graph), branches(graph).steps
     sums = [residual[value] for value in stream.sums if value in residual]
     earlier = frozenset(stream.sums)
-    seen = [_transforms(structure.steps, one.skips, earlier) for one in sums[1:]]
+    seen = [_transforms(steps, one.skips, earlier) for one in sums[1:]]
     return 2 * sum(seen) > len(seen)
 
 

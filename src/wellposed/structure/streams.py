@@ -21,7 +21,7 @@ from wellposed.operators.contraction import contractions
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.structure.branches import Branches, branches
 from wellposed.structure.residual_branches import BranchReader, ResidualBranch, unshared
-from wellposed.structure.sums import ResidualSum, ResidualSums
+from wellposed.structure.sums import ResidualSum, ResidualSums, residual_sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class _Finder:
     def __init__(self, graph: Graph, structure: Branches) -> None:
         self.graph = graph
         self.sums = ResidualSums(graph, structure)
-        self.residual: Mapping[int, ResidualSum] = self.sums.found()
+        self.residual = residual_sums(graph)
         self.fixed = parameter_values(graph)
         self.weighted = {use.node: use.parameter or use.node for use in contractions(graph)}
         self.reader = BranchReader(graph, self.sums, self.residual, self.weighted)

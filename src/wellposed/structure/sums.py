@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph
+from wellposed.graphs.graph import once
 from wellposed.operators.facts import facts_of
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.operators.views import is_cut, is_view
-from wellposed.structure.branches import Branches, Edge
+from wellposed.structure.branches import Branches, Edge, branches
 from wellposed.structure.vertices import Branch, Vertex, vertices
 
 
@@ -27,6 +28,12 @@ class ResidualSum:
     added: tuple[int, ...]
     inner: frozenset[int]
     fused: bool = False
+
+
+@once
+def residual_sums(graph: Graph) -> Mapping[int, ResidualSum]:
+    """Return the residual sums of a graph by their values."""
+    return ResidualSums(graph, branches(graph)).found()
 
 
 class ResidualSums:

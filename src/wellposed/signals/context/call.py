@@ -109,6 +109,10 @@ class Pass:
         self.dependent.pop(value, None)
 
 
+FAILED = "the rule failed"
+"""How the note on a node begins whose rule failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How the signals of one node were worked out."""
@@ -116,6 +120,11 @@ class Outcome:
     node: int
     tag: Tag
     note: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the node's rule failed, so that something else took its place."""
+        return self.note.startswith(FAILED)
 
 
 class Call:

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from wellposed.errors import RuleError
+from wellposed.errors import RuleError, WellposedError
 from wellposed.graphs import Node
 from wellposed.operators.norms import NORMS
 from wellposed.operators.spectral import holds_for_complex, is_complex
 from wellposed.signals.context.arguments import given_state, known_state, resolve
-from wellposed.signals.context.call import Call, Pass, PostponedState, Unknown
+from wellposed.signals.context.call import FAILED, Call, Pass, PostponedState, Unknown
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import STEADY
@@ -35,8 +35,6 @@ from wellposed.signals.weights.shared_weights import remember
 
 FALLS_BACK = True
 """Whether what a rule of this package fails at is run on samples; the tests set it to False, and see the errors."""
-FAILED = "the rule failed"
-"""How the note on a node begins whose rule failed."""
 _OWN = "wellposed.signals.rules."
 _ERRORS = (RuleError, ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError)
 
@@ -83,7 +81,7 @@ def _by_rule(run: Pass, node: Node) -> Results:
     try:
         results = None if rule is None else _checked_results(call, rule, args, kwargs)
     except _ERRORS as error:
-        if rule is None or run.strict or not FALLS_BACK or not rule.function.__module__.startswith(_OWN):
+        if rule is None or run.strict or not _is_ours(rule, error):
             raise
         return _by_samples(call, args, kwargs, f"{FAILED} ({error}): run on samples")
     if rule is None or results is None:
@@ -91,6 +89,12 @@ def _by_rule(run: Pass, node: Node) -> Results:
     if run.weights.repeated:
         remember(call, rule, args, kwargs, results)
     return results, rule.tag, ""
+
+
+def _is_ours(rule: Rule, error: Exception) -> bool:
+    """Whether a rule of this package is at fault, and not what a user's model or options ask for."""
+    told = isinstance(error, WellposedError) and not isinstance(error, RuleError)
+    return FALLS_BACK and not told and rule.function.__module__.startswith(_OWN)
 
 
 def _checked_results(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -17,24 +16,8 @@ from wellposed.signals.context.parameters import Weights, unit_draw
 from wellposed.signals.distributions.making import make_state, rescaled
 from wellposed.signals.distributions.state import State
 from wellposed.signals.weights.composite_scales import CompositeScales
+from wellposed.signals.weights.decisions import Decision, Uses
 from wellposed.structure.tables import rows_drawn, tables
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A scale that was chosen for a parameter.
-
-    ``scale`` multiplies the parameter's unit state (its std; its value for a weight norm's gain). ``incoming`` is the
-    sum of the second moments that meet in one output element, ``before`` the second moment of one incoming element,
-    ``after`` that of the output.
-    """
-
-    parameter: str
-    node: int
-    scale: float
-    incoming: float
-    before: float
-    after: float
 
 
 def _own_level(parameter: Parameter) -> float:
@@ -52,7 +35,7 @@ class PlannedWeights(Weights):
 
     Attributes:
         decisions: what was chosen, by parameter name.
-        uses_met: by parameter name and node the uses of a weight that meet a signal, as decisions at its scale.
+        again: the uses of weights that meet a signal, where there are several.
         shares: what the outputs of a weight have in the mean over its uses, relative to the first; 1 unless given.
         centred: for each bias that cancels a mean, that mean.
         unmet: the weights that met a signal of zeros first, with the first node at which they did.
@@ -91,36 +74,30 @@ class PlannedWeights(Weights):
             name: _own_level(graph.parameters[name]) for name, role in self.roles.items() if role == "gain"
         }
         self.decisions: dict[str, Decision] = {}
-        self.uses_met: dict[str, dict[int, Decision]] = {}
         self.shares: dict[str, float] = {}
         self.contractions: dict[str, list[Contraction]] = {}
         for contraction in self.uses:
             if contraction.parameter is not None:
                 self.contractions.setdefault(contraction.parameter, []).append(contraction)
-        self._used_at = self._nodes_of_weights()
+        self.again = Uses(self.decisions, self.unmet, self.contractions)
         self.composite = CompositeScales(graph, self.fixed, self.uses, self.roles, self.kept)
         self.scale_parameters |= self.composite.scale_parameters
-        self.spectra: dict[int, int] = {}
+        self.spectra = self._met_by_spectra()
         self.postponed: dict[int, list[str]] = {}
-        users = graph.users() if any(graph.values[use.data].dtype.is_complex for use in self.uses) else {}
-        for use in self.uses:
-            if use.data in self.fixed or not graph.values[use.data].dtype.is_complex:
-                continue
-            inverse = inverse_after(graph, graph.nodes[use.node].outputs[0], users)
-            if inverse is not None:
-                self.spectra[use.node] = inverse.index
         self.zero_kept: set[str] = (
             set() if write_zeros else {n for n, p in graph.parameters.items() if self._is_zero(p)}
         )
 
-    def _nodes_of_weights(self) -> dict[int, str]:
-        """Return by node the weight that is contracted there, but for tables, whose scale `state` decides."""
-        return {
-            use.node: name
-            for name, uses in self.contractions.items()
-            if all(use.kind != "embedding" for use in uses)
-            for use in uses
-        }
+    def _met_by_spectra(self) -> dict[int, int]:
+        """Return the contractions of spectra by node, with the node that leads back from each."""
+        graph, found = self.graph, dict[int, int]()
+        spectral = [u for u in self.uses if u.data not in self.fixed and graph.values[u.data].dtype.is_complex]
+        users = graph.users() if spectral else {}
+        for use in spectral:
+            inverse = inverse_after(graph, graph.nodes[use.node].outputs[0], users)
+            if inverse is not None:
+                found[use.node] = inverse.index
+        return found
 
     def _is_zero(self, parameter: Parameter) -> bool:
         """Whether a parameter that would be drawn holds zeros alone."""
@@ -140,23 +117,12 @@ class PlannedWeights(Weights):
             return make_state(parameter.shape, 0.0, 0.0)
         if role == "other" and name in self.composite.leaves:
             return make_state(parameter.shape, 0.0, 1.0, roots=root, gauss=True, scale_parameter=name)
+        if role in ("weight", "embedding") and any(u.kind == "embedding" for u in self.contractions.get(name, ())):
+            return self._table(parameter, root)
         if role == "weight":
-            uses = self.contractions.get(name, [])
-            if any(use.kind == "embedding" for use in uses):
-                # the same table looks tokens up and scores them: scoring decides, taking normalised features
-                scoring = next(use for use in uses if use.kind != "embedding")
-                scale = self._scale_of_scoring(name) or 1.0
-                self.decisions.setdefault(
-                    name, Decision(name, scoring.node, scale, float(scoring.fan_in), 1.0, self.target)
-                )
-                return make_state(parameter.shape, 0.0, scale**2, roots=root, gauss=True)
             return make_state(parameter.shape, 0.0, 1.0, roots=root, gauss=True, scale_parameter=name)
         if role == "weight_norm":
             return make_state(parameter.shape, 1.0, 0.0, scale_parameter=name)
-        if role == "embedding":
-            use, scale = self.contractions[name][0], self._scale_of_table(name)
-            self.decisions.setdefault(name, Decision(name, use.node, scale, 1.0, 1.0, scale**2))
-            return make_state(parameter.shape, 0.0, scale**2 * self._share_drawn(name), roots=root, gauss=True)
         if role in ("bias", "shift"):
             std = self.biases.get(name, 0.0)
             return make_state(parameter.shape, 0.0, std**2, roots=root if std else 0)
@@ -165,6 +131,21 @@ class PlannedWeights(Weights):
         if role == "recurrent" and name in self.decisions:
             return make_state(parameter.shape, 0.0, self.decisions[name].scale ** 2, roots=root, gauss=True)
         return super().state(parameter, root)
+
+    def _table(self, parameter: Parameter, root: int) -> State:
+        """Return the state of a table that is looked up, and record its scale. Of one that scores as well, scoring
+        decides, taking normalised features.
+        """
+        name, uses = parameter.name, self.contractions[parameter.name]
+        scoring = next((use for use in uses if use.kind != "embedding"), None)
+        if scoring is not None:
+            scale, share = self._scale_of_scoring(name) or 1.0, 1.0
+            decision = Decision(name, scoring.node, scale, float(scoring.fan_in), 1.0, self.target)
+        else:
+            scale, share = self._scale_of_table(name), self._share_drawn(name)
+            decision = Decision(name, uses[0].node, scale, 1.0, 1.0, scale**2)
+        self.decisions.setdefault(name, decision)
+        return make_state(parameter.shape, 0.0, scale**2 * share, roots=root, gauss=True)
 
     def _share_drawn(self, table: str) -> float:
         """Return the share of a table's rows that are not for padding."""
@@ -270,7 +251,7 @@ class PlannedWeights(Weights):
         """
         name = weight.scale_parameter
         if name is None:
-            self._met_again(weight, node, incoming, before)
+            self.again.record(node.index, incoming, before, weight.second_moment)
             return weight
         if node.index in self.spectra and self.known_scale(name) is None:
             self.postponed.setdefault(self.spectra[node.index], []).append(name)
@@ -317,28 +298,6 @@ class PlannedWeights(Weights):
         scale = self.scales.get(name, math.sqrt(self.aim(node) / (total * self.shares.get(name, 1.0))))
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
         return scale
-
-    def _met_again(self, weight: State, node: Node, incoming: float, before: float) -> None:
-        """Record a use of a weight that `choose` has given a scale at an earlier one."""
-        name, after = self._used_at.get(node.index, ""), incoming * weight.second_moment
-        first = self.decisions.get(name)
-        if first is None or name in self.unmet or node.index == first.node or not 0.0 < after < math.inf:
-            return
-        met = self.uses_met.setdefault(name, {first.node: first})
-        met.setdefault(node.index, replace(first, node=node.index, incoming=incoming, before=before, after=after))
-
-    def over_uses(self, name: str) -> Decision:
-        """Return what was chosen for a weight, with the means over the uses that meet a signal."""
-        decision, met = self.decisions[name], self.uses_met.get(name, {}).values()
-        if not met:
-            return decision
-        count = len(met)
-        return replace(
-            decision,
-            incoming=math.fsum(use.incoming for use in met) / count,
-            before=math.fsum(use.before for use in met) / count,
-            after=math.fsum(use.after for use in met) / count,
-        )
 
     def _meets_signal(self, node: Node, weight: str, total: float, before: float) -> bool:
         """Whether a weight meets a signal, of second moment ``before``, and no zeros: ``total`` is that of its output.
@@ -400,12 +359,6 @@ class PlannedWeights(Weights):
         met = {name: self.decisions[name] for name in self.unmet if not self.waits(name)}
         nodes = self.graph.nodes
         return {name: one.scale * math.sqrt(self.aim(nodes[one.node]) / one.after) for name, one in met.items()}
-
-    def shares_of_uses(self) -> dict[str, float]:
-        """Return for each weight that meets several signals the mean of its outputs' second moments, relative to that
-        of the first: with these as `shares`, a pass brings the mean to the target.
-        """
-        return {name: self.over_uses(name).after / self.decisions[name].after for name in self.uses_met}
 
     def waits(self, name: str) -> bool:
         """Whether a weight has met nothing but zeros so far."""

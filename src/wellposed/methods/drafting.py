@@ -1,0 +1,201 @@
+"""A draft by passes in which weights choose their scales, for AutoInit and what is built on it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor
+
+from wellposed.errors import OptionError
+from wellposed.graphs import Graph, Node
+from wellposed.methods.options import Draft, Request, check_distribution
+from wellposed.methods.prescribing import prescriptions_of
+from wellposed.methods.remarks import remarks_on
+from wellposed.operators.contraction import contractions
+from wellposed.options import check_choice, check_positive
+from wellposed.plans import RANDOM, RandomDistribution
+from wellposed.signals import Input, Signals, run_pass
+from wellposed.signals.context.call import Pass
+from wellposed.signals.weights.planned import PlannedWeights
+
+if TYPE_CHECKING:
+    from wellposed.methods.directions import Scale
+    from wellposed.methods.isometry import Visit
+
+ROUNDS = 12
+"""Most passes in which the scales of weights that are met more than once settle."""
+STEADY = 0.005
+"""Change of the logarithm of a scale from one pass to the next at which it has settled."""
+_LEAST_OF_BOUND = 0.02
+"""Root mean square of biases between ±1/√fan-in, as a share of it, from which PyTorch may have drawn them. Chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of `wellposed.methods.autoinit.autoinit`, which says what they mean.
+
+    Raises:
+        OptionError: a value outside an option's range, or values that do not go together.
+    """
+
+    target_variance: float
+    distribution: RandomDistribution
+    center: bool
+    inputs: Input | Tensor | Mapping[str, Input | Tensor] | None
+    state: Literal["full", "independent"]
+    strict: bool
+    zeros: Literal["keep", "write"]
+    zero_signal: Literal["error", "fan_in"]
+    biases: Literal["zero", "own"]
+    direction: Literal["forward", "backward", "both"] = "forward"
+    objective: Literal["variance", "isometry"] = "variance"
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        check_positive(target_variance=self.target_variance)
+        check_distribution(self.distribution, RANDOM)
+        check_choice("state", self.state, ("full", "independent"))
+        check_choice("zeros", self.zeros, ("keep", "write"))
+        check_choice("zero_signal", self.zero_signal, ("error", "fan_in"))
+        check_choice("biases", self.biases, ("zero", "own"))
+        _check_direction(self.direction, self.objective, self.state, self.distribution)
+
+
+@dataclass(frozen=True, slots=True)
+class Adjustments:
+    """What is to be otherwise than by AutoInit.
+
+    Attributes:
+        targets: what ν is multiplied by, by the value that a contraction makes.
+        rows: what ν is multiplied by for the rows of a table, by its name.
+        scales: standard deviations that are given, by parameter name.
+        visit: called before each node of the pass that chooses the scales (`run_pass`); it may change states.
+    """
+
+    targets: Mapping[int, float] = field(default_factory=dict)
+    rows: Mapping[str, float] = field(default_factory=dict)
+    scales: Mapping[str, float] = field(default_factory=dict)
+    visit: Callable[[Pass, Node], None] | None = None
+
+
+def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adjustments) -> Draft:
+    """Return what AutoInit drafts, but for some adjustments.
+
+    Args:
+        graph: from `wellposed.trace`.
+        request: as for every method.
+        settings: AutoInit's options.
+        adjustments: what is to be otherwise.
+    """
+    random_biases = _random_biases(graph, request) if settings.biases == "own" else {}
+
+    def weights_of(scales: Mapping[str, float], target: float = settings.target_variance) -> PlannedWeights:
+        """Return weights that choose their scales in a pass, but those in ``scales``; ``target`` is ν."""
+        return PlannedWeights(
+            graph,
+            target,
+            center=settings.center,
+            write_zeros=settings.zeros == "write",
+            zero_signal=settings.zero_signal,
+            kept=tuple(request.kept),
+            scales=scales,
+            targets=adjustments.targets,
+            rows=adjustments.rows,
+            biases=random_biases,
+        )
+
+    def ran(
+        weights: PlannedWeights, visit: Visit | None = adjustments.visit, keep: bool = False
+    ) -> tuple[Signals, Pass]:
+        return run_pass(
+            graph, weights, inputs=settings.inputs, state=settings.state, strict=settings.strict, visit=visit,
+            keep=keep, moments=False,
+        )  # fmt: skip
+
+    chosen: Mapping[str, Scale] = {}
+    level, warnings, distribution = settings.target_variance, tuple[str, ...](), settings.distribution
+    if settings.direction != "forward":  # the backward rules take time to load
+        from wellposed.methods.directions import balanced, directed
+        from wellposed.signals.passes.backward import require_adjoints
+
+        if settings.strict:
+            require_adjoints(graph, graph.outputs)
+        balance = balanced(graph, weights_of, lambda w: ran(w, keep=True)[1], level)
+        chosen, warnings = directed(balance, settings.direction, level), balance.warnings
+    elif settings.objective == "isometry":
+        from wellposed.methods.isometry import isometric
+
+        distribution = "orthogonal"
+        gains = isometric(graph, lambda q: weights_of({}, q), lambda w, visit: ran(w, visit)[1], level)
+        chosen, level, warnings = gains.scales, gains.level, gains.warnings
+    given = dict(adjustments.scales) | {n: scale.value for n, scale in chosen.items() if scale.value is not None}
+    weights, signals, run = _settled(lambda settled: weights_of({**given, **settled}, level), ran, given)
+    descriptors = [f"{graph.values[v].name or 'input'}: {run.inputs[v].describe()}" for v in graph.inputs]
+    return Draft(
+        prescriptions_of(graph, weights, chosen, distribution),
+        inputs="; ".join(descriptors),
+        coverage=dict(Counter(signal.tag for signal in signals)),
+        warnings=(*warnings, *remarks_on(graph, weights, run, signals, given)),
+    )
+
+
+def _check_direction(direction: str, objective: str, state: str, distribution: str) -> None:
+    """Raise `OptionError` for unknown directions and objectives, and for what does not go together with them."""
+    check_choice("direction", direction, ("forward", "backward", "both"))
+    check_choice("objective", objective, ("variance", "isometry"))
+    if (direction != "forward" or objective != "variance") and state != "full":
+        raise OptionError(f"state={state!r} says nothing of gradients: it goes with the forward direction alone")
+    if objective == "isometry" and (direction != "forward" or distribution not in ("truncated_normal", "orthogonal")):
+        raise OptionError(
+            "objective='isometry' draws orthogonal weights that keep signal and gradient alike: leave direction and "
+            f"distribution out, received {direction!r} and {distribution!r}"
+        )
+
+
+def _random_biases(graph: Graph, request: Request) -> dict[str, float]:
+    """Return standard deviations for the biases that a model makes at random, by name.
+
+    Biases between ±1/√fan-in, as PyTorch draws them, have that of this distribution, so that a plan does not follow the
+    numbers that one model was constructed with. Others have their root mean square.
+    """
+    found: dict[str, float] = {}
+    for use in contractions(graph):
+        name = use.bias
+        values = None if name is None else graph.parameters[name].values
+        if name is None or values is None or name in request.kept or not values.numel() or values.is_complex():
+            continue
+        flat, bound = values.detach().double().flatten(), use.fan_in**-0.5
+        size, largest = float(flat.square().mean().sqrt()), float(flat.abs().max())
+        if largest <= bound * (1.0 + 1e-6) and size > _LEAST_OF_BOUND * bound:
+            found.setdefault(name, bound / math.sqrt(3.0))
+        elif math.isfinite(size) and bool((flat != flat[0]).any()):
+            found.setdefault(name, size)
+    return found
+
+
+def _settled(
+    weights_of: Callable[[Mapping[str, float]], PlannedWeights],
+    ran: Callable[[PlannedWeights], tuple[Signals, Pass]],
+    given: Collection[str],
+) -> tuple[PlannedWeights, Signals, Pass]:
+    """Return a pass in which weights that are met more than once have the scales that the mean of their uses asks for,
+    or in loops that start at zero the last state; those in ``given`` keep theirs.
+    """
+    found, shares = dict[str, float](), dict[str, float]()
+    for _ in range(ROUNDS):
+        weights = weights_of(found)
+        weights.shares = shares
+        signals, run = ran(weights)
+        asked = {name: scale / weights.decisions[name].scale for name, scale in weights.settling().items()}
+        seen = {name: share for name, share in weights.again.shares().items() if name not in given}
+        moved = [share / shares.get(name, 1.0) for name, share in seen.items()]
+        if all(abs(math.log(ratio)) < STEADY for ratio in (*asked.values(), *moved)):
+            break
+        # half of the way: a state answers its weight's scale, and whole steps would go to and fro
+        found = {name: weights.decisions[name].scale * math.sqrt(ratio) for name, ratio in asked.items()}
+        shares = {name: math.sqrt(share * shares.get(name, share)) for name, share in seen.items()}
+    return weights, signals, run

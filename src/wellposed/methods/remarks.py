@@ -1,0 +1,103 @@
+"""What a plan warns of after the pass that chose its scales."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from operator import attrgetter
+
+from wellposed.errors import joined
+from wellposed.graphs import Graph
+from wellposed.methods.roles import op_of
+from wellposed.signals import Signals
+from wellposed.signals.context.call import Pass
+from wellposed.signals.weights.planned import PlannedWeights
+from wellposed.structure.reach import depending
+
+APART = 2.0
+"""Ratio of the second moments of a weight's outputs at its uses from which on a plan warns. Chosen."""
+UNSTEADY = 3.0
+"""Predicted standard deviation of a second moment over weight draws, in octaves, from which a plan warns."""
+
+
+def remarks_on(
+    graph: Graph, weights: PlannedWeights, run: Pass, signals: Signals, given: Collection[str]
+) -> Iterator[str]:
+    """Yield the warnings of a plan.
+
+    Args:
+        graph: from `wellposed.trace`.
+        weights: those that chose their scales in the pass.
+        run: the pass.
+        signals: of it.
+        given: the weights whose scales were not chosen in it.
+    """
+    yield from _zeros_met(graph, weights)
+    yield from _uses_apart(graph, weights, given)
+    yield from _assumptions(graph, run)
+    yield from _uncontrolled(graph, weights, signals)
+
+
+def _zeros_met(graph: Graph, weights: PlannedWeights) -> tuple[str, ...]:
+    """Return a warning that names the weights that meet nothing but zeros, or none."""
+    names = list(filter(weights.waits, weights.unmet))
+    if not names:
+        return ()
+    listed = joined((f"{name!r} at {op_of(graph.nodes[weights.unmet[name]])}" for name in names), separator="; ")
+    return (
+        f"weights that meet a signal of zeros, whose variance is ν / fan-in: {listed}. Zero constants or gates "
+        "that start closed are before them; zero_signal='error' raises an error there",
+    )
+
+
+def _uses_apart(graph: Graph, weights: PlannedWeights, given: Collection[str]) -> tuple[str, ...]:
+    """Return a warning that names the weights whose outputs differ between their uses by more than `APART`, or none."""
+    told = []
+    for name, uses in weights.again.met.items():
+        low, high = (end(uses.values(), key=attrgetter("after")) for end in (min, max))
+        if name not in given and high.after > APART * low.after:
+            at = (f"{use.after:.3g} at {graph.nodes[use.node].name}" for use in (low, high))
+            told.append(f"{name!r} at {len(uses)} uses, with E[x²] of its output from {' to '.join(at)}")
+    if not told:
+        return ()
+    return (
+        f"weights that meet signals of different size at their uses, and have the scale that the mean of these asks "
+        f"for: {joined(told, separator='; ')}. A weight for each use, a norm before it, or a state that starts at the "
+        "size of later ones would bring all of them to the target",
+    )
+
+
+def _assumptions(graph: Graph, run: Pass) -> Iterator[str]:
+    """Yield warnings of what the pass took for granted: operators without a rule, values of parameters on meta."""
+    for tag, words in (("assumed", "assumed to leave the signal unchanged"), ("sampled", "run on samples")):
+        without = [o for o in run.outcomes if o.tag == tag and o.note and not o.failed]
+        ops = Counter(graph.nodes[o.node].op_name for o in without)
+        if ops:
+            listed = ", ".join(f"{op} ({count})" for op, count in ops.most_common(8))
+            yield f"operators without a rule, {words}: {listed}"
+    failed = [f"{op_of(graph.nodes[o.node])}: {o.note}" for o in run.outcomes if o.failed]
+    if failed:
+        yield f"a rule of wellposed failed, which should not be; please report it: {joined(failed, separator='; ')}"
+    if run.weights.assumed:
+        taken = (f"{name!r} ({value})" for name, value in run.weights.assumed.items())
+        yield (
+            f"on the meta device, and made again by no method of the model, so that values are assumed: {joined(taken)}"
+        )
+
+
+def _uncontrolled(graph: Graph, weights: PlannedWeights, signals: Signals) -> Iterator[str]:
+    """Yield warnings of signals that no scale controls: without an expectation, or unsteady between weight draws."""
+    heavy = [signal.name for signal in signals if signal.tag == "heavy"]
+    if heavy:
+        yield (
+            f"no expectation means anything at {len(heavy)} of {len(signals)} signals, first at {heavy[0]}: the second "
+            "moment is infinite, or rests on elements that hardly a batch has; a norm or a bounded function ends that"
+        )
+    drawn = {graph.values[value].name for value in depending(graph, weights.decisions.keys() & graph.parameters.keys())}
+    unsteady = [s for s in signals if s.log2_std > UNSTEADY and s.tag != "heavy" and s.name in drawn]
+    if unsteady:
+        yield (
+            f"{len(unsteady)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves between weight "
+            f"draws, first at {unsteady[0].name}: no initial scale controls the variance there; normalisation or "
+            "scaled residual branches do"
+        )

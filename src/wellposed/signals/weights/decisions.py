@@ -1,0 +1,83 @@
+"""What was chosen for weights, and what they meet at the uses after the first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from wellposed.operators.contraction import Contraction
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A scale that was chosen for a parameter.
+
+    ``scale`` multiplies the parameter's unit state (its std; its value for a weight norm's gain). ``incoming`` is the
+    sum of the second moments that meet in one output element, ``before`` the second moment of one incoming element,
+    ``after`` that of the output.
+    """
+
+    parameter: str
+    node: int
+    scale: float
+    incoming: float
+    before: float
+    after: float
+
+
+class Uses:
+    """The uses of weights that meet a signal, where there are several.
+
+    Attributes:
+        met: by parameter name and node, as decisions at the weight's scale.
+    """
+
+    def __init__(
+        self,
+        decisions: Mapping[str, Decision],
+        unmet: Collection[str],
+        contractions: Mapping[str, Sequence[Contraction]],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            decisions: what is chosen for each weight in the course of the pass.
+            unmet: the weights that met a signal of zeros first, in the course of it: a later use decides for them.
+            contractions: by parameter name; tables are left out, as no signal decides their scale.
+        """
+        self.met: dict[str, dict[int, Decision]] = {}
+        self._decisions = decisions
+        self._unmet = unmet
+        self._weight_at = {
+            use.node: name
+            for name, uses in contractions.items()
+            if all(use.kind != "embedding" for use in uses)
+            for use in uses
+        }
+
+    def record(self, node: int, incoming: float, before: float, level: float) -> None:
+        """Record a use at a node of a weight, of second moment ``level``, whose scale was chosen at an earlier one."""
+        name, after = self._weight_at.get(node, ""), incoming * level
+        first = self._decisions.get(name)
+        if first is None or name in self._unmet or node == first.node or not 0.0 < after < math.inf:
+            return
+        met = self.met.setdefault(name, {first.node: first})
+        met.setdefault(node, replace(first, node=node, incoming=incoming, before=before, after=after))
+
+    def mean(self, name: str) -> Decision:
+        """Return what was chosen for a weight, with the means over its uses."""
+        decision, met = self._decisions[name], self.met.get(name, {}).values()
+        if not met:
+            return decision
+        count = len(met)
+        return replace(
+            decision,
+            incoming=math.fsum(use.incoming for use in met) / count,
+            before=math.fsum(use.before for use in met) / count,
+            after=math.fsum(use.after for use in met) / count,
+        )
+
+    def shares(self) -> dict[str, float]:
+        """Return the mean of the second moments of each weight's outputs, relative to that at its first use."""
+        return {name: self.mean(name).after / self._decisions[name].after for name in self.met}
