@@ -77,6 +77,13 @@ def test_what_has_no_sibling_keeps_its_values_and_is_named_with_the_remedy() -> 
     assert wp.plan(model, torch.randn(4, 8), skip="critic.*").warnings == ()
 
 
+def test_what_is_left_out_stays_so_though_its_siblings_are_planned() -> None:
+    plan = wp.plan(Dropped(2), torch.randn(8, 16), skip="layers.3.*")
+    assert plan.prescriptions["layers.2.weight"].action == "write"
+    assert plan.prescriptions["layers.3.weight"].action == "keep"
+    assert not any("layers.3" in words for words in plan.warnings)
+
+
 def test_a_plan_that_writes_nothing_since_all_is_frozen_says_so() -> None:
     model = nn.Linear(4, 4).requires_grad_(False)
     (said,) = wp.plan(model, torch.randn(2, 4)).warnings

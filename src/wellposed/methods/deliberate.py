@@ -84,7 +84,9 @@ def check_deliberate(value: object) -> dict[str, Choice]:
             f"deliberate must be 'keep', 'write', or a mapping from {', '.join(get_args(Kind))} to either, "
             f"received {value!r}"
         )
-    return dict.fromkeys(get_args(Kind), value)  # type: ignore[arg-type]
+    kinds: tuple[Kind, ...] = get_args(Kind)
+    chosen: Choice = "keep" if value == "keep" else "write"
+    return dict.fromkeys(kinds, chosen)
 
 
 def is_loaded(parameter: Parameter) -> bool:
