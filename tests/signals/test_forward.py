@@ -226,6 +226,17 @@ def test_what_a_rule_of_the_package_fails_at_is_run_on_samples_and_named_in_the_
         wp.plan(model, x, strict=True, method="autoinit")
 
 
+def test_what_a_user_asked_for_wrongly_is_no_fault_of_a_rule(wrong, monkeypatch):
+    def refusing(call, x):
+        raise OptionError("no such option")
+
+    refusing.__module__ = "wellposed.signals.rules.pointwise.forward"
+    wrong(refusing)
+    monkeypatch.setattr(application, "FALLS_BACK", True)
+    with pytest.raises(OptionError, match="no such option"):
+        wp.plan(relu_net(), torch.zeros(2, 6))
+
+
 # ---- options --------------------------------------------------------------------------------------------------------
 
 

@@ -116,6 +116,7 @@ def prepare(
             f"{type(model).__name__} is on the meta device, where nothing can be trained: materialise it first "
             "(wellposed.initialize_ with materialize=True)"
         )
+    length = steps or ASSUMED
     if isinstance(batches, Iterator):
         batches = list(islice(batches, SHORT))
     with restored_random_state(), restored_attributes(model):
@@ -136,7 +137,7 @@ def prepare(
             batches,
             optimizer=build,
             initialize=plan,
-            training_steps=steps or ASSUMED,
+            training_steps=length,
             schedule=schedule,
             clip=clip,
             budget=budget,
@@ -144,7 +145,6 @@ def prepare(
             progress=progress,
         )
     built = build(model, rate.value)
-    length = steps or ASSUMED
     lines = (
         Line("weights", *weights(plan, written=False)),
         Line("optimizer", *groups(built, decay)),
