@@ -13,6 +13,7 @@ from torch import nn
 import wellposed as wp
 from wellposed.errors import OptionError, PlanError
 from wellposed.methods.deliberate import deliberate
+from wellposed.methods.independence import pattern_of, sample_of
 from wellposed.operators.contraction import contractions
 
 WRITING = ("autoinit", "kaiming", "mup", "orthogonal", "topology", "xavier")
@@ -133,6 +134,16 @@ def test_gains_are_kept_by_block_and_by_number() -> None:
 
 
 # ---- weights ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "found"), [(16, False), (32, True)])
+def test_two_rows_are_alike_from_a_correlation_on_that_no_draws_of_their_number_have(count: int, found: bool) -> None:
+    draws = torch.randn(count, 8, generator=torch.Generator().manual_seed(0))
+    rows = torch.linalg.qr(draws - draws.mean(0))[0].T
+    rows[1] = 0.85 * rows[0] + math.sqrt(1 - 0.85**2) * rows[1]
+    weight = rows * torch.linspace(0.9, 1.1, 8)[:, None]
+    pattern = pattern_of(weight, sample_of(weight))
+    assert (pattern is not None) == found
 
 
 def sparse_(weight: torch.Tensor) -> None:

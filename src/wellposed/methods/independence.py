@@ -29,8 +29,10 @@ ZEROS = 1 / 32
 FEW = 16
 """Different numbers up to which draws of a type of 8 to 11 digits are told from values by a list. Chosen."""
 SMOOTH = 0.8
-"""Correlation of neighbours from which on values are a smooth function of their index. Chosen: 256 draws scatter by
-1/16."""
+"""Correlation of neighbours from which on values are a smooth function of their index, if they are so many that draws
+do not reach it (`_are_alike`). Chosen: 256 draws scatter by 1/16."""
+BY_CHANCE = 5.0
+"""Standard errors of a correlation that draws exceed less than once in three million. Chosen."""
 ONE_SIGN = 32
 """Elements of a bias that by chance have one sign about once in 2³¹ draws, or more seldom, if the draws have none."""
 BEYOND = 4.0
@@ -155,7 +157,7 @@ def _of_rows(values: Tensor, groups: int, coarse: bool) -> Found | None:
         return None
     first, second = array_of(matrix[:2])
     length, other, product = float(first @ first), float(second @ second), float(first @ second)
-    if len(first) >= FEW and product > SMOOTH * length and _correlation(first, second) >= SMOOTH:
+    if len(first) >= FEW and product > SMOOTH * length and _are_alike(first, second):
         return Found("structured", "neighbours alike")
     tolerance = 2e-2 if coarse else 1e-4
     if length == 0.0 or max(abs(other - length), abs(product)) > tolerance * length:
@@ -185,12 +187,16 @@ def _of_few(head: Floats, coarse: bool) -> Found | None:
         few = len(numbers) <= len(head) // 2 and len(head) >= 4
     if few:
         return Found("structured", f"{len(numbers)} different numbers among {len(head)}")
-    return Found("structured", "neighbours alike") if len(head) == SAMPLE and _neighbours(head) >= SMOOTH else None
+    return Found("structured", "neighbours alike") if len(head) == SAMPLE and _neighbours_alike(head) else None
 
 
-def _neighbours(values: Floats) -> float:
-    """Return the correlation of neighbours."""
-    return _correlation(values[1:], values[:-1])
+def _neighbours_alike(values: Floats) -> bool:
+    return _are_alike(values[1:], values[:-1])
+
+
+def _are_alike(one: Floats, other: Floats) -> bool:
+    """Whether two rows are correlated as draws of their number are not: by Fisher's z, whose error is 1/√(n − 3)."""
+    return _correlation(one, other) >= max(SMOOTH, math.tanh(BY_CHANCE / math.sqrt(len(one) - 3)))
 
 
 def _correlation(one: Floats, other: Floats) -> float:
@@ -227,7 +233,7 @@ def _by_shape(array: Floats, least: float, most: float) -> str | None:
     """Return in words whether many different numbers have one sign, or are a smooth function of their index."""
     if least > 0 or most < 0:
         return f"{_ONE_SIGN}, {least:.4g} to {most:.4g}"
-    return f"neighbours alike, {least:.4g} to {most:.4g}" if _neighbours(array) >= SMOOTH else None
+    return f"neighbours alike, {least:.4g} to {most:.4g}" if _neighbours_alike(array) else None
 
 
 def varies(gain: Tensor) -> bool:
