@@ -12,6 +12,7 @@ from torch import Generator, nn
 
 import wellposed as wp
 from starts.task import Batch, Data, Task
+from starts.vision import BasicBlock
 from wellposed.gradients import gradinit, lsuv, nio
 from wellposed.plans import Plan
 
@@ -88,20 +89,70 @@ def by_nio(model: nn.Module, task: Task, seed: int) -> Plan:
     return nio(model, task.loss, batches(task, seed), iterations=ITERATIONS, seed=seed, progress=False)
 
 
-def planned(model: nn.Module, task: Task, seed: int, **settings: Any) -> None:
+def by_keras(model: nn.Module, task: Task, seed: int) -> None:
+    """Start as layers of Keras do: Glorot's uniform draws, orthogonal states, tables uniform within .05, biases 0 but
+    for forget gates, which start at 1."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
+                for part in module.in_proj_weight.chunk(3):
+                    nn.init.xavier_uniform_(part)
+                nn.init.zeros_(module.in_proj_bias)
+            elif isinstance(module, nn.RNNBase):
+                _recur_as_keras(module)
+        for module in model.modules():  # last, as a table may be a head as well
+            if isinstance(module, nn.Embedding):
+                nn.init.uniform_(module.weight, -0.05, 0.05)
+
+
+def _recur_as_keras(module: nn.RNNBase) -> None:
+    for name, parameter in module.named_parameters():
+        if name.startswith("weight_ih"):
+            nn.init.xavier_uniform_(parameter)
+        elif name.startswith("weight_hh"):
+            nn.init.orthogonal_(parameter)
+        else:
+            nn.init.zeros_(parameter)
+            if isinstance(module, nn.LSTM) and name.startswith("bias_ih"):
+                parameter[module.hidden_size : 2 * module.hidden_size] = 1.0
+
+
+def by_timm(model: nn.Module, task: Task, seed: int) -> None:
+    """Start as timm's convolutional nets do: He's normal draws for the fan-out, and the last gains of ResNet's branches
+    at 0. Its transformers and ConvNeXt start as the suite's own do."""
+    if not any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
+        raise NotApplicable("only for nets with batch norms")
+    torch.manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if isinstance(module, BasicBlock):
+            nn.init.zeros_(module.norm2.weight)
+
+
+def planned(model: nn.Module, task: Task, seed: int, **settings: Any) -> Plan:
     """Plan the model and write the plan into it."""
-    wp.initialize_(model, *task.example(), seed=seed, **settings)
+    return wp.initialize_(model, *task.example(), seed=seed, **settings)
 
 
 ARMS: dict[str, Arm] = {
     "own": own,
     "own_width": own_width,
     "speedrun": speedrun,
+    "keras": by_keras,
+    "timm": by_timm,
     "lsuv": by_lsuv,
     "gradinit": by_gradinit,
     "nio": by_nio,
 }
 """Arms by name; every other name is a method of `wellposed.plan`, with options where a colon follows."""
+WITH_RATES = ("complete_p", "mup")
+"""Methods that say what rates the parameters have, beside weights."""
 STANDING: dict[str, dict[str, Any]] = {"topology": {"merge": "preserve"}}
 """Options that a method is given unless the arm says otherwise."""
 
@@ -122,8 +173,9 @@ def settings_of(arm: str) -> dict[str, Any]:
     return settings
 
 
-def start(arm: str, model: nn.Module, task: Task, seed: int) -> None:
-    """Write an arm's start into a model; what follows ``@`` in its name is a label and means nothing.
+def start(arm: str, model: nn.Module, task: Task, seed: int) -> Plan | None:
+    """Write an arm's start into a model; what follows ``@`` in its name is a label and means nothing. Return the plan
+    where it says what rates the parameters have.
 
     Raises:
         NotApplicable: the arm has nothing to say of the task.
@@ -134,5 +186,7 @@ def start(arm: str, model: nn.Module, task: Task, seed: int) -> None:
         plan = ARMS[name](model, task, seed)
         if plan is not None:
             plan.apply_(model)
-    else:
-        planned(model, task, seed, **settings_of(name))
+        return None
+    settings = settings_of(name)
+    plan = planned(model, task, seed, **settings)
+    return plan if settings["method"] in WITH_RATES else None

@@ -23,12 +23,12 @@ def once(tasks: Sequence[Task], arms: Sequence[str], device: str = "cpu") -> Non
             model = task.build().to(device)
             begun = time.process_time()
             try:
-                start(arm, model, task, 0)
+                plan = start(arm, model, task, 0)
             except (NotApplicable, WellposedError) as error:
                 print(f"{task.name:14} {arm:12} {type(error).__name__}: {error}".splitlines()[0])
                 continue
             took = time.process_time() - begun
-            found = train(task, model, rate_of(task.low + 1), 0, device)
+            found = train(task, model, rate_of(task.low + 1), 0, device, plan)
             size = sum(parameter.numel() for parameter in model.parameters())
             losses = f"loss {found.get('first', 0):8.4f} -> {found['final']:8.4f}, held out {found['valid']:8.4f}"
             print(

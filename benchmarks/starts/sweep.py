@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from starts.arms import NotApplicable, start
 from starts.task import Task, train
 from wellposed.errors import OptionError, WellposedError
+from wellposed.plans import Plan
 
 CHOOSING, JUDGING = (0, 1), (10, 11, 12)
 """Seeds that rates are chosen on, and seeds that the best rate is judged on."""
@@ -103,26 +104,27 @@ class Sweep:
     device: str = "cpu"
     choosing: Sequence[int] = CHOOSING
     judging: Sequence[int] = JUDGING
-    starts: dict[int, tuple[dict[str, Tensor], float]] = field(default_factory=dict)
+    starts: dict[int, tuple[dict[str, Tensor], Plan | None, float]] = field(default_factory=dict)
 
-    def model(self, seed: int) -> tuple[nn.Module, float]:
-        """Return a model with its start, and the processor time in seconds that the start took."""
+    def model(self, seed: int) -> tuple[nn.Module, Plan | None, float]:
+        """Return a model with its start, the plan that says what rates are, and the processor time in seconds that the
+        start took."""
         torch.manual_seed(seed)
         model = self.task.build().to(self.device)
         if seed not in self.starts:
             begun = time.process_time()
-            start(self.arm, model, self.task, seed)
-            self.starts[seed] = copy.deepcopy(model.state_dict()), time.process_time() - begun
-        state, seconds = self.starts[seed]
+            plan = start(self.arm, model, self.task, seed)
+            self.starts[seed] = copy.deepcopy(model.state_dict()), plan, time.process_time() - begun
+        state, plan, seconds = self.starts[seed]
         model.load_state_dict(state)
-        return model, seconds
+        return model, plan, seconds
 
     def run(self, half: int, seed: int) -> dict[str, Any]:
         """Return one training."""
         key = (self.task.name, self.arm, half, seed, self.task.steps)
         if key not in self.journal.found:
-            model, seconds = self.model(seed)
-            found = train(self.task, model, rate_of(half), seed, self.device)
+            model, plan, seconds = self.model(seed)
+            found = train(self.task, model, rate_of(half), seed, self.device, plan)
             row = dict(zip(("task", "arm", "half", "seed", "steps"), key, strict=True))
             self.journal.add({**row, "rate": rate_of(half), **found, "start_seconds": seconds, "commit": self.commit})
         return self.journal.found[key]

@@ -12,6 +12,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
+from wellposed.plans import Plan
+
 Batch = tuple[Tensor, ...]
 Optimizer = Literal["adam", "adamw", "sgd"]
 POINTS = 60
@@ -98,17 +100,25 @@ def windows(batch: Batch) -> Batch:
     return (batch[0][:, :-1],)
 
 
-def make_optimizer(kind: Optimizer, model: nn.Module, rate: float) -> torch.optim.Optimizer:
-    """Return the optimizer; AdamW leaves vectors without decay."""
+def make_optimizer(kind: Optimizer, model: nn.Module, rate: float, plan: Plan | None = None) -> torch.optim.Optimizer:
+    """Return the optimizer, with the groups of a plan where one says what rates are; AdamW leaves vectors without
+    decay."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups: Any = parameters
+    if plan is not None:
+        groups = plan.param_groups(model, rate, kind, 0.1 if kind == "adamw" else 0.0)
     if kind == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, momentum=0.9)
+        return torch.optim.SGD(groups, lr=rate, momentum=0.9)
     if kind == "adam":
-        return torch.optim.Adam(parameters, lr=rate)
-    groups = [
-        {"params": [one for one in parameters if one.ndim > 1], "weight_decay": 0.1},
-        {"params": [one for one in parameters if one.ndim <= 1], "weight_decay": 0.0},
-    ]
+        return torch.optim.Adam(groups, lr=rate)
+    groups = (
+        groups
+        if plan is not None
+        else [
+            {"params": [one for one in parameters if one.ndim > 1], "weight_decay": 0.1},
+            {"params": [one for one in parameters if one.ndim <= 1], "weight_decay": 0.0},
+        ]
+    )
     return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95))
 
 
@@ -119,19 +129,22 @@ def share_of_rate(step: int, steps: int, warmup: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
-def train(task: Task, model: nn.Module, rate: float, seed: int, device: str = "cpu") -> dict[str, Any]:
-    """Train a model that has its start; return the mean training loss of the last tenth, the loss on what is held out,
-    the smoothed curve, and the processor time in seconds."""
+def train(
+    task: Task, model: nn.Module, rate: float, seed: int, device: str = "cpu", plan: Plan | None = None
+) -> dict[str, Any]:
+    """Train a model that has its start, with the groups of a plan if one is given; return the mean training loss of the
+    last tenth, the loss on what is held out, the smoothed curve, and the processor time in seconds."""
     data, losses = task.data(), []
     generator = Generator().manual_seed(10_000 + seed)
     torch.manual_seed(20_000 + seed)
-    optimizer = make_optimizer(task.optimizer, model, rate)
+    optimizer = make_optimizer(task.optimizer, model, rate, plan)
+    rates = [group["lr"] for group in optimizer.param_groups]
     mixed = torch.autocast(device, torch.bfloat16, enabled=device != "cpu")
     model.train()
     begun = time.process_time()
     for step in range(task.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = rate * share_of_rate(step, task.steps, task.warmup)
+        for group, full in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = full * share_of_rate(step, task.steps, task.warmup)
         batch = tuple(part.to(device) for part in data.draw(generator))
         with mixed:
             loss = task.loss(model, batch)
