@@ -25,14 +25,15 @@ SAMPLE = 256
 """Elements of a tensor that are looked at first: as many neighbours from its beginning, and as many from all over it.
 Chosen for cost."""
 ZEROS = 1 / 32
-"""Share of exact zeros from which on a weight counts as sparse. Chosen: uniform draws of bfloat16 have 1/256."""
+"""Share of exact zeros from which on a weight counts as sparse. Chosen: uniform draws of bfloat16 have 1/256. In small
+tensors more are asked: normal draws come by pairs, and both of one are 0 once in 2²⁴."""
 FEW = 16
 """Different numbers up to which draws of a type of 8 to 11 digits are told from values by a list. Chosen."""
 SMOOTH = 0.8
 """Correlation of neighbours from which on values are a smooth function of their index, if they are so many that draws
 do not reach it (`_are_alike`). Chosen: 256 draws scatter by 1/16."""
-BY_CHANCE = 5.0
-"""Standard errors of a correlation that draws exceed less than once in three million. Chosen."""
+BY_CHANCE = 6.0
+"""Standard errors of a correlation that draws of 16 numbers exceed once in ten million times. Chosen."""
 ONE_SIGN = 32
 """Elements of a bias that by chance have one sign about once in 2³¹ draws, or more seldom, if the draws have none."""
 BEYOND = 4.0
@@ -72,7 +73,8 @@ def pattern_of(values: Tensor, head: Floats, groups: int = 1) -> Found | None:
         return _of_equal(values, float(head[0]), groups)
     coarse, spread = _is_half(values) or _is_coarse(head), _from_all_over(values)
     zeros = len(head) + len(spread) - np.count_nonzero(head) - np.count_nonzero(spread)
-    if zeros >= max(ZEROS * (len(head) + len(spread)), 4 if coarse else 1):
+    looked = len(head) + len(spread)
+    if zeros >= max(ZEROS * looked, min(20 if coarse else 5, looked / 4)):
         return _of_zeros(values, groups)
     return _of_rows(values, groups, coarse) or _of_few(head, coarse)
 
