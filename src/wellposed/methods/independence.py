@@ -1,8 +1,8 @@
 """Whether the values of a parameter look like independent draws of one distribution, and what they are if they do not.
 
-Every test is one that independent draws pass but for a chance below one in a million: exact zeros, equal numbers, rows
-that are orthogonal to rounding, neighbours that are alike. Of large tensors a sample is looked at first, which most
-draws end at; what it finds is then held against the whole.
+Every test is one that independent draws pass but for a chance below one in a million (a bias of one number: in thirty
+thousand): exact zeros, equal numbers, rows that are orthogonal to rounding, neighbours that are alike. Of large tensors
+a sample is looked at first, which most draws end at; what it finds is then held against the whole.
 """
 
 from __future__ import annotations
