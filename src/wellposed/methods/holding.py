@@ -1,0 +1,209 @@
+"""What steady holds in a pass: what residual branches add to their streams, and scalar products of signals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+from wellposed.graphs import Graph, Node
+from wellposed.methods.carrying import number_in
+from wellposed.methods.options import Request
+from wellposed.methods.roles import zero
+from wellposed.plans import Constant, Drawn, Prescription, Rescaled
+from wellposed.signals.algebra.affine import linear
+from wellposed.signals.context.call import Call, Pass
+from wellposed.signals.distributions.state import State
+from wellposed.signals.weights.planned import PlannedWeights
+from wellposed.structure.carriers import offset_of
+from wellposed.structure.residual_branches import ResidualBranch
+from wellposed.structure.scored_products import ScoredProduct, Side, scored_products
+from wellposed.structure.starts import ends_in_function, is_transformed, normalises_batches, recurrent_weights
+from wellposed.structure.streams import residual_streams
+
+Branches = Literal["auto", "zero", "depth", "full"]
+FEW, OF_FEW, OF_MANY = 8, 0.1, 0.3
+"""From how many outputs on a readout has many; and the variances of few and of many, as shares of ν. Chosen on
+trainings: values and fields of few numbers learn better from small readouts, many scores from larger."""
+CLOSED = 0.01
+"""Second moment, as a share of ν, below which the model itself holds a branch closed."""
+LARGE = 2.0
+"""Variance of scalar products, over what they are to have, from which on their factors are scaled down. Chosen: that of
+queries and keys that have something in common lies beyond 1."""
+Part: TypeAlias = "ResidualBranch | Side"
+"""What some parameters multiply by what they are multiplied by."""
+
+
+class Held:
+    """Scales what parameters of their own multiply in the course of a pass (`run_pass`, ``visit``).
+
+    These are what residual branches add, but for closed ones, and the factors of scalar products. It also lets the
+    weights of recurrent layers choose their scales, which rules for recurrent layers do not ask for.
+
+    Attributes:
+        open: the parts that were scaled in the last pass, with what they are multiplied by, and why.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        factors: Mapping[ResidualBranch, tuple[float, str]],
+        closed: float,
+        scores: Mapping[ScoredProduct, float],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            graph: of the model.
+            factors: what residual branches are multiplied by, and why.
+            closed: the second moment below which the model itself holds a branch closed.
+            scores: the second moments that scalar products are to have.
+        """
+        self.graph = graph
+        self.factors = factors
+        self.closed = closed
+        self.scores = scores
+        self.open: dict[Part, tuple[float, str]] = {}
+        self._recurrent = recurrent_weights(graph)
+        self._at: dict[int, list[ResidualBranch]] = {}
+        for branch in factors:
+            self._at.setdefault(min(branch.readers), []).append(branch)
+        self._products = {product.node: product for product in scores}
+
+    def without(self, some: Collection[Part]) -> Held:
+        """Return one that leaves some parts alone."""
+        factors = {branch: told for branch, told in self.factors.items() if branch not in some}
+        scores = {
+            replace(product, sides=tuple(side for side in product.sides if side not in some)): aim
+            for product, aim in self.scores.items()
+        }
+        return Held(self.graph, factors, self.closed, scores)
+
+    def __call__(self, run: Pass, node: Node) -> None:
+        """Scale the parts that a node is the first to read."""
+        for weight in self._recurrent.get(node.index, ()):
+            entering = run.state(weight.use.data) if weight.takes == "input" else None
+            before = 1.0 if entering is None else entering.second_moment
+            if weight.use.parameter is not None and before > 0.0:
+                assert isinstance(run.weights, PlannedWeights)
+                run.weights.enter(weight.use.parameter, node, weight.use.fan_in, before)
+        for branch in self._at.get(node.index, ()):
+            state = run.state(branch.value)
+            if state is None or state.second_moment < self.closed or not _carries(run, node, branch.value):
+                self.open.pop(branch, None)
+            else:
+                self._scale(run, node, branch, self.factors[branch])
+        if node.index in self._products:
+            self._score(run, node, self._products[node.index])
+
+    def _scale(self, run: Pass, node: Node, part: Part, told: tuple[float, str]) -> None:
+        """Multiply what a part makes, and note it."""
+        state = run.state(part.value)
+        assert state is not None
+        self.open[part] = told
+        run.states[part.value] = linear(Call(run, node), state, told[0])
+
+    def _score(self, run: Pass, node: Node, product: ScoredProduct) -> None:
+        """Scale the factors of a scalar product down if it is too large."""
+        sides = dict.fromkeys(product.sides)
+        states = [run.state(value) for value in product.factors]
+        aim, count = self.scores[product], sum(value in {side.value for side in sides} for value in product.factors)
+        moment = product.constant**2 * _of_scalar_products(product.length, *states)
+        for side in sides:
+            if moment <= LARGE * aim or not math.isfinite(moment):
+                self.open.pop(side, None)
+                continue
+            factor = (aim / moment) ** (0.5 / count)
+            where = "leave the model" if product.leaves else "a function takes in"
+            words = f"× {factor:.4g}, so that products of {product.length} terms that {where} have variance {aim:g}"
+            self._scale(run, node, side, (factor, words))
+
+
+def _of_scalar_products(length: int, first: State | None, second: State | None) -> float:
+    """Return the second moment of sums of ``length`` products of independent elements; 0 where one is not followed."""
+    if first is None or second is None:
+        return 0.0
+    means = first.pooled_mean * second.pooled_mean
+    return length * first.second_moment * second.second_moment + length * (length - 1) * means**2
+
+
+def _carries(run: Pass, node: Node, added: int) -> bool:
+    """Whether a sum carries a signal beside what a branch adds: a stream that begins at zeros needs its branches."""
+    others = (run.state(value) for value in node.inputs if value != added)
+    return any(state is not None and state.second_moment > 0.0 for state in others)
+
+
+def ends_of(
+    graph: Graph, prescriptions: Mapping[str, Prescription], held: Held
+) -> tuple[dict[str, Prescription], set[Part]]:
+    """Return the prescriptions of what multiplies parts, and the parts that cannot be scaled."""
+    scaled: dict[str, Prescription] = {}
+    stuck = set[Part]()
+    for part, (factor, words) in held.open.items():
+        for name in part.carriers:
+            mine = scaled.get(name) or _scaled(graph, name, prescriptions.get(name), factor, words)
+            if mine is None:
+                stuck.add(part)
+            else:
+                scaled[name] = mine
+    return scaled, stuck
+
+
+def score_aims(graph: Graph, request: Request, target: float, readout: float | None) -> dict[ScoredProduct, float]:
+    """Return the second moments that scalar products are to have, of those that something may scale."""
+    found: dict[ScoredProduct, float] = {}
+    for product in scored_products(graph):
+        sides = tuple(side for side in product.sides if request.kept.keys().isdisjoint(side.carriers))
+        share = share_of(product.scores, readout) if product.leaves else 1.0
+        if sides:
+            found[replace(product, sides=sides)] = share * target
+    return found
+
+
+def share_of(outputs: int, readout: float | None) -> float:
+    """Return the variance of what leaves the model, as a share of ν: by how many numbers it is, unless it is given."""
+    return readout or (OF_FEW if outputs < FEW else OF_MANY)
+
+
+def branch_factors(graph: Graph, request: Request, kind: Branches) -> dict[ResidualBranch, tuple[float, str]]:
+    """Return what each residual branch is multiplied by, and why; those that nothing can scale are left out."""
+    found: dict[ResidualBranch, tuple[float, str]] = {}
+    for stream in residual_streams(graph) if kind != "full" else ():
+        count = len(stream.sums)
+        held = is_transformed(graph, stream) or normalises_batches(graph, stream)
+        by_depth = kind == "depth" or (kind == "auto" and held)
+        if count == 1 and kind == "auto":
+            continue
+        damped = count**-0.5, f"× 1/√{count} at the end of one of {count} residual branches"
+        closed = 0.0, f"0 at the end of one of {count} residual branches, so that the stream is carried on as it begins"
+        for branch in stream.branches:
+            if branch.carriers and request.kept.keys().isdisjoint(branch.carriers):
+                found[branch] = damped if by_depth or ends_in_function(graph, branch.value) else closed
+    return found
+
+
+def _scaled(graph: Graph, name: str, before: Prescription | None, factor: float, words: str) -> Prescription | None:
+    """Return a prescription times a factor; None where nothing is written that could be scaled."""
+    offset = offset_of(graph, name)
+    if offset and (before is None or before.action != "write"):  # a gain that is kept as its difference from 1
+        values = graph.parameters[name].values
+        own = None if values is None else number_in(values)
+        if own is None:
+            return None
+        return Constant(
+            name=name, shape=graph.parameters[name].shape, constant=factor * (offset + own) - offset, role="gain",
+            reason=f"{words}; it is used as {offset:g} plus this",
+        )  # fmt: skip
+    if before is None or before.action != "write":
+        return None
+    after = None if before.signal_after is None else before.signal_after * factor**2
+    if factor == 0.0 and not offset:
+        seen = {"signal_before": before.signal_before, "signal_after": after}
+        return zero(before, words, output_axis=before.output_axis, groups=before.groups, **seen)
+    said = {"reason": f"{before.reason}; {words}", "signal_after": after}
+    if isinstance(before, Constant):
+        return before.changed(constant=factor * (offset + before.constant) - offset, **said)
+    if isinstance(before, Drawn | Rescaled):
+        return before.changed(std=before.std * factor, **said)
+    return None

@@ -1,0 +1,169 @@
+"""Products of two signals that a function takes in, or that leave the model: scores, whose size their length sets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs.graph import once
+from wellposed.operators.arithmetic import factors_of, is_homogeneous, terms_of, times_number
+from wellposed.operators.contraction import contractions
+from wellposed.operators.facts import facts_of
+from wellposed.operators.product import describe
+from wellposed.operators.scale_parameters import parameter_values
+from wellposed.operators.schema import named_arguments, ref_of
+from wellposed.operators.views import is_view
+from wellposed.structure.carriers import scaling_of
+from wellposed.structure.residual_branches import other_use
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One factor of a product of signals.
+
+    Attributes:
+        value: id of the factor.
+        node: of the product.
+        carriers: names of the parameters that multiply it by what they are multiplied by, and nothing else.
+    """
+
+    value: int
+    node: int
+    carriers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredProduct:
+    """Scalar products of two signals, as of queries and keys.
+
+    Attributes:
+        node: index of the node that multiplies them.
+        factors: ids of the two signals.
+        length: how many products of elements are summed.
+        constant: what the sums are multiplied by before they are taken in.
+        leaves: whether they leave the model, with nothing behind them that mixes them again.
+        scores: how many of them are scored together, where they leave.
+        sides: the factors whose size parameters of their own set.
+    """
+
+    node: int
+    factors: tuple[int, int]
+    length: int
+    constant: float
+    leaves: bool
+    scores: int
+    sides: tuple[Side, ...]
+
+
+@once
+def scored_products(graph: Graph) -> tuple[ScoredProduct, ...]:
+    """Return the scalar products of signals that a function takes in, or that leave the model, in execution order."""
+    fixed = parameter_values(graph)
+    mixing = {use.node for use in contractions(graph)}
+    found = []
+    for node in graph.nodes:
+        factors = None if node.index in graph.dead_nodes else _factors(graph, node, fixed)
+        if factors is None:
+            continue
+        if facts_of(node.op).attends:
+            scale = named_arguments(node).get("scale")
+            length = graph.values[factors[0]].shape[-1]
+            constant = length**-0.5 if scale is None else float(scale)
+            found.append(_product(graph, node, factors, length, constant, leaves=False))
+            continue
+        end = _end(graph, node, mixing)
+        if end is not None:
+            length, constant, leaves = end
+            found.append(_product(graph, node, factors, length, constant, leaves=leaves))
+    return tuple(found)
+
+
+def _factors(graph: Graph, node: Node, fixed: Collection[int]) -> tuple[int, int] | None:
+    """Return the two signals that a node multiplies, none of them a parameter or known beforehand."""
+    product = describe(graph, node)
+    if facts_of(node.op).attends:
+        pair = [ref_of(argument) for argument in node.args[:2]]
+    elif product is not None:
+        pair = [] if product.window is not None else [product.left, product.right]
+    else:
+        operands = factors_of(node)
+        pair = [ref_of(one) for one, power in operands] if [power for _, power in operands] == [1.0, 1.0] else []
+    values = [value for value in pair if value is not None and value not in fixed and value not in graph.known]
+    if len(values) != 2 or not all(graph.values[value].is_followed for value in values):
+        return None
+    return values[0], values[1]
+
+
+def _end(graph: Graph, node: Node, mixing: Collection[int]) -> tuple[int, float, bool] | None:
+    """Return how many terms are summed, the constant that follows, and whether the sums leave the model; None where
+    something else than a function takes them in, or nothing is summed.
+    """
+    product = describe(graph, node)
+    sizes = {} if product is None else _sizes(graph, product.left, product.left_axes)
+    length = 1 if product is None else math.prod(sizes.get(label, 1) for label in product.summed)
+    constant = 1.0 if product is None else product.scale
+    at = node.outputs[0]
+    while at not in graph.outputs:
+        readers = [graph.nodes[index] for index in graph.users().get(at, ()) if index not in graph.dead_nodes]
+        if len(readers) != 1:
+            return None
+        (reader,) = readers
+        facts = facts_of(reader.op)
+        if (facts.function and facts.active) or facts.along == "exponentials":
+            return (length, constant, _leaves(graph, reader, mixing)) if length > 1 else None
+        times = times_number(graph, reader)
+        if times is not None and times[0] == Ref(at):
+            constant *= times[1]
+        elif facts.along == "sum" and product is None and length == 1:
+            length = _count(graph, at) // max(1, _count(graph, reader.outputs[0]))
+        elif not is_view(reader.op) and not is_homogeneous(reader) and not _adds(reader):
+            return None
+        at = reader.outputs[0]
+    return (length, constant, True) if length > 1 else None
+
+
+def _sizes(graph: Graph, value: int, labels: Collection[str]) -> dict[str, int]:
+    return dict(zip(labels, graph.values[value].shape, strict=True))
+
+
+def _count(graph: Graph, value: int) -> int:
+    return math.prod(graph.values[value].shape)
+
+
+def _adds(node: Node) -> bool:
+    """Whether a node adds something to what it reads, or masks it."""
+    return bool(terms_of(node)) or facts_of(node.op).merges == "choice"
+
+
+def _leaves(graph: Graph, node: Node, mixing: Collection[int]) -> bool:
+    """Whether nothing that a node leads to contracts signals again."""
+    pending, seen = list(node.outputs), set[int]()
+    while pending:
+        for index in graph.users().get(pending.pop(), ()):
+            if index in seen or index in graph.dead_nodes:
+                continue
+            seen.add(index)
+            if index in mixing or describe(graph, graph.nodes[index]) is not None:
+                return False
+            pending += graph.nodes[index].outputs
+    return True
+
+
+def _product(
+    graph: Graph, node: Node, factors: tuple[int, int], length: int, constant: float, *, leaves: bool
+) -> ScoredProduct:
+    """Return a product with what carries each of its factors."""
+    fixed, dead = parameter_values(graph), frozenset(graph.dead_nodes)
+    found = [scaling_of(graph, value, frozenset((node.index,)), 0) for value in factors]
+    ends = frozenset().union(*(carriers.uses for carriers in found))
+    sides = [
+        Side(value, node.index, carriers.parameters)
+        for value, carriers in zip(factors, found, strict=True)
+        if carriers.parameters
+        and all(other_use(graph, name, ends, fixed, dead) is None for name in carriers.parameters)
+    ]
+    shape = graph.values[node.outputs[0]].shape
+    scores = shape[-1] if describe(graph, node) is not None and len(shape) > 1 else 1
+    return ScoredProduct(node.index, factors, length, constant, leaves, scores, tuple(sides))
