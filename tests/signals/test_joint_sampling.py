@@ -145,6 +145,29 @@ def test_operands_that_depend_on_one_another_are_drawn_together(run, weights) ->
     assert found.states[0].tag == "sampled"
 
 
+@pytest.mark.parametrize("batch", [8, 512])
+def test_bases_of_splines_are_predicted_alike_for_batches_of_any_size(batch: int) -> None:
+    def bases(x: Tensor) -> Tensor:
+        grid = torch.arange(-3, 9) * 0.4 - 1.0
+        x = x[..., None]
+        made = ((x >= grid[:-1]) & (x < grid[1:])).to(x.dtype)
+        for k in range(1, 4):
+            left = (x - grid[: -(k + 1)]) / (grid[k:-1] - grid[: -(k + 1)]) * made[..., :-1]
+            made = left + (grid[k + 1 :] - x) / (grid[k + 1 :] - grid[1:-k]) * made[..., 1:]
+        return made
+
+    class Bases(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return bases(x)
+
+    model = nn.Sequential(nn.Linear(4, 32), Bases(), nn.Flatten(), nn.Linear(8 * 32, 2))
+    plan = wp.plan(model, torch.randn(batch, 4))
+    plan.apply_(model)
+    seen = float(model[:2](torch.randn(4096, 4)).detach().square().mean())
+    predicted = plan.prescriptions["3.weight"].signal_before
+    assert predicted == pytest.approx(seen, rel=0.1)
+
+
 def test_a_signal_of_one_sign_is_not_drawn_as_a_gaussian() -> None:
     state = examine(Case("linear attention", linear_attention, (ROWS,), HEADS)).states[0]
     assert state.tag == "sampled"

@@ -24,8 +24,6 @@ from wellposed.signals.sampling.joint_sources import (
 )
 from wellposed.structure.bounds import bounds
 
-LARGEST_BESIDE_CHOICE = 1 << 14
-"""Most elements of a signal without draws that a node beside one with draws may read. Chosen for cost."""
 CANCELLING_MEANS = 0.1
 """Product of two means, relative to the larger second moment, above which they cancel in a difference. Chosen."""
 
@@ -206,8 +204,6 @@ def _goes_along(run: Pass, node: Node) -> bool:
     for value in node.inputs:
         if value in run.draws:
             together |= run.dependent.get(value, 0)
-        elif math.prod(run.graph.values[value].shape) > LARGEST_BESIDE_CHOICE and not is_constant(run, value):
-            return False  # experts' outputs, which their weights have made all but independent of what chose them
     return all(
         value in run.draws or is_constant(run, value) or run.dependent.get(value, 0) & together for value in node.inputs
     )
