@@ -282,7 +282,25 @@ def a_llama() -> nn.Module:
     return made
 
 
+class Dense(nn.Module):
+    """Each layer reads all before it, side by side."""
+
+    def __init__(self, norm: type[nn.Module]) -> None:
+        super().__init__()
+        self.stem, self.readout = nn.Linear(6, 8), nn.Linear(24, 3)
+        self.norms = nn.ModuleList(norm(8 * i) for i in (1, 2, 3))
+        self.layers = nn.ModuleList(nn.Linear(8 * i, 8) for i in (1, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for norm, layer in zip(self.norms, self.layers, strict=False):
+            x = torch.cat([x, layer(functional.gelu(norm(x)))], 1)
+        made: Tensor = self.readout(self.norms[2](x))
+        return made
+
+
 STREAM = {"stem.weight", "stem.bias", *(f"down.{i}.{part}" for i in range(2) for part in ("weight", "bias"))}
+SIDE_BY_SIDE = {f"{name}.{part}" for name in ("stem", "layers.0", "layers.1") for part in ("weight", "bias")}
 FREE: dict[str, tuple[Callable[[], nn.Module], Tensor, set[str]]] = {
     "pre-norm": (PreNorm, torch.randn(4, 6), STREAM),
     "batch norms": (lambda: PreNorm(nn.BatchNorm1d), torch.randn(4, 6), STREAM),
@@ -295,6 +313,8 @@ FREE: dict[str, tuple[Callable[[], nn.Module], Tensor, set[str]]] = {
     "a gain before the division": (lambda: PreNorm(GainFirst), torch.randn(4, 6), STREAM),
     "squares are no norm": (lambda: PreNorm(Squares), torch.randn(4, 6), set()),
     "tanh, a norm": (lambda: plain(nn.LayerNorm, nn.Tanh), torch.randn(4, 6), {"2.weight", "2.bias"}),
+    "side by side, norms of channels": (lambda: Dense(nn.BatchNorm1d), torch.randn(9, 6), SIDE_BY_SIDE),
+    "side by side, norms of all": (lambda: Dense(nn.LayerNorm), torch.randn(9, 6), SIDE_BY_SIDE),
     "llama": (
         a_llama,
         torch.randint(0, 50, (2, 6)),
@@ -330,9 +350,16 @@ def test_weights_whose_scale_norms_take_away_are_found(name: str) -> None:
         torch.testing.assert_close(seen[-1], seen[0], rtol=1e-2, atol=1e-2)  # the eps of norms
     if groups:
         with torch.no_grad():
-            model.get_parameter(next(each for each in sorted(groups[0]) if each.endswith("weight"))).mul_(2)
+            model.get_parameter(next(each for each in sorted(groups[0]) if each.endswith("weight"))).neg_()
             model(x)
         assert not torch.allclose(seen[-1], seen[0], rtol=1e-2, atol=1e-2)  # the test can tell
+
+
+@pytest.mark.parametrize(("norm", "groups"), [(nn.BatchNorm1d, 3), (nn.LayerNorm, 1)])
+def test_norms_of_channels_undo_the_scale_of_each_part_that_lies_side_by_side(
+    norm: type[nn.Module], groups: int
+) -> None:
+    assert len(scale_free(trace(Dense(norm), torch.randn(9, 6)))) == groups
 
 
 def test_streams_are_followed_in_time() -> None:

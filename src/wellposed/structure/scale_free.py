@@ -69,9 +69,39 @@ def _directions(graph: Graph) -> Iterator[frozenset[str]]:
 
 
 def _normalised(graph: Graph) -> Iterator[int]:
-    """Yield what enters norms, from the last one to the first."""
+    """Yield what enters norms, from the last one to the first; each part for itself of what lies side by side."""
+    beside = _beside(graph)
     entering = [ref_of(node.args[0]) if _removes_scale(node) else _divided(graph, node) for node in graph.nodes]
-    yield from dict.fromkeys(value for value in reversed(entering) if value is not None)
+    pending = [value for value in entering if value is not None]
+    seen = set[int]()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        at = graph.values[value].node
+        if at in beside:
+            pending += _terms(graph.nodes[at])
+        else:
+            yield value
+
+
+def _beside(graph: Graph) -> frozenset[int]:
+    """Return the nodes that put channels side by side which norms over the batch alone read: each has its own scale."""
+    found, users, dead = set[int](), graph.users(), set(graph.dead_nodes)
+    for node in reversed(graph.nodes):
+        if facts_of(node.op).merges != "cat" or not set(graph.outputs).isdisjoint(node.outputs):
+            continue
+        readers = [at for at in users.get(node.outputs[0], ()) if at not in dead]
+        by_channel = dict(enumerate(node.args)).get(1, node.kwargs.get("dim", 0)) == 1
+        if by_channel and readers and all(at in found or over_the_batch(graph.nodes[at]) for at in readers):
+            found.add(node.index)
+    return frozenset(found)
+
+
+def _terms(node: Node) -> list[int]:
+    """Return the values with which a node's result scales together."""
+    return [value for argument in scaled_by(node) if (value := ref_of(argument)) is not None]
 
 
 def _removes_scale(node: Node) -> bool:
@@ -134,7 +164,7 @@ def _is_beside_eps(graph: Graph, node: Node, degrees: Collection[int]) -> bool:
 
 def _absorbing(graph: Graph) -> frozenset[int]:
     """Return the nodes that may read a scaled value: norms, what belongs to one, and what only leads to them."""
-    absorbing = set[int]()
+    absorbing = set(_beside(graph))
     for node in graph.nodes:
         if _removes_scale(node):
             absorbing.add(node.index)
