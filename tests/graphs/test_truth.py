@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from tests.graphs.cases import CASES, DIFFERENTIATING, REAL
-from torch import nn
+from torch import Tensor, nn
 
 from wellposed.errors import RunError
 from wellposed.graphs import Graph, Ref, run, trace
@@ -139,3 +140,24 @@ def test_a_tensor_that_is_there_already_comes_back_itself() -> None:
     graph = trace(Placed(), torch.zeros(2, 3))
     assert seen == [True, True, True, True, False]
     assert [node.op_name for node in graph] == ["relu.default", "to.dtype"]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x, y: torch.outer(x[0], y[0]),
+        lambda x, y: torch.ger(x[0], y[0]),
+        lambda x, y: torch.einsum("ab,cd->cbad", x, y),
+        lambda x, y: torch.einsum("ab,cb->bca", x, y),
+        lambda x, y: torch.einsum("ab,c", x, y[0]),
+    ],
+)
+def test_products_that_sum_nothing_are_products_of_elements(run: Callable[[Tensor, Tensor], Tensor]) -> None:
+    class Net(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return run(x, y)
+
+    x, y = torch.randn(3, 4), torch.randn(5, 4)
+    graph = trace(Net(), x, y)
+    assert graph.nodes[-1].op is torch.ops.aten.mul.Tensor
+    assert graph.values[graph.outputs[0]].shape == run(x, y).shape

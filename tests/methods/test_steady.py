@@ -73,6 +73,8 @@ def stds(model: nn.Module, *args: Tensor, **options: object) -> dict[str, float]
         lambda x: torch.tanh(x / 7.0),
         lambda x: torch.tanh((x * 4.0).reshape(-1, 8, 8).flatten(1) * 0.5),
         lambda x: F.gelu(torch.tensor(5.0) * x),
+        lambda x: torch.sin(torch.linspace(1.0, 9.0, 64) * x),
+        lambda x: torch.cos(10.0 * x) * torch.exp(-((5.0 * x) ** 2)),
     ],
 )
 def test_arguments_of_hidden_functions_have_the_target_variance(function: Callable[[Tensor], Tensor]) -> None:
@@ -86,6 +88,23 @@ def test_arguments_of_hidden_functions_have_the_target_variance(function: Callab
         if factor is not None:
             assert plan.prescriptions[use.parameter].signal_after * factor**2 == pytest.approx(1.0)
     assert wp.check(model, x, plan=plan).ok  # so that it is true of the running model
+
+
+def test_a_frequency_that_is_a_parameter_counts() -> None:
+    class Learned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.head = nn.Linear(2, 32), nn.Linear(32, 32), nn.Linear(32, 1)
+            self.rate = nn.Parameter(torch.tensor(30.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.sin(self.rate * self.second(torch.sin(self.rate * self.first(x)))))
+
+    model, x = Learned(), torch.rand(64, 2)
+    plan = wp.plan(model, x, biases="zero")
+    assert plan.prescriptions["second.weight"].signal_after * 30.0**2 == pytest.approx(1.0)
+    assert plan.prescriptions["rate"].action == "keep"
+    assert wp.check(model, x, plan=plan).ok
 
 
 def test_a_readout_behind_a_constant_has_its_share_at_the_functions_argument() -> None:

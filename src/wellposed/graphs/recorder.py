@@ -25,6 +25,7 @@ from wellposed.graphs.aliasing import (
     same_geometry,
     write,
 )
+from wellposed.graphs.einsum import SUMMING, factors_of_elements
 from wellposed.graphs.execution import Execution, Operands, Operation, Outcome, is_known, meta_like
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import ModuleStack
@@ -267,6 +268,8 @@ class Recorder(TorchDispatchMode):
             with self.reads, self:
                 return func.py_kernels[_EAGER](*args, **kwargs)
         func, args = whole(ALIASES.get(func, func), args)
+        if func in SUMMING and (made := self._of_elements(func, args)) is not None:
+            return made
         args = without_axes(func, args)
         operands: Operands = []
         refs = tuple([self._ref(arg, operands) for arg in args])
@@ -285,6 +288,12 @@ class Recorder(TorchDispatchMode):
         outcome = self.execution.run(operation)
         self._record(operation, refs, named_refs, outcome)
         return outcome.result
+
+    def _of_elements(self, func: Any, args: tuple[Any, ...]) -> torch.Tensor | None:
+        """Run and record an operator that may sum products, and here sums nothing, as a product of elements."""
+        with self:
+            factors = factors_of_elements(func, args)
+            return None if factors is None else factors[0] * factors[1]
 
     _never_compiled = _disable_dynamo(_dispatched, recursive=True)  # a forward may compile what it calls
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.einsum import axes_of
 from wellposed.graphs.graph import once
 from wellposed.graphs.operators import overloads
 from wellposed.operators.schema import argument_of, ref_of
@@ -151,11 +152,6 @@ def _grouped_mm(graph: Graph, node: Node) -> Product | None:
     return Product(left, right, ("m", "k"), ("e", "k", "n"), ("m", "n"))
 
 
-@_describes(aten.outer.default)
-def _outer(graph: Graph, node: Node) -> Product:
-    return Product(node.args[0].value, node.args[1].value, ("m",), ("n",), ("m", "n"))
-
-
 @_describes(aten.tensordot.default)
 def _tensordot(graph: Graph, node: Node) -> Product:
     left, right = node.args[0].value, node.args[1].value
@@ -173,31 +169,11 @@ def _einsum(graph: Graph, node: Node) -> Product | None:
     operands = [ref.value for ref in node.args[1]]
     if len(operands) != 2:
         return None
-    equation = str(node.args[0]).replace(" ", "")
-    inputs, arrow, out = equation.partition("->")
-    terms = inputs.split(",")
-    expanded: list[tuple[str, ...]] = []
-    ellipsis_axes: tuple[str, ...] = ()
-    for term, operand in zip(terms, operands, strict=True):
-        rank = len(graph.values[operand].shape)
-        if "..." in term:
-            before, _, after = term.partition("...")
-            hidden = _batch(rank - len(before) - len(after))
-            ellipsis_axes = hidden if len(hidden) > len(ellipsis_axes) else ellipsis_axes
-            expanded.append((*before, *hidden, *after))
-        else:
-            expanded.append(tuple(term))
-    if not arrow:
-        letters = [letter for term in expanded for letter in term]
-        out_axes = (*ellipsis_axes, *sorted({a for a in letters if letters.count(a) == 1 and len(a) == 1}))
-    elif "..." in out:
-        before, _, after = out.partition("...")
-        out_axes = (*before, *ellipsis_axes, *after)
-    else:
-        out_axes = tuple(out)
-    if any(len(set(axes)) < len(axes) for axes in (*expanded, out_axes)):
+    axes = axes_of(str(node.args[0]), [len(graph.values[operand].shape) for operand in operands])
+    if axes is None:
         return None  # a diagonal is taken: not a plain product
-    return Product(operands[0], operands[1], expanded[0], expanded[1], out_axes)
+    (left, right), out = axes
+    return Product(operands[0], operands[1], left, right, out)
 
 
 def pair_of(value: Any, rank: int) -> tuple[int, ...]:

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import Tensor
+
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.graph import once
-from wellposed.operators.arithmetic import times_number
+from wellposed.operators.arithmetic import factors_of, times_number
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.facts import ANY, facts_of
 from wellposed.operators.norms import NORMS, over_the_batch
-from wellposed.operators.schema import named_arguments
+from wellposed.operators.schema import named_arguments, ref_of
 from wellposed.operators.views import is_view
 from wellposed.structure.bounds import bounds
 from wellposed.structure.branches import END, Step, branches
@@ -29,9 +31,10 @@ from wellposed.structure.vertices import vertices
 def argument_factors(graph: Graph) -> Mapping[int, float]:
     """Return the constant between what a contraction makes and the function that it enters, by that value.
 
-    The frequency 30 of ``sin(30 * linear(x))`` is one. Values without such a constant, and those that others read too,
-    are left out. So are `frequencies`, and bounds as ``30 * tanh(linear(x) / 30)``, which leave small values as they
-    are.
+    The frequency 30 of ``sin(30 * linear(x))`` is one, be it a number, a buffer or a parameter of its own: of several
+    numbers, their root mean square. Of several functions the largest constant counts. Values without such a constant,
+    and those that something else than functions reads too, are left out. So are `frequencies`, and bounds as
+    ``30 * tanh(linear(x) / 30)``, which leave small values as they are.
     """
     found: dict[int, float] = {}
     chosen = frequencies(graph)
@@ -40,15 +43,16 @@ def argument_factors(graph: Graph) -> Mapping[int, float]:
         if use.parameter is None or use.parameter in chosen or use.kind in ("recurrent", "embedding"):
             continue
         ends = list(_behind(graph, value))
-        factor, function = ends[0] if len(ends) == 1 else (1.0, None)
-        if function is not None and abs(factor) not in (0.0, 1.0) and not _is_undone(graph, function, factor):
-            found[value] = abs(factor)
+        if ends and all(end is not None and not _is_undone(graph, end, by) for by, end in ends):
+            factor = max(abs(by) for by, _ in ends)
+            if factor not in (0.0, 1.0):
+                found[value] = factor
     return found
 
 
 @once
 def frequencies(graph: Graph) -> frozenset[str]:
-    """Return the weights between the model's inputs and periodic functions alone, as those of Fourier features.
+    """Return the weights between the model's inputs and functions alone, some of them periodic, as in Fourier features.
 
     Their scale says how fast the model's function varies over its coordinates, which the author of a model chooses.
     """
@@ -58,7 +62,8 @@ def frequencies(graph: Graph) -> frozenset[str]:
         if use.parameter is not None:
             data = steps.get(use.data)
             ends = [end for _, end in _behind(graph, graph.nodes[use.node].outputs[0])]
-            periodic = bool(ends) and all(end is not None and facts_of(end.op).periodic for end in ends)
+            functions = [end for end in ends if end is not None]
+            periodic = len(functions) == len(ends) and any(facts_of(end.op).periodic for end in functions)
             raw = data is not None and steps[data.base].kind == "start"
             found[use.parameter] = found.get(use.parameter, True) and periodic and raw
     return frozenset(name for name, holds in found.items() if holds)
@@ -75,16 +80,47 @@ def _behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
             yield factor, None
         for index in graph.users().get(at, ()):
             node = graph.nodes[index]
-            times = times_number(graph, node)
             if index in graph.dead_nodes:
                 continue
-            if times is not None and times[0] == Ref(at):
-                pending.append((node.outputs[0], factor * times[1]))
+            times = _times_constant(graph, node, at)
+            if times is not None:
+                pending.append((node.outputs[0], factor * times))
             elif is_view(node.op):
                 pending += [(out, factor) for out in node.outputs]
             else:
                 facts = facts_of(node.op)
-                yield factor, node if facts.function and facts.active else None
+                yield factor, node if (facts.function and facts.active) or facts.raises else None
+
+
+def _times_constant(graph: Graph, node: Node, value: int) -> float | None:
+    """Return the constant that a node multiplies a value by; of several numbers, their root mean square."""
+    times = times_number(graph, node)
+    if times is not None:
+        return times[1] if times[0] == Ref(value) else None
+    others = [(ref_of(one), power) for one, power in factors_of(node) if one != Ref(value)]
+    if len(others) != 1 or len(factors_of(node)) != 2:
+        return None
+    (by, power), numbers = others[0], None if others[0][0] is None else _numbers(graph, others[0][0])
+    if by is None or numbers is None or numbers.is_meta or not numbers.is_floating_point() or not numbers.numel():
+        return None
+    size = float(numbers.detach().double().pow(2.0 * power).mean().sqrt())
+    return size if 0.0 < size < math.inf else None
+
+
+def _numbers(graph: Graph, value: int) -> Tensor | None:
+    """Return the numbers of a constant, a buffer, or a parameter that is no weight, behind views; None of others."""
+    weights = {use.weight for use in contractions(graph)}
+    while value not in graph.known and (index := graph.values[value].node) is not None:
+        if not is_view(graph.nodes[index].op):
+            break
+        value = graph.nodes[index].inputs[0]
+    info = graph.values[value]
+    if value in graph.known:
+        return graph.known[value]
+    if info.kind == "buffer":
+        return graph.buffer_tensors.get(info.name)
+    parameter = next((one for one in graph.parameters.values() if one.value == value), None)
+    return None if parameter is None or value in weights else parameter.values
 
 
 def _is_undone(graph: Graph, function: Node, factor: float) -> bool:
