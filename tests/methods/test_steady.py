@@ -80,7 +80,7 @@ def stds(model: nn.Module, *args: Tensor, **options: object) -> dict[str, float]
 def test_arguments_of_hidden_functions_have_the_target_variance(function: Callable[[Tensor], Tensor]) -> None:
     model, x = dense(64, 3, function), torch.randn(64, 16)
     graph = wp.trace(model, x)
-    plan = wp.plan(graph, method="steady", biases="zero")
+    plan = wp.plan(graph, method="steady", biases="zero", bending=1.0)
     factors = argument_factors(graph)
     assert len(factors) == (3 if plan.prescriptions["0.weight"].reason.startswith("the function") else 2)
     for use in contractions(graph):
@@ -88,6 +88,31 @@ def test_arguments_of_hidden_functions_have_the_target_variance(function: Callab
         if factor is not None:
             assert plan.prescriptions[use.parameter].signal_after * factor**2 == pytest.approx(1.0)
     assert wp.check(model, x, plan=plan).ok  # so that it is true of the running model
+
+
+@pytest.mark.parametrize(
+    ("function", "share"),
+    [
+        (torch.tanh, 0.3),
+        (F.gelu, 0.3),
+        (F.hardswish, 0.3),
+        (lambda x: torch.tanh(3.0 * x), 0.3 / 9.0),
+        (lambda x: 30.0 * torch.tanh(x / 30.0), 1.0),
+        (torch.relu, 1.0),
+        (F.elu, 1.0),
+        (torch.sigmoid, 1.0),
+        (torch.sin, 1.0),
+        (lambda x: x + torch.tanh(x), 1.0),
+    ],
+)
+def test_arguments_of_functions_that_bend_are_small(function: Callable[[Tensor], Tensor], share: float) -> None:
+    plan = wp.plan(dense(64, 3, function), torch.randn(64, 16))
+    assert plan.prescriptions["2.weight"].signal_after == pytest.approx(share)
+
+
+def test_arguments_of_functions_that_bend_keep_their_size_behind_norms() -> None:
+    model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 9))
+    assert wp.plan(model, torch.randn(8, 16)).prescriptions["2.weight"].signal_after == pytest.approx(1.0)
 
 
 def test_a_frequency_that_is_a_parameter_counts() -> None:
@@ -193,7 +218,7 @@ def test_readouts_are_what_leaves_the_model_and_is_scored(model: nn.Module, x: T
     graph = wp.trace(model, x)
     assert {use.parameter for use in readouts(graph).values()} == expected
     autoinit = wp.plan(graph, method="autoinit")
-    small = stds(model, x, branches="full", biases="zero", readout=0.1)
+    small = stds(model, x, branches="full", biases="zero", readout=0.1, bending=1.0)
     for name, said in autoinit.prescriptions.items():
         if said.std is not None and said.role == "weight":
             factor = math.sqrt(0.1) if name in expected else 1.0
@@ -227,7 +252,7 @@ class Excitation(nn.Module):
     [
         (Excitation(), 0.1),
         (Excitation(F.hardsigmoid), 0.1),
-        (Excitation(torch.tanh), 1.0),
+        (Excitation(torch.tanh), 0.3),
         (Excitation(whole=False), 1.0),
     ],
 )

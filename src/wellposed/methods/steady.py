@@ -25,6 +25,7 @@ from wellposed.structure.scale_free import scale_free
 from wellposed.structure.scored_products import scored_products
 from wellposed.structure.starts import (
     argument_factors,
+    bending_functions,
     channel_gates,
     frequencies,
     readouts,
@@ -42,6 +43,7 @@ def steady(
     *,
     target_variance: float = 1.0,
     readout: float | None = None,
+    bending: float = 0.3,
     table: float = 0.01,
     branches: Branches = "auto",
     biases: Literal["zero", "own"] = "own",
@@ -55,11 +57,13 @@ def steady(
 ) -> Draft:
     """Give the arguments of functions variance ν, hold residual streams as they begin, and start with small outputs.
 
-    Weights are scaled as by ``autoinit`` (Algorithm 1), but for eight parts:
+    Weights are scaled as by ``autoinit`` (Algorithm 1), but for nine parts:
 
     - *functions*: where a constant stands between a weight and the function that follows, as the frequency of
       ``sin(30 * linear(x))``, the argument of the function has variance ν. Weights between the model's inputs and
       periodic functions keep the standard deviation that the model gives them: they are frequencies.
+    - *functions that bend*: the argument of a function that saturates on both sides (tanh), or gates itself (GELU,
+      SiLU), has variance ``bending`` times ν: small arguments meet the part that is straight. Behind norms it has ν.
     - *readouts*: what leaves the model has variance ``readout`` times ν: by default 0.3, and 0.1 where a readout makes
       fewer than eight numbers (values, fields, colours).
     - *scalar products*: products of two signals that a function takes in, as the scores of queries and keys, have
@@ -91,11 +95,16 @@ def steady(
     Raises:
         OptionError: a value outside an option's range.
     """
-    check_positive(target_variance=target_variance, table=table, **({} if readout is None else {"readout": readout}))
+    check_positive(
+        target_variance=target_variance,
+        bending=bending,
+        table=table,
+        **({} if readout is None else {"readout": readout}),
+    )
     check_choice("branches", branches, ("auto", "zero", "depth", "full"))
     settings = Settings(target_variance, distribution, center, inputs, state, strict, zeros, zero_signal, biases)
     uses = contractions(graph)
-    aims, kept = _aims(graph, uses, readout), _own_sizes(graph, uses)
+    aims, kept = _aims(graph, uses, readout, bending), _own_sizes(graph, uses)
     undone = {name for group in scale_free(graph) for name in group}
     rows = {use.parameter: table for use in uses if use.kind == "embedding" and use.parameter in undone}
     scales = {name: size for name, (size, _) in kept.items()} | _orthogonal_sizes(graph)
@@ -118,7 +127,7 @@ class _Aim(NamedTuple):
     words: str
 
 
-def _aims(graph: Graph, uses: Sequence[Contraction], readout: float | None) -> dict[int, _Aim]:
+def _aims(graph: Graph, uses: Sequence[Contraction], readout: float | None, bent: float) -> dict[int, _Aim]:
     """Return the aims of contractions whose outputs are not to have ν, by value."""
     sides = (side for product in scored_products(graph) if product.leaves for side in product.sides)
     scored = {name for side in sides for name in side.carriers}
@@ -129,6 +138,8 @@ def _aims(graph: Graph, uses: Sequence[Contraction], readout: float | None) -> d
         for share in [share_of(use.fan_out, readout)]
     }
     shares |= dict.fromkeys(channel_gates(graph), _Aim(GATES, f"gate of channels: {GATES:g} ν"))
+    for value in bending_functions(graph) - shares.keys() if bent != 1.0 else ():
+        shares[value] = _Aim(bent, f"argument of a function that bends: {bent:g} ν")
     for value, factor in argument_factors(graph).items():
         share, words = shares.get(value, _Aim(1.0, ""))
         told = f"the function behind it takes {factor:.4g} times this"

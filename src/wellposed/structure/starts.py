@@ -51,6 +51,33 @@ def argument_factors(graph: Graph) -> Mapping[int, float]:
 
 
 @once
+def bending_functions(graph: Graph) -> frozenset[int]:
+    """Return the contractions, by their values, that only functions read which are straight for small arguments alone.
+
+    These saturate on both sides, as tanh does, or gate their own argument, as GELU and SiLU do. What is made of the
+    result of a norm is left out: nothing that was bent before grows there.
+    """
+    found, steps = set(), branches(graph).steps
+    for use in contractions(graph):
+        value, data = graph.nodes[use.node].outputs[0], steps.get(use.data)
+        normalised = data is not None and steps[data.base].kind == "normalisation"
+        ends = list(_behind(graph, value)) if use.parameter is not None and not normalised else []
+        bent = [end is not None and _bends(graph, end) and not _is_undone(graph, end, by) for by, end in ends]
+        if bent and all(bent):
+            found.add(value)
+    return frozenset(found)
+
+
+def _bends(graph: Graph, function: Node) -> bool:
+    """Whether a function rises from a bound below 0 to one above it, or beyond 0 falls and rises again."""
+    facts = facts_of(function.op)
+    low, high = bounds(graph).get(function.outputs[0], ANY)
+    saturates = facts.monotone == 1 and -math.inf < low and high < math.inf
+    gates = facts.monotone == 0 and high == math.inf and not (facts.periodic or facts.raises or facts.degree)
+    return low < 0.0 < high and (saturates or gates)
+
+
+@once
 def frequencies(graph: Graph) -> frozenset[str]:
     """Return the weights between the model's inputs and functions alone, some of them periodic, as in Fourier features.
 
