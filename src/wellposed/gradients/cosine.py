@@ -18,6 +18,7 @@ from wellposed.gradients.batches import Batch, of_single, sub_batches
 from wellposed.gradients.problem import LossFunction, Problem, Tensors, leaves_of, out_of_memory
 from wellposed.gradients.single_samples import Unsupported, in_chunks
 from wellposed.options import check_choice
+from wellposed.surroundings import settled
 
 MEMORY = {"cpu": 0.05}
 """Gigabytes that one chunk of samples may take where the caller names no limit, by kind of device: on
@@ -28,6 +29,7 @@ OTHERS = 0.5
 Engine = Literal["auto", "batched", "vmap", "loop"]
 
 
+@settled(differentiates=True)
 def gradcosine(
     model: nn.Module,
     loss_fn: LossFunction,
@@ -120,7 +122,7 @@ def _of_samples(problem: Problem, batch: Batch, by: By | None, engine: Engine, m
         if ranks.agreed(refused is None):
             break
         if engine == attempt or attempt != "batched":
-            warnings.warn(f"gradients of samples are taken one by one, not by {attempt!r}: {refused}", stacklevel=3)
+            warnings.warn(f"gradients of samples are taken one by one, not by {attempt!r}: {refused}", stacklevel=4)
     sums.join_ranks()
     return sums.score("sample", attempt)
 
@@ -179,7 +181,7 @@ def _vectorised(problem: Problem, batch: Batch, buffers: Tensors, memory: float)
         except Exception as error:  # as above
             if out_of_memory(error) and chunk > 1:
                 chunk //= 2
-                warnings.warn(f"out of memory: going on with chunks of {chunk} sample(s)", stacklevel=5)
+                warnings.warn(f"out of memory: going on with chunks of {chunk} sample(s)", stacklevel=6)
                 continue
             if start == 0 and not out_of_memory(error):
                 raise Unsupported(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from wellposed.alone import alone
 from wellposed.graphs.tree import slots_of
+from wellposed.surroundings import restored_settings
 
 Container: TypeAlias = dict[Any, Any] | list[Any] | set[Any] | deque[Any] | bytearray
 
@@ -202,29 +203,6 @@ def set_mode_(model: nn.Module, training: bool) -> None:
         if getattr(module.__dict__.get("train"), "__module__", "").startswith("torch.export"):  # it raises
             module.__dict__["train"] = module.__dict__["eval"] = lambda mode=True, module=module: module
     model.train(training)
-
-
-@contextmanager
-def restored_settings() -> Iterator[None]:
-    """Put back settings of PyTorch that a forward pass may change: gradients on or off, default dtype, determinism,
-    precision of products, threads.
-    """
-    gradients, dtype, threads = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()
-    strict, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    precision = torch.get_float32_matmul_precision()
-    try:
-        yield
-    finally:
-        if torch.is_grad_enabled() != gradients:
-            torch.set_grad_enabled(gradients)
-        if torch.get_default_dtype() != dtype:
-            torch.set_default_dtype(dtype)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        if torch.are_deterministic_algorithms_enabled() != strict:
-            torch.use_deterministic_algorithms(strict, warn_only=warned)
-        if torch.get_float32_matmul_precision() != precision:
-            torch.set_float32_matmul_precision(precision)
 
 
 def _same(container: Any, items: Any) -> bool:

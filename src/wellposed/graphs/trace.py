@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from wellposed.alone import alone
 from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError, in_words
 from wellposed.graphs.build import Facts, Held, build_graph
 from wellposed.graphs.execution import NeedsValuesError, meta_like
@@ -26,6 +25,7 @@ from wellposed.graphs.unwrap import class_name, eager, flat_parameters, unwrap, 
 from wellposed.random_states import restored_random_state
 from wellposed.ranks import is_distributed, is_held, resharded_
 from wellposed.remaking import remade
+from wellposed.surroundings import settled
 
 Engine = Literal["meta", "real"]
 _ATTEMPTS: tuple[tuple[Engine, bool], ...] = (("meta", False), ("meta", True), ("real", False), ("real", True))
@@ -40,7 +40,7 @@ _ABOUT_INDICES = ("tensor for argument #1 'indices'", "used as indices")
 """PyTorch's errors for a forward that differentiates, while it runs in inference mode."""
 
 
-@alone()
+@settled()
 def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: Any) -> Graph:
     """Run ``model(*args, **kwargs)`` once without changing anything, and return the operators that it ran.
 

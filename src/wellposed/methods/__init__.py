@@ -29,6 +29,7 @@ from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied
 from wellposed.plans.held import KEPT, figures_of
 from wellposed.structure.tables import rows_drawn
 from wellposed.structure.widths import Widths, widths
+from wellposed.surroundings import settled
 
 __all__ = [
     "Draft",
@@ -50,6 +51,7 @@ __all__ = [
 Deliberately = Choice | Mapping[str, Choice] | None
 
 
+@settled()
 @paused_collection()
 def plan(
     model: nn.Module | Graph,
@@ -142,6 +144,7 @@ def plan(
 _OWN = tuple(p.name for p in inspect.signature(plan).parameters.values() if p.kind is p.KEYWORD_ONLY)
 
 
+@settled()
 def initialize_(
     model: nn.Module,
     *args: Any,

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from wellposed.alone import alone
 from wellposed.errors import OptionError, PlanError
 from wellposed.interruption import postponed_interruption
 from wellposed.plans.centring import Sums, centred, sums_drawn, sums_of
@@ -25,6 +24,7 @@ from wellposed.plans.prescription import Centering, Constant, Drawn, Prescriptio
 from wellposed.plans.rescale import rescaled
 from wellposed.plans.shards import local_parts, whole_of
 from wellposed.ranks import is_distributed, resharded_
+from wellposed.surroundings import settled
 
 Patterns = str | Sequence[str] | None
 
@@ -67,7 +67,7 @@ def drawn_values(
     return values
 
 
-@alone()
+@settled()
 def write_(
     prescriptions: Prescriptions,
     seed: int,

@@ -27,6 +27,7 @@ from wellposed.rates.alignment import Layout, Place, aligned, layout
 from wellposed.rates.ensemble import copy_of
 from wellposed.rates.losses import LossFn, arguments_of, called, loss_of
 from wellposed.showing import ROWS, Shown, Summary, cell
+from wellposed.surroundings import settled
 from wellposed.tables import Table
 
 ModelFunction: TypeAlias = Callable[[int], nn.Module]
@@ -175,6 +176,7 @@ class CoordinateCheck(Shown):
         return table
 
 
+@settled(differentiates=True)
 def coordinate_check(
     model_fn: ModelFunction,
     widths: Sequence[int],
