@@ -49,6 +49,17 @@ def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             raise UnsupportedError(f"input {path!r} is quantised ({kind}); give the numbers that it stands for")
 
 
+def batch_fault(tensor: torch.Tensor) -> str:
+    """Return why no model is trained on a tensor of a batch, and what to do about it, or ``""``."""
+    if tensor.is_nested:
+        return "nested: it has no single shape; give padded tensors and masks"
+    if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
+        return "on the meta device and has no values; give real data"
+    if tensor.is_quantized:
+        return "quantised; give the numbers that it stands for (Tensor.dequantize())"
+    return ""
+
+
 def _fault(parameter: Any) -> str:
     """Return what is wrong with a parameter and what to do about it, or ``""``."""
     if is_lazy(parameter):
