@@ -32,6 +32,8 @@ _PLAIN = frozenset(
 """Types that hold nothing which could be put back."""
 _NOT_OF_MODELS = sys.stdlib_module_names | {"builtins", "torch", "numpy"}
 """Packages whose objects are left alone: locks, files, loggers, process groups."""
+_OF_MODELS = (types.SimpleNamespace, torch.optim.Optimizer)
+"""Their classes whose objects hold what a pass may change all the same."""
 _MOST = 10_000
 """Objects beside modules that are looked into, the nearest first, and items of a container that is looked into."""
 _LARGEST_ARRAY = 2**24
@@ -101,7 +103,7 @@ class Held:
             self._hold(value.__dict__)
         elif isinstance(value, Tensor | type):
             return False
-        elif type(value) is types.SimpleNamespace or type(value).__module__.partition(".")[0] not in _NOT_OF_MODELS:
+        elif isinstance(value, _OF_MODELS) or type(value).__module__.partition(".")[0] not in _NOT_OF_MODELS:
             self._hold_object(value)
         else:
             return False
