@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
@@ -45,6 +46,23 @@ _SETTINGS: tuple[Setting, ...] = (
 )
 """What a forward pass may change; each is set only where it differs from what was read."""
 _CUDNN = ("benchmark", "deterministic", "allow_tf32")
+
+
+_FRAMES = 5_000
+"""Calls inside one another that Python allows meanwhile; chosen: copying a module takes eight for each that it is in,
+and 300 are in one another somewhere.
+"""
+
+
+@contextmanager
+def _deep() -> Iterator[None]:
+    """Allow as many calls inside one another as deeply nested modules need."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _FRAMES))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def _default_device() -> tuple[tuple[Any, ...], Any, Any]:
@@ -97,6 +115,7 @@ def settled(differentiates: bool = False) -> Iterator[None]:
             "made under torch.device('meta')"
         )
     with alone(), ExitStack() as around:
+        around.enter_context(_deep())
         around.enter_context(restored_settings())
         around.enter_context(restored_random_state())
         if differentiates:

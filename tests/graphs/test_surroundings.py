@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 import wellposed as wp
-from wellposed.errors import InputError
+from wellposed.errors import InputError, TraceError
 from wellposed.gradients import gradcosine, lsuv, metainit
 
 
@@ -181,3 +182,32 @@ def test_a_weight_that_the_forward_fills_leaves_the_generator_and_says_so() -> N
     torch.rand(3)
     assert wp.plan(Refilled(), X) == plan
     assert "the model draws this weight anew at" in plan.prescriptions["weight"].reason
+
+
+class Nested(nn.Module):
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.inner = Nested(depth - 1) if depth else net()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", [name for name in FUNCTIONS if name != "coordinate_check"])
+def test_modules_may_be_nested_deeper_than_python_calls_them(function: str) -> None:
+    limit = sys.getrecursionlimit()
+    model = Nested(300)
+    with pytest.raises(RecursionError):
+        model(X)
+    FUNCTIONS[function](model)
+    assert sys.getrecursionlimit() == limit
+
+
+def test_a_forward_that_calls_itself_without_end_is_a_trace_error() -> None:
+    class Endless(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self(x)
+
+    with pytest.raises(TraceError, match="RecursionError"):
+        wp.trace(Endless(), X)
