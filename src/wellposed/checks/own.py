@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wellposed.errors import PlanError, joined
 from wellposed.graphs import Graph
+from wellposed.graphs.run import dense
 from wellposed.plans import Centering, Constant, Drawn, Plan, Prescription, Rescaled
 from wellposed.plans.centring import centred, sums_of
 from wellposed.plans.filling import Crew, finish, start_, workers
@@ -111,7 +112,7 @@ def not_finite(graph: Graph) -> Own:
     found = []
     held = {name: parameter.tensor for name, parameter in graph.parameters.items()}
     for name, tensor in {**held, **graph.buffer_tensors}.items():
-        for part in _parts(tensor):
+        for part in map(dense, _parts(tensor)):
             bad = ~part.isfinite() if name in held else part.isnan()
             if bool(bad.any()):
                 found.append(Deviation(name, "not finite", f"{int(bad.sum())} of {part.numel()} not finite"))

@@ -18,6 +18,7 @@ from wellposed.graphs.modules import ModuleStack
 from wellposed.graphs.operators import INTEGERS
 from wellposed.graphs.recorder import Recorder
 from wellposed.graphs.restore import paused_collection, restored_attributes, set_mode_
+from wellposed.graphs.run import dense
 from wellposed.graphs.source import error_line
 from wellposed.graphs.support import check_inputs, check_parameters
 from wellposed.graphs.tree import apart, describe, input_tensors, output_tensors, with_twins
@@ -63,7 +64,7 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
     Raises:
         TraceError: the model's forward failed, or a model on meta reads values; the message says where, the original
             exception is the cause.
-        InputError: ``model`` is not a module.
+        InputError: ``model`` is not a module, or the example holds no elements.
         UnsupportedError: a parameter is complex, quantised, sparse or not materialised yet, an input is nested or
             quantised, or an operator makes a nested tensor.
     """
@@ -245,7 +246,9 @@ class _Tracing:
         values = self._values(parameter)
         real = None if parameter.is_floating_point() or parameter.is_complex() else values
         record = recorder.register("parameter", name, parameter, twin, real)
-        self.parameters[original] = Held([name], parameter, class_name(module), record.value, values)
+        self.parameters[original] = Held(
+            [name], parameter, class_name(module), record.value, None if values is None else dense(values)
+        )
         self.swapped[original] = twin
         self.originals[id(twin)] = original
         return twin
