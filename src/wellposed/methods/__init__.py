@@ -21,12 +21,13 @@ from wellposed.methods.options import Draft, Request, find_method, method, metho
 from wellposed.methods.readouts import tied_widths
 from wellposed.methods.roles import left_alone, weight_norm_directions
 from wellposed.methods.selection import Patterns, not_selected, selected_rows
-from wellposed.methods.unmet import like_siblings, words_on_unmet
+from wellposed.methods.unmet import like_siblings, words_on_unmet, zeros_under
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.operators.contraction import contractions
 from wellposed.options import DEFAULT_METHOD, check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied
 from wellposed.plans.held import KEPT, figures_of
+from wellposed.structure.asleep import words_on_asleep
 from wellposed.structure.tables import rows_drawn
 from wellposed.structure.widths import Widths, widths
 from wellposed.surroundings import settled
@@ -134,6 +135,7 @@ def plan(
             *draft.warnings,
             *warning_of(without),
             *words_on_unmet(graph, prescriptions, kept),
+            *filter(None, [words_on_asleep(graph, zeros_under(graph, prescriptions))]),
             *warnings_of(found, choices, deliberate, prescriptions),
         ),
         figures=_figures(graph, prescriptions),
