@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -96,6 +97,19 @@ def restored_settings() -> Iterator[None]:
                 put(held)
 
 
+_TRACED: ContextVar[str] = ContextVar("traced", default="")
+
+
+@contextmanager
+def tracing(model: str) -> Iterator[None]:
+    """Run the forward of a model, by its class, whose operators are recorded."""
+    token = _TRACED.set(model)
+    try:
+        yield
+    finally:
+        _TRACED.reset(token)
+
+
 @contextmanager
 def settled(differentiates: bool = False) -> Iterator[None]:
     """Run a function of the library in an ordinary state of the process, whatever the caller's and the model's are.
@@ -107,8 +121,13 @@ def settled(differentiates: bool = False) -> Iterator[None]:
         differentiates: gradients are taken, also where the caller has switched them off.
 
     Raises:
-        InputError: a ``FakeTensorMode`` is on.
+        InputError: a ``FakeTensorMode`` is on, or a model is being traced, whose forward calls the library.
     """
+    if _TRACED.get():
+        raise InputError(
+            f"wellposed is called in the forward of {_TRACED.get()}, which is being traced: what it runs would be "
+            "taken for the model's own; plan, check or initialise other models before, outside of the forward"
+        )
     if any(type(mode).__name__ == "FakeTensorMode" for mode in _get_current_dispatch_mode_stack()):
         raise InputError(
             "a FakeTensorMode is on, in which no tensor has values: call wellposed outside of it, on a model that was "

@@ -26,7 +26,7 @@ from wellposed.graphs.unwrap import class_name, eager, flat_parameters, unwrap, 
 from wellposed.random_states import restored_random_state
 from wellposed.ranks import is_distributed, is_held, resharded_
 from wellposed.remaking import remade
-from wellposed.surroundings import settled
+from wellposed.surroundings import settled, tracing
 
 Engine = Literal["meta", "real"]
 _ATTEMPTS: tuple[tuple[Engine, bool], ...] = (("meta", False), ("meta", True), ("real", False), ("real", True))
@@ -168,7 +168,7 @@ class _Tracing:
                 with recorder.putting_back():
                     args, kwargs = with_twins((self.args, dict(self.kwargs)), self._register_inputs(recorder))
                     self._swap_tensors(recorder)
-                    with modules.watch(), recorder.reads, recorder:
+                    with tracing(class_name(self.model)), modules.watch(), recorder.reads, recorder:
                         output = self.model(*args, **kwargs)
                     outputs = [recorder.value_of(tensor) for tensor in output_tensors(output)]
                 return build_graph(recorder, self._facts(mode, outputs, type(output).__name__))

@@ -26,7 +26,10 @@ from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled
 from wellposed.operators.contraction import contractions
 from wellposed.options import DEFAULT_METHOD, check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied
+from wellposed.plans.alike import fingerprints, require_alike
 from wellposed.plans.held import KEPT, figures_of
+from wellposed.plans.write import write_
+from wellposed.ranks import exchanging
 from wellposed.structure.asleep import words_on_asleep
 from wellposed.structure.tables import rows_drawn
 from wellposed.structure.widths import Widths, widths
@@ -161,6 +164,10 @@ def initialize_(
 ) -> Plan:
     """Plan a model and write the plan into it.
 
+    In a distributed run every rank calls it. Plans of ranks that hold the same parameters must be the same, or replicas
+    would start apart: they are compared before anything is written, and where one rank fails, none writes. A rank by
+    itself calls ``plan(...).apply_(model)``.
+
     Args:
         model: the model, on any device; on meta with ``materialize``.
         args: example arguments of ``forward``.
@@ -177,13 +184,18 @@ def initialize_(
         The plan that was written.
 
     Raises:
-        PlanError: a plan that cannot be made or written; the model is as it was.
+        PlanError: a plan that cannot be made or written, or that differs between ranks; the model is as it was.
+        RankError: another rank failed; the model is as it was.
         OptionError, TraceError, UnsupportedError: as `plan`.
     """
-    made = plan(
-        model, *args, method=method, seed=seed, only=only, skip=skip, frozen=frozen, deliberate=deliberate, **kwargs
-    )
-    made.apply_(model, frozen=frozen, materialize=materialize)
+    with exchanging() as gather:
+        made = plan(
+            model, *args, method=method, seed=seed, only=only, skip=skip, frozen=frozen, deliberate=deliberate, **kwargs
+        )
+        write_(
+            made.prescriptions, made.seed, model, only=None, skip=None, frozen=frozen, materialize=materialize,
+            ready=lambda: require_alike(gather(fingerprints(made))),
+        )  # fmt: skip
     return made
 
 

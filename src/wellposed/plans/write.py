@@ -77,8 +77,12 @@ def write_(
     skip: Patterns,
     frozen: bool,
     materialize: bool | str | torch.device,
+    ready: Callable[[], object] = bool,
 ) -> None:
-    """Write ``prescriptions`` into ``model``; see `wellposed.Plan.apply_`, whose errors these are."""
+    """Write ``prescriptions`` into ``model``; see `wellposed.Plan.apply_`, whose errors these are.
+
+    ``ready`` is called once everything is checked, before the first write.
+    """
     resharded_(model)
     parameters = parameters_by_name(model)
     left_out = unselected(_names_of_tensors(prescriptions), only, skip)
@@ -94,6 +98,7 @@ def write_(
         parameters = parameters_by_name(model)
         check_memory(written, parameters)
         check_values(written, prescriptions, parameters)
+        ready()
         _write_all_(written, prescriptions, parameters, seed)
     if parametrize._cache_enabled:
         parametrize._cache.clear()  # weights computed from the originals before they were written
