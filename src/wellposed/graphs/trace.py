@@ -25,7 +25,7 @@ from wellposed.graphs.tree import apart, describe, input_tensors, output_tensors
 from wellposed.graphs.unwrap import class_name, eager, flat_parameters, unwrap, unwrap_all
 from wellposed.random_states import restored_random_state
 from wellposed.ranks import is_distributed, is_held, resharded_
-from wellposed.remaking import remade
+from wellposed.remaking import Untold, remade
 from wellposed.surroundings import settled, tracing
 
 Engine = Literal["meta", "real"]
@@ -144,6 +144,7 @@ class _Tracing:
         self.inputs: list[int] = []
         self.example: dict[int, torch.Tensor] = {}
         self.made: Mapping[int, torch.Tensor] = {}
+        self.untold: list[Untold] = []
         self.attributes: dict[int, str] | None = None
         self.constants = 0
 
@@ -161,7 +162,7 @@ class _Tracing:
             if self.training is not None:
                 set_mode_(self.wrapped, self.training)
             self.model = unwrap_all(self.wrapped)
-            self.made = remade(self.model)
+            self.made = remade(self.model, untold=self.untold)
             modules = ModuleStack(self.model)
             recorder = Recorder(modules, self.engine, self._constant_name, self._is_attribute, self._values)
             try:
@@ -195,6 +196,7 @@ class _Tracing:
             example=self.example,
             outputs=outputs,
             returned=returned,
+            untold=tuple(map(str, self.untold)),
         )
 
     def _register_inputs(self, recorder: Recorder) -> dict[int, torch.Tensor]:
