@@ -21,6 +21,7 @@ from torch import nn
 
 _MOST = 3
 """Methods that call one another which are looked into."""
+_PARAMETERS = ("weight", "bias", "data")
 _NO_CHANGE = ("requires_grad_",)
 
 
@@ -153,7 +154,7 @@ def _initialises(statement: ast.stmt, own: str, kind: type[nn.Module], depth: in
     nodes = list(ast.walk(statement))
     if any(_makes(target, own) for node in nodes for target in _targets(node)):
         return False
-    written = any(_root(target) == own or _is_data(target) for node in nodes for target in _targets(node))
+    written = any(_is_parameter(target) for node in nodes for target in _targets(node))
     return written or any(isinstance(node, ast.Call) and _is_initialising(node, own, kind, depth) for node in nodes)
 
 
@@ -179,8 +180,9 @@ def _root(target: ast.expr) -> str:
     return target.id if isinstance(target, ast.Name) else ""
 
 
-def _is_data(target: ast.expr) -> bool:
-    return any(isinstance(node, ast.Attribute) and node.attr == "data" for node in ast.walk(target))
+def _is_parameter(target: ast.expr) -> bool:
+    """Whether something is assigned to a parameter, or to numbers of one."""
+    return any(isinstance(node, ast.Attribute) and node.attr in _PARAMETERS for node in ast.walk(target))
 
 
 def _is_initialising(call: ast.Call, own: str, kind: type[nn.Module], depth: int) -> bool:
@@ -193,7 +195,8 @@ def _is_initialising(call: ast.Call, own: str, kind: type[nn.Module], depth: int
             return True
         if isinstance(function.value, ast.Name) and function.value.id == own:
             method = getattr(kind, function.attr, None)
-            body = _body(method) if isinstance(method, FunctionType) and depth < _MOST else None
+            theirs = isinstance(method, FunctionType) and not method.__module__.startswith("torch.")
+            body = _body(method) if theirs and depth < _MOST else None
             return body is not None and any(_initialises(each, own, kind, depth + 1) for each in body)
         name = function.attr
     elif isinstance(function, ast.Name):
