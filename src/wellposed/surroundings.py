@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ from wellposed.random_states import restored_random_state
 Setting: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
 """How a setting is read, and how it is set."""
 
+_CUDNN = ("benchmark", "deterministic", "allow_tf32")
 _SETTINGS: tuple[Setting, ...] = (
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_default_dtype, torch.set_default_dtype),
@@ -35,10 +37,7 @@ _SETTINGS: tuple[Setting, ...] = (
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         lambda held: torch.autograd.set_detect_anomaly(*held),
     ),
-    (
-        lambda: tuple(getattr(torch.backends.cudnn, name) for name in _CUDNN),
-        lambda held: [setattr(torch.backends.cudnn, name, value) for name, value in zip(_CUDNN, held, strict=True)],
-    ),
+    *((partial(getattr, torch.backends.cudnn, name), partial(setattr, torch.backends.cudnn, name)) for name in _CUDNN),
     (lambda: dict(vars(torch._tensor_str.PRINT_OPTS)), lambda held: vars(torch._tensor_str.PRINT_OPTS).update(held)),
     (lambda: not torch.full((), 1e-40, device="cpu").mul(1.0).item(), torch.set_flush_denormal),
     (np.geterr, lambda held: np.seterr(**held)),
@@ -46,7 +45,6 @@ _SETTINGS: tuple[Setting, ...] = (
     (lambda: _default_device(), lambda held: _set_default_device(*held)),
 )
 """What a forward pass may change; each is set only where it differs from what was read."""
-_CUDNN = ("benchmark", "deterministic", "allow_tf32")
 
 
 _FRAMES = 5_000

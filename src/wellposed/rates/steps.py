@@ -76,7 +76,7 @@ def require_no_closure(optimizer: Optimizer) -> None:
         )
 
 
-def take_step(optimizer: Optimizer, clip: float | None = None, closure: Callable[[], Tensor] | None = None) -> None:
+def take_step(optimizer: Optimizer, clip: float | None = None, closure: Callable[[], Any] | None = None) -> None:
     """Take a step of an optimizer, after gradients are there.
 
     Args:

@@ -188,21 +188,26 @@ def _is_parameter(target: ast.expr) -> bool:
 def _is_initialising(call: ast.Call, own: str, kind: type[nn.Module], depth: int) -> bool:
     """Whether a call changes parameters: in place, by a function applied to all parts, or by a method that does."""
     function = call.func
-    if isinstance(function, ast.Attribute):
-        if function.attr == "__init__" or function.attr.startswith("register_"):
-            return False
-        if function.attr == "apply" and _root(function.value) == own:
-            return True
-        if isinstance(function.value, ast.Name) and function.value.id == own:
-            method = getattr(kind, function.attr, None)
-            theirs = isinstance(method, FunctionType) and not method.__module__.startswith("torch.")
-            body = _body(method) if theirs and depth < _MOST else None
-            return body is not None and any(_initialises(each, own, kind, depth + 1) for each in body)
-        name = function.attr
-    elif isinstance(function, ast.Name):
-        name = function.id
-        if "init" in name.lower() and any(_root(argument) == own for argument in call.args):
-            return True
-    else:
+    if isinstance(function, ast.Name):
+        given = any(_root(argument) == own for argument in call.args)
+        return ("init" in function.id.lower() and given) or _is_in_place(function.id)
+    if not isinstance(function, ast.Attribute):
         return False
+    if function.attr == "apply" and _root(function.value) == own:
+        return True
+    if isinstance(function.value, ast.Name) and function.value.id == own:
+        body = _body_of_method(kind, function.attr) if depth < _MOST else None
+        return body is not None and any(_initialises(each, own, kind, depth + 1) for each in body)
+    return _is_in_place(function.attr)
+
+
+def _is_in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__") and name not in _NO_CHANGE
+
+
+def _body_of_method(kind: type[nn.Module], name: str) -> list[ast.stmt] | None:
+    """Return the statements of a method that PyTorch has not; None of others, and where there is no source."""
+    method = getattr(kind, name, None)
+    if not isinstance(method, FunctionType) or method.__module__.startswith("torch."):
+        return None
+    return _body(method)

@@ -71,19 +71,26 @@ def _is_silent(graph: Graph, node: Node, silent: set[int]) -> bool:
     """Whether a node makes zeros, given which values before it are."""
     norm, product, facts = NORMS.get(node.op), describe(graph, node), facts_of(node.op)
     if norm is not None:
-        gain, shift = norm.gain_of(node), norm.shift_of(node)
-        return (_first(node) in silent or gain in silent) and (shift is None or shift in silent)
+        return not silent.isdisjoint({_first(node), norm.gain_of(node)}) and _adds_nothing(norm.shift_of(node), silent)
     if product is not None:
-        return bool(silent & {product.left, product.right}) and (product.bias is None or product.bias in silent)
+        return not silent.isdisjoint({product.left, product.right}) and _adds_nothing(product.bias, silent)
     if facts.multiplies:
         return any(ref_of(argument) in silent for argument in node.args)
     if terms := terms_of(node):
         return all(ref_of(argument) in silent or number_of(graph, argument) == 0.0 for argument, _ in terms)
-    if view_of(graph, node) is not None or facts.drops or facts.looks_up or is_homogeneous(node):
-        return _first(node) in silent
     if facts.joins:
         return silent.issuperset(node.inputs)
-    return facts.function and _first(node) in silent and _at_zero(node)[0] == 0.0
+    return _first(node) in silent and (_keeps_zeros(graph, node) or (facts.function and _at_zero(node)[0] == 0.0))
+
+
+def _adds_nothing(shift: int | None, silent: set[int]) -> bool:
+    return shift is None or shift in silent
+
+
+def _keeps_zeros(graph: Graph, node: Node) -> bool:
+    """Whether a node makes zeros of zeros in its first argument, whatever the others hold."""
+    facts = facts_of(node.op)
+    return view_of(graph, node) is not None or facts.drops or facts.looks_up or is_homogeneous(node)
 
 
 def _reached(graph: Graph, zero: frozenset[int]) -> set[int]:
@@ -98,19 +105,24 @@ def _reached(graph: Graph, zero: frozenset[int]) -> set[int]:
 
 def _passing(graph: Graph, node: Node, silent: set[int]) -> Iterator[int]:
     """Yield the values that a node passes a gradient on to."""
-    blocked: set[int | None] = set()
     norm, product, facts = NORMS.get(node.op), describe(graph, node), facts_of(node.op)
+    blocked: set[int | None] = set()
     if norm is not None:
-        gain = norm.gain_of(node)
-        blocked = {gain} if _first(node) in silent else {_first(node)} if gain in silent else set()
-    elif product is not None and product.left != product.right:
-        blocked = {product.left} if product.right in silent else set()
-        blocked |= {product.right} if product.left in silent else set()
+        blocked = _stopped(_first(node), norm.gain_of(node), silent)
+    elif product is not None:
+        blocked = _stopped(product.left, product.right, silent)
     elif facts.multiplies and len(node.inputs) == 2:
-        blocked = {node.inputs[1 - i] for i, value in enumerate(node.inputs) if value in silent}
+        blocked = _stopped(*node.inputs, silent)
     elif facts.function and _first(node) in silent and _at_zero(node)[1] == 0.0:
         blocked = {_first(node)}
     yield from (value for value in node.inputs if value not in blocked)
+
+
+def _stopped(one: int | None, other: int | None, silent: set[int]) -> set[int | None]:
+    """Return the factors of a product whose partner is 0; of a square none, whose slope is another matter."""
+    if one == other:
+        return set()
+    return {factor for factor, partner in ((one, other), (other, one)) if partner in silent}
 
 
 def _first(node: Node) -> int | None:
