@@ -1,10 +1,11 @@
-"""Sound under fire: threads, interruptions, damaged plan files and random architectures, until something surprises.
+"""Sound under fire: random architectures, threads, interruptions, damaged files, hostile forwards, forks and ranks.
 
     python benchmarks/stress.py [--minutes 10] [--architectures 200] [--seed 0] [--out docs/results]
 
-A surprise is an exception that is not wellposed's own, a model, batch or file that changed where it must not, a
-parameter that is neither old nor new, numbers that differ where they must agree, and a check that fails under weights
-that its own plan drew. Each surprise is printed with what it takes to see it again.
+A surprise is an exception that is not wellposed's own, a model, batch, file or setting of the process that changed
+where it must not, a parameter that is neither old nor new, numbers that differ where they must agree, a process that
+hangs, and a check that fails under weights that its own plan drew. Each surprise is printed with what it takes to see
+it again.
 """
 
 from __future__ import annotations
@@ -28,19 +29,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import hostile
 import wellposed as wp
 from common import RESULTS, markdown, write
+from hostile import Surprise
 from wellposed.errors import WellposedError
 from wellposed.gradients import gradcosine
 from wellposed.plans import Plan
 
 COLUMNS = {"part": "what", "tries": "tries", "refused": "refused by name", "surprises": "surprises", "seconds": "s"}
-SHARES = {"architectures": 0.6, "threads": 0.15, "interruptions": 0.15, "files": 0.1}
+SHARES = {
+    "architectures": 0.3,
+    "threads": 0.08,
+    "interruptions": 0.08,
+    "files": 0.04,
+    "gradient functions": 0.08,
+    "settings of the process": 0.1,
+    "hostile forwards": 0.1,
+    "interruptions anywhere": 0.1,
+    "forks": 0.06,
+    "ranks": 0.06,
+}
 """Share of the time that each part may take."""
-
-
-class Surprise(Exception):
-    """What must not happen."""
 
 
 # ---- random architectures -------------------------------------------------------------------------------------------
@@ -294,6 +304,7 @@ PARTS: dict[str, Callable[[random.Random, Path], None]] = {
     "threads": in_threads,
     "interruptions": interrupted,
     "files": damaged,
+    **hostile.PARTS,
 }
 
 

@@ -8,7 +8,9 @@ Public names are imported on first use, so that ``import wellposed`` and ``wellp
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -125,9 +127,21 @@ def __getattr__(name: str) -> Any:
 
     if name.startswith("_"):  # what others ask for, whoever is asked
         raise AttributeError(f"module 'wellposed' has no attribute {name!r}")
+    if importlib.util.find_spec(f"wellposed.{name}") is not None:  # what imports it from here goes on to do so
+        raise AttributeError(f"module 'wellposed' has no attribute {name!r}; import wellposed.{name}")
     inside = next((module for module in _MODULES if name in getattr(_imported(module), "__all__", ())), None)
     where = near_matches(name, __all__) if inside is None else f"; it is wellposed.{inside}.{name}"
     raise AttributeError(f"module 'wellposed' has no attribute {name!r}{where}")
+
+
+_importing = threading.RLock()
+"""One thread imports at a time, as modules that import one another would be met half made; and no process is forked
+meanwhile, in which what waits for the import would wait for ever.
+"""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
+    )
 
 
 def _imported(name: str) -> Any:
@@ -137,11 +151,12 @@ def _imported(name: str) -> Any:
     """
     import random
 
-    state = random.getstate()
-    try:
-        return importlib.import_module(f"wellposed.{name}")
-    finally:
-        random.setstate(state)
+    with _importing:
+        state = random.getstate()
+        try:
+            return importlib.import_module(f"wellposed.{name}")
+        finally:
+            random.setstate(state)
 
 
 def __dir__() -> list[str]:

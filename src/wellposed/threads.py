@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -59,6 +60,20 @@ def one_thread() -> Iterator[None]:
             yield
         finally:
             with _lock:
-                limit = _limits.pop()
-                if not _limits:
+                limit = _limits.pop() if _limits else None  # none in a process that was forked meanwhile
+                if limit is not None and not _limits:
                     _restore_blas(limit)
+
+
+def _renew() -> None:
+    """Free the lock and the limit in a forked process, in which threads that were in a block do not run."""
+    global _lock
+    _lock = threading.Lock()
+    if _limits:
+        limit = _limits[0]
+        _limits.clear()
+        _restore_blas(limit)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)

@@ -370,3 +370,15 @@ def test_a_bias_is_not_centred_on_a_bias_that_is_centred():
     bias = Centering(name="b", shape=(3,), weight="b", value=1.0, output_axis=0, reason="t")
     with pytest.raises(ValueError, match="'b' is centred on 'b', which is itself centred"):
         Plan(method="t", seed=0, model="M", prescriptions={"b": bias})
+
+
+def test_a_name_with_a_nul_is_no_file(tmp_path):
+    path = f"{tmp_path}/a\0b.json"
+    for use in (plan().save, Plan.load):
+        with pytest.raises(OSError, match=r"the name of a file holds no NUL: '.*a\\\\x00b.json'"):
+            use(path)
+
+
+def test_a_file_without_an_end_is_not_read_to_it():
+    with pytest.raises(OSError, match=r"larger than 256 MiB, or without an end: '/dev/zero'"):
+        Plan.load("/dev/zero")

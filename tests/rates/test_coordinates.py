@@ -297,3 +297,20 @@ def test_bad_sizes_losses_and_optimizers_are_refused():
         coordinate_check(mlp, WIDTHS, lambda model, batch: model[0].weight.sum(), (X, Y), made)
     with pytest.raises(RateError, match="no activation changes"):
         coordinate_check(mlp, WIDTHS[:2], loss, (X, Y), lambda m: torch.optim.SGD(m.parameters(), lr=0.0))
+
+
+def size_of_outputs(model, batch):
+    return model(batch).square().mean()
+
+
+def test_an_optimizer_that_asks_for_the_loss_is_given_it() -> None:
+    def optimizer(model):
+        return torch.optim.LBFGS(model.parameters(), lr=0.1)
+
+    check = coordinate_check(mlp, [8, 16], size_of_outputs, X, optimizer, steps=1)
+    assert all(change > 0 for coordinate in check.coordinates for change in coordinate.changes[0])
+
+
+def test_an_optimizer_that_refuses_a_gradient_is_told() -> None:
+    with pytest.raises(RateError, match=r"SparseAdam takes no step on these parameters \(.*dense gradients"):
+        coordinate_check(mlp, [8, 16], size_of_outputs, X, lambda m: torch.optim.SparseAdam(m.parameters()), steps=1)

@@ -292,3 +292,49 @@ def test_a_transformer_with_dropout_is_stacked() -> None:
     layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True).double()
     model = nn.Sequential(nn.Unflatten(1, (1, 4)), layer, nn.Flatten(), nn.Linear(4, 3).double())
     assert "as one vectorised ensemble" in search(model, vectorize=True, steps=2).reason
+
+
+# ---- batches --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        (
+            torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)], layout=torch.jagged),
+            "is nested: it has no single shape; give padded tensors and masks",
+        ),
+        (torch.ones(8, 4, device="meta"), "is on the meta device and has no values; give real data"),
+        ((torch.ones(0, 4), torch.ones(0, 1)), r"a batch has no samples: its first tensor has the shape \[0, 4\]"),
+    ],
+)
+def test_a_batch_that_nothing_can_be_trained_on_is_refused(batch: Any, told: str) -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return model(batch).square().mean()
+
+    def untold(model: nn.Module, batch: Any) -> Tensor:
+        return next(model.parameters()).sum()
+
+    with pytest.raises(RateError, match=told):
+        search(loss=loss, batches=[batch] * 2, steps=2)
+    with pytest.raises(RateError, match=told):  # also where it comes later
+        search(
+            loss=lambda model, batch: next(model.parameters()).sum(), batches=iter([torch.ones(8, 4), batch]), steps=2
+        )
+
+
+def test_a_complex_batch_is_searched() -> None:
+    def loss(model: nn.Module, batch: Tensor) -> Tensor:
+        return (model(torch.view_as_real(batch).flatten(1)) - 1).square().mean()
+
+    assert len(curve(search(loss=loss, batches=[torch.randn(8, 2, dtype=torch.cdouble)]))) == len(GRID)
+
+
+def test_a_complex_loss_is_refused_with_its_dtype() -> None:
+    with pytest.raises(RateError, match=r"not a tensor \[\] of complex64 numbers"):
+        search(loss=lambda model, batch: loss_fn(model, batch).to(torch.cfloat))
+
+
+def test_a_lazy_model_is_refused_with_the_remedy() -> None:
+    with pytest.raises(RateError, match=r"'0.weight' of Sequential is lazy: .* run the model once on an example"):
+        search(model=lambda: nn.Sequential(nn.LazyLinear(1)))

@@ -182,3 +182,9 @@ def test_outcomes_come_back_exactly(tmp_path: Path) -> None:
     outcomes = [Outcome(0.1 + 0.2, 3, 1 / 3, 2 / 7), Outcome(1e-9, 0, 5.0, None)]
     Journal(path, {"a": [1, 2]}).add(outcomes)
     assert list(Journal(path, {"a": (1, 2)}).outcomes.values()) == outcomes  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(("path", "told"), [("/dev/zero", "without an end"), ("a\0b", "holds no NUL")])
+def test_a_journal_that_cannot_be_read_is_refused(path: str, told: str) -> None:
+    with pytest.raises(RateError, match=told):
+        search(Path(path))

@@ -43,7 +43,9 @@ def planned(name, device, by_name=True):
 def test_a_plan_on_meta_is_that_of_the_cpu(name, by_name):
     mine, real = planned(name, "meta", by_name), planned(name, "cpu")
     assert mine.coverage == real.coverage
-    assert mine.warnings == real.warnings
+    untold = [text for text in mine.warnings if "it is not known what the constructor of" in text]
+    assert not (untold and by_name)  # the zoo knows all arguments
+    assert [text for text in mine.warnings if text not in untold] == list(real.warnings)
     assert mine.prescriptions.keys() == real.prescriptions.keys()
     for key, one in mine.prescriptions.items():
         other = real.prescriptions[key]

@@ -20,11 +20,13 @@ from wellposed.plans import Plan
 from wellposed.signals import Signals, propagate
 from wellposed.signals.inputs import Described
 from wellposed.signals.passes.propagation import Cotangents, cotangent_variances
+from wellposed.surroundings import settled
 
 AGAIN = 2
 """Passes of a second look, as a multiple of those of the first."""
 
 
+@settled()
 def check(
     model: nn.Module | Graph,
     *args: Any,

@@ -25,6 +25,7 @@ from wellposed.rates.grid import lowest
 from wellposed.rates.losses import LossFn, arguments_of
 from wellposed.rates.starts import builder_of, untouched
 from wellposed.showing import ROWS, Shown, Summary
+from wellposed.surroundings import settled
 
 OWN = "own"
 """The name of the start that leaves a model as its constructor made it."""
@@ -136,6 +137,7 @@ class Contest(Shown):
         return to_json({"steps": self.steps, "seeds": self.seeds, "starts": starts, "pairs": pairs})
 
 
+@settled(differentiates=True)
 def compare_starts(
     model_fn: nn.Module | Callable[[], nn.Module],
     loss_fn: LossFn,

@@ -23,8 +23,10 @@ from wellposed.signals.context.parameters import Weights
 from wellposed.signals.passes.forward import run_pass
 from wellposed.signals.signal import Signals
 from wellposed.signals.weights.prescribed import PrescribedWeights
+from wellposed.surroundings import settled
 
 
+@settled()
 def explain(
     model: nn.Module | Graph,
     node: str | None = None,

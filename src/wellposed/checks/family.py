@@ -30,6 +30,7 @@ from wellposed.rates.family import TransferSettings, Way, conditions, train_fami
 from wellposed.rates.feed import Batches
 from wellposed.rates.losses import LossFn, arguments_of
 from wellposed.rates.schedule import Schedule
+from wellposed.surroundings import settled
 
 WayLike = str | Mapping[str, Any] | Way
 """``"own"``, a method's name, a mapping with ``"method"`` and its options, or a function."""
@@ -42,6 +43,7 @@ _GROUPS = [
 """Options of a planned way that belong to its groups of parameters: ``base_width`` and so on."""
 
 
+@settled(differentiates=True)
 def check_transfer(
     model_fn: ModelFunction,
     sizes: Sequence[int],

@@ -29,11 +29,13 @@ from wellposed.structure.reach import (
     parameter_entries,
 )
 from wellposed.structure.roles import roles
+from wellposed.surroundings import settled
 
 Drawing: TypeAlias = Callable[[int], Mapping[str, Tensor]]
 """The parameters of each pass by name, from the pass's index."""
 
 
+@settled()
 def measure(
     model: nn.Module | Graph,
     *args: Any,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from wellposed.errors import PlanError, joined
 from wellposed.graphs import Graph
+from wellposed.graphs.run import dense
+from wellposed.methods.unmet import zeros_under
 from wellposed.plans import Centering, Constant, Drawn, Plan, Prescription, Rescaled
 from wellposed.plans.centring import centred, sums_of
 from wellposed.plans.filling import Crew, finish, start_, workers
@@ -20,6 +22,7 @@ from wellposed.plans.places import within
 from wellposed.plans.rescale import rescaled
 from wellposed.plans.shards import local_parts
 from wellposed.ranks import is_distributed
+from wellposed.structure.asleep import words_on_asleep
 
 Kind = Literal["not finite", "zero", "constant", "scaled", "reordered", "size", "other", "moved", "redrawn"]
 SURE = 4.0
@@ -58,12 +61,14 @@ class Own:
         finite: how many were looked at for NaN and infinities alone.
         deviations: what is not as the plan says.
         applied: whether the plan's random numbers were found in the model, as they are or changed since.
+        asleep: in words, which parameters stay at zero, under the plan or now (`wellposed.structure.asleep`).
     """
 
     planned: int = 0
     finite: int = 0
     deviations: tuple[Deviation, ...] = ()
     applied: bool = True
+    asleep: str = ""
 
     @property
     def trained(self) -> bool:
@@ -100,6 +105,8 @@ class Own:
             )
         if self.planned and not self.deviations:
             yield f"the model's own parameters: all {self.planned} as planned"
+        if self.asleep:
+            yield self.asleep
 
 
 def _named(deviations: Iterable[Deviation]) -> str:
@@ -111,7 +118,7 @@ def not_finite(graph: Graph) -> Own:
     found = []
     held = {name: parameter.tensor for name, parameter in graph.parameters.items()}
     for name, tensor in {**held, **graph.buffer_tensors}.items():
-        for part in _parts(tensor):
+        for part in map(dense, _parts(tensor)):
             bad = ~part.isfinite() if name in held else part.isnan()
             if bool(bad.any()):
                 found.append(Deviation(name, "not finite", f"{int(bad.sum())} of {part.numel()} not finite"))
@@ -133,11 +140,12 @@ def own_parameters(graph: Graph, plan: Plan | None) -> Own:
 
     Args:
         graph: of the model; what is on meta is left out.
-        plan: None looks for NaN and infinities alone.
+        plan: None looks for NaN and infinities, and for what stays at zero, alone.
     """
     own = not_finite(graph)
+    asleep = words_on_asleep(graph, zeros_under(graph, None if plan is None else plan.prescriptions))
     if plan is None:
-        return own
+        return replace(own, asleep=asleep)
     found = {one.name: one for one in own.deviations}
     compared = []
     with torch.no_grad(), workers() as crew:
@@ -150,7 +158,7 @@ def own_parameters(graph: Graph, plan: Plan | None) -> Own:
                 found[name] = one
     drawn = {said.name for said in compared if isinstance(said, Drawn)}
     here = [name for name in drawn if name not in found or found[name].kind in _RECOGNISED]
-    return Own(len(compared), own.finite, tuple(found.values()), bool(here) or not drawn)
+    return Own(len(compared), own.finite, tuple(found.values()), bool(here) or not drawn, asleep)
 
 
 _RECOGNISED = ("moved", "scaled", "reordered", "not finite")

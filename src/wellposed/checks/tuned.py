@@ -17,6 +17,7 @@ from wellposed.plans.optimizers import Family, family_of
 from wellposed.plans.recipes import AnyOptimizer, recipe_of
 from wellposed.rates.budget import Budget, Hyperparameters, Line, over_budget
 from wellposed.showing import Shown, Summary
+from wellposed.surroundings import settled
 from wellposed.tables import Table
 
 _COMPLETE_P = "Dey et al. 2025, arXiv 2505.01618, table 1"
@@ -84,6 +85,7 @@ class Transfer(Shown):
         return Budget(self.hyperparameters, self.lines, str(self)).table()
 
 
+@settled(differentiates=True)
 def transfer(
     small: object,
     large: object,

@@ -134,10 +134,11 @@ def _transfer_of(path: Path) -> TransferCheck:
     """
     from pydantic import ValidationError
 
+    from wellposed.plans.files import read_whole
     from wellposed.rates import TransferCheck
 
     try:
-        return TransferCheck.from_json(path.read_text(encoding="utf-8"))
+        return TransferCheck.from_json(read_whole(path).decode())
     except ValidationError as error:
         first = error.errors()[0]
         why = ": ".join((*filter(None, [".".join(map(str, first["loc"]))]), first["msg"]))

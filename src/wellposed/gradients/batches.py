@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from wellposed.errors import GradientError, InputError
+from wellposed.graphs.support import batch_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +67,10 @@ class Batch:
 
 def _whole_only(tensor: Tensor) -> str:
     """Return why a tensor's samples cannot be taken apart, and what to do; ``""`` where they can."""
-    if tensor.is_nested:
-        return "nested: it has no single shape; give padded tensors and masks"
-    if tensor.is_meta:
-        return "on the meta device and has no values; give real data"
+    if fault := batch_fault(tensor):
+        return fault
     if tensor.layout != torch.strided:
         return f"sparse ({str(tensor.layout).removeprefix('torch.')}); give it dense (Tensor.to_dense())"
-    if tensor.is_quantized:
-        return "quantised; give the numbers that it stands for (Tensor.dequantize())"
     return ""
 
 

@@ -11,6 +11,7 @@ scale of a weight so takes four products, where one with respect to the weight i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
 
@@ -67,14 +68,18 @@ class _Linear:
         self, cotangent: Tensor, x: Tensor, weight: Tensor, by_input: bool, by_weight: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradients with respect to data, (..., in), and weight, (out, in), each where it is asked for."""
-        rows = cotangent.reshape(-1, cotangent.shape[-1])
         return (
             torch.matmul(cotangent, weight) if by_input else None,
-            torch.matmul(rows.T, x.reshape(-1, x.shape[-1])) if by_weight else None,
+            torch.matmul(_rows(cotangent).T, _rows(x)) if by_weight else None,
         )
 
     def bias(self, cotangent: Tensor) -> Tensor:
-        return cotangent.reshape(-1, cotangent.shape[-1]).sum(0)
+        return _rows(cotangent).sum(0)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """Return a tensor as rows of its last axis, also where these have no elements."""
+    return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
 
 
 class _Contraction(Function):

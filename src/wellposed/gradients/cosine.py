@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 import torch
@@ -12,12 +13,13 @@ from torch.func import grad_and_value, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from wellposed import ranks
-from wellposed.errors import GradientError, in_words
+from wellposed.errors import GradientError, WellposedError, in_words
 from wellposed.gradients.agreement import Agreement, By, Rows, SampleEngine, Stack, Sums
 from wellposed.gradients.batches import Batch, of_single, sub_batches
 from wellposed.gradients.problem import LossFunction, Problem, Tensors, leaves_of, out_of_memory
 from wellposed.gradients.single_samples import Unsupported, in_chunks
 from wellposed.options import check_choice
+from wellposed.surroundings import settled
 
 MEMORY = {"cpu": 0.05}
 """Gigabytes that one chunk of samples may take where the caller names no limit, by kind of device: on
@@ -28,6 +30,7 @@ OTHERS = 0.5
 Engine = Literal["auto", "batched", "vmap", "loop"]
 
 
+@settled(differentiates=True)
 def gradcosine(
     model: nn.Module,
     loss_fn: LossFunction,
@@ -89,7 +92,8 @@ def of_sub_batches(
     sums = Sums(by)
     with ranks.failing_together():
         for part, rows in enumerate(sub_batches(batch, count, overlap)):
-            loss, gradients = problem.gradient(parameters, rows, part)
+            with _in_parts(problem, parameters, batch):
+                loss, gradients = problem.gradient(parameters, rows, part)
             sums.add({name: Stack(g.unsqueeze(0)) for name, g in gradients.items()}, torch.tensor([loss]))
     sums.join_ranks()
     return sums.score("sub-batch")
@@ -105,24 +109,56 @@ def _of_samples(problem: Problem, batch: Batch, by: By | None, engine: Engine, m
     if memory <= 0:
         raise GradientError(f"memory must be a positive number of gigabytes, received {memory!r}")
     # This says what is wrong with a batch before it is taken apart.
-    with torch.no_grad():
-        problem.loss(leaves_of(problem.parameters), batch.rows(0, batch.size))
+    _loss_of_all(problem, problem.parameters, batch)
     buffers = _batch_statistics(problem, batch) if problem.training else problem.fresh_buffers()
     for attempt in _attempts(problem, engine):
         sums, refused = Sums(by), None
         with ranks.failing_together():
             try:
-                for gradients, losses in _WAYS[attempt](problem, batch, buffers, memory * 1e9):
-                    _check_finite(losses)
-                    sums.add(gradients, losses)
+                with _in_parts(problem, problem.parameters, batch):
+                    for gradients, losses in _WAYS[attempt](problem, batch, buffers, memory * 1e9):
+                        _check_finite(losses)
+                        sums.add(gradients, losses)
             except Unsupported as reason:
                 refused = reason
         if ranks.agreed(refused is None):
             break
         if engine == attempt or attempt != "batched":
-            warnings.warn(f"gradients of samples are taken one by one, not by {attempt!r}: {refused}", stacklevel=3)
+            warnings.warn(f"gradients of samples are taken one by one, not by {attempt!r}: {refused}", stacklevel=4)
     sums.join_ranks()
     return sums.score("sample", attempt)
+
+
+@contextmanager
+def _in_parts(problem: Problem, parameters: Tensors, batch: Batch) -> Iterator[None]:
+    """Run a block on parts of a batch.
+
+    Raises:
+        GradientError: the loss of a part fails, and that of the whole batch does not.
+    """
+    try:
+        yield
+    except (WellposedError, Unsupported):
+        raise
+    except Exception as error:  # of the loss function's own
+        if not out_of_memory(error):
+            _loss_of_all(problem, parameters, batch)
+            raise GradientError(
+                f"the loss function fails on a part of the batch ({type(error).__name__}: {in_words(error)}), and not "
+                f"on all {batch.size} samples: gradients of parts are compared, so that it must take any number of "
+                "samples (tensors whose first axis is another one should not have the same length)"
+            ) from error
+        raise
+
+
+def _loss_of_all(problem: Problem, parameters: Tensors, batch: Batch) -> None:
+    """Evaluate the loss of a whole batch, with gradients where it fails without: losses may differentiate inside."""
+    rows = batch.rows(0, batch.size)
+    try:
+        with torch.no_grad():
+            problem.loss(problem.leaves(parameters), rows)
+    except Exception:  # of the loss function's own
+        problem.loss(problem.leaves(parameters), rows)
 
 
 def _attempts(problem: Problem, engine: Engine) -> list[SampleEngine]:
@@ -179,7 +215,7 @@ def _vectorised(problem: Problem, batch: Batch, buffers: Tensors, memory: float)
         except Exception as error:  # as above
             if out_of_memory(error) and chunk > 1:
                 chunk //= 2
-                warnings.warn(f"out of memory: going on with chunks of {chunk} sample(s)", stacklevel=5)
+                warnings.warn(f"out of memory: going on with chunks of {chunk} sample(s)", stacklevel=6)
                 continue
             if start == 0 and not out_of_memory(error):
                 raise Unsupported(
@@ -211,8 +247,7 @@ def _batch_statistics(problem: Problem, batch: Batch) -> Tensors:
     with problem.settling():
         for norm in norms:
             norm.momentum = 1.0
-    with torch.no_grad():
-        problem.pure(buffers)(leaves_of(problem.parameters), batch.rows(0, batch.size))
+    problem.pure(buffers)(leaves_of(problem.parameters), batch.rows(0, batch.size))
     for norm in norms:
         norm.eval()
     return buffers

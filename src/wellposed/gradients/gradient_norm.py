@@ -25,6 +25,7 @@ from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Bar, first_of
 from wellposed.options import check_integer, check_positive, check_positive_or_auto
 from wellposed.plans import Plan
+from wellposed.surroundings import settled
 
 OCTAVES = 16.0
 """How far the factor is looked for: from 2^-16 to 2^16."""
@@ -32,6 +33,7 @@ PROBES = 80
 """Most factors that are tried."""
 
 
+@settled(differentiates=True)
 def gradient_norm(
     model: nn.Module,
     loss_fn: LossFunction,
@@ -182,7 +184,7 @@ class _Finder:
             warnings.warn(
                 f"gradient_norm was interrupted after {len(self.probes)} factors; the plan has the best so far, with a "
                 f"gradient norm of {self.best.norm:.3g} where γ is {self.best.gamma:.3g}",
-                stacklevel=5,
+                stacklevel=6,
             )
         self._set(self.best.octaves)
 
@@ -207,7 +209,7 @@ class _Finder:
             warnings.warn(
                 f"the gradient norm jumps over γ = {self.best.gamma:.3g}; the nearest that any factor gives is "
                 f"{self.best.norm:.3g}",
-                stacklevel=6,
+                stacklevel=7,
             )
 
     def _bracket(self, allowed: float) -> tuple[tuple[float, float], tuple[float, float]]:

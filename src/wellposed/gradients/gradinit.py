@@ -26,6 +26,7 @@ from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
 from wellposed.options import check_choice, check_integer, check_positive, check_positive_or_auto
 from wellposed.plans import Plan
+from wellposed.surroundings import settled
 
 Optimizer = Literal["sgd", "adam"]
 _POWERS: dict[Optimizer, int] = {"sgd": 2, "adam": 1}
@@ -55,6 +56,7 @@ class GradInitSettings:
     engine: Engine = "double_backward"
 
 
+@settled(differentiates=True)
 def gradinit(
     model: nn.Module,
     loss_fn: LossFunction,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from wellposed.graphs.restore import Held
 
 Copies: TypeAlias = dict[int, Tensor]
 """Copies of tensors by their identity."""
+Overwritten: TypeAlias = dict[int, tuple[UntypedStorage, UntypedStorage]]
+"""Memory by its address, with a copy of what it held."""
 
 
 def copy_attributes_(held: Held) -> None:
@@ -46,12 +48,19 @@ class WrittenTo(Exception):
 
 
 class Guard(TorchDispatchMode):
-    """Stops a pass before an operator writes to the memory of some tensors."""
+    """Stops a pass before an operator writes to the memory of some tensors, and holds what else it overwrites.
+
+    Attributes:
+        overwritten: memory that was there before the pass (of a closure, of the model's own parameters that its
+            optimizer holds) and that an operator wrote to, with what it held.
+    """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         """Guard these tensors."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._memories: Collection[int] = {_memory(tensor) for tensor in tensors} - {0}
+        self._made: set[int] = {0}
+        self.overwritten: Overwritten = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Run an operator, unless it writes to what is guarded.
@@ -65,15 +74,37 @@ class Guard(TorchDispatchMode):
                 self._check(argument, value)
             for argument in func._schema.arguments:
                 self._check(argument, given.get(argument.name))
-        return func(*args, **given)
+        result = func(*args, **given)
+        if not func._schema.is_mutable:
+            self._made.update(_memory(tensor) for tensor in _tensors(result))
+        return result
 
     def _check(self, argument: Any, value: Any) -> None:
-        """Raise `WrittenTo` where an operator writes to the memory of a parameter by this argument."""
+        """Raise `WrittenTo` where an operator writes to the memory of a parameter by this argument; hold what other
+        memory from before the pass has in it.
+        """
         if argument.alias_info is None or not argument.alias_info.is_write:
             return
-        for tensor in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(tensor, Tensor) and _memory(tensor) in self._memories:
+        for tensor in _tensors(value):
+            memory = _memory(tensor)
+            if memory in self._memories:
                 raise WrittenTo
+            if memory not in self._made and memory not in self.overwritten:
+                storage = tensor.untyped_storage()
+                self.overwritten[memory] = (storage, storage.clone())
+
+
+def put_back(overwritten: Overwritten) -> None:
+    """Give memory what it held before a pass."""
+    for storage, before in overwritten.values():
+        storage.copy_(before)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of an operator's argument or result."""
+    for each in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(each, Tensor):
+            yield each
 
 
 def _memory(tensor: Tensor) -> int:

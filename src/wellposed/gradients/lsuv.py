@@ -26,10 +26,12 @@ from wellposed.options import check_integer, check_positive
 from wellposed.plans import Constant, Drawn, Plan, Prescription
 from wellposed.signals.inputs import Described, describe_inputs
 from wellposed.signals.sampling.drawing import draw_inputs
+from wellposed.surroundings import settled
 
 _SUMMING = ("linear", "conv", "conv_transpose", "matmul")
 
 
+@settled(differentiates=True)
 def lsuv(
     model: nn.Module,
     loss_fn: LossFunction | None = None,

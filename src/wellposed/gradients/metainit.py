@@ -20,11 +20,13 @@ from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
 from wellposed.options import check_integer, check_positive
 from wellposed.plans import Plan
+from wellposed.surroundings import settled
 
 EPSILON = 1e-5
 """ε of the gradient quotient, as published."""
 
 
+@settled(differentiates=True)
 def gradient_quotient(
     model: nn.Module,
     loss_fn: LossFunction,
@@ -60,6 +62,7 @@ def gradient_quotient(
     return float(quotient.detach())
 
 
+@settled(differentiates=True)
 def metainit(
     model: nn.Module,
     loss_fn: LossFunction,

@@ -24,6 +24,7 @@ from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
 from wellposed.options import check_choice, check_integer, check_positive, check_positive_or_auto
 from wellposed.plans import Plan
+from wellposed.surroundings import settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class NioSettings:
     rate: float = 0.1
 
 
+@settled(differentiates=True)
 def nio(
     model: nn.Module,
     loss_fn: LossFunction,

@@ -14,7 +14,7 @@ from wellposed.alone import alone
 from wellposed.errors import GradientError, RankError
 from wellposed.gradients.batches import Batch
 from wellposed.gradients.contraction_derivatives import Factors
-from wellposed.gradients.guarding import Guard, WrittenTo, copy_attributes_
+from wellposed.gradients.guarding import Guard, Overwritten, WrittenTo, copy_attributes_, put_back
 from wellposed.gradients.second_derivatives import OwnDerivatives, cheap_second_derivatives
 from wellposed.graphs.restore import Held, restored_attributes, set_mode_
 from wellposed.graphs.tree import batch_copy
@@ -31,6 +31,10 @@ _OWN_DERIVATIVES = ("saved tensor hooks", "forward mode AD")
 """What PyTorch says where a model's own derivatives meet the cheap way to second ones."""
 
 
+_NON_LEAF = "non-leaf Tensor"
+"""What an optimizer says where it is given a tensor that is computed."""
+
+
 class Problem:
     """The loss of a model as a function of its trainable parameters; the model is never changed.
 
@@ -38,7 +42,7 @@ class Problem:
     place of its buffers and of other tensors that its modules hold: running statistics do not move, and every call
     finds what the first one found. They stay in place until the next call or the end of `running`, as activation
     checkpointing reads them again when gradients are taken. A batch is copied for each call, and so are parameters
-    where the forward pass writes to them, which the first call finds out.
+    where the forward pass writes to them, which the first call finds out. What else it writes to is put back.
 
     Attributes:
         parameters: copies of the trainable parameters by name; tied ones once, under their first name.
@@ -61,7 +65,9 @@ class Problem:
         self.seed = seed
         self.parameters: Tensors = {}
         self._frozen: Tensors = {}
-        self._writes: bool | None = None  # whether a pass writes to parameters; None before the first
+        self._writes: bool = False  # whether a pass writes to parameters
+        self._watched: bool = False  # whether a pass was watched to its end
+        self._overwritten: Overwritten = {}  # by a pass, of memory that is neither a parameter's nor its own
         self._held: Held | None = None  # what modules hold as a call begins
         self._cheaply: bool = True  # whether second derivatives are taken the cheap way
         self._loss = loss_fn
@@ -101,6 +107,7 @@ class Problem:
             try:
                 yield
             finally:
+                put_back(self._overwritten)
                 self._held = None
 
     @contextmanager
@@ -146,17 +153,21 @@ class Problem:
             torch.manual_seed(self.seed * 1_000_003 + part)
             return self._call(parameters, self.fresh_buffers(), batch)
 
-        if self._writes is not None:
+        if self._watched:
             return run()
+        guard = Guard([] if self._writes else [*parameters.values(), *self._frozen.values()])
         try:
-            with Guard([*parameters.values(), *self._frozen.values()]):
+            with guard:
                 loss = run()
         except (WrittenTo, OwnDerivatives):
             raise
         except Exception:  # also operators that no mode may watch: without it they show what is wrong, if anything is
-            self._writes = False
+            self._watched = True
+        finally:
+            self._overwritten = guard.overwritten | self._overwritten
+        if self._watched:
             return run()
-        self._writes = False
+        self._watched = True
         return loss
 
     def gradient(
@@ -189,6 +200,14 @@ class Problem:
             self._writes = True
         except OwnDerivatives:
             self._cheaply = False
+        except ValueError as error:
+            if not (differentiable and self._writes and _NON_LEAF in str(error)):
+                raise
+            raise GradientError(
+                "the model gives its parameters to an optimizer in its forward pass, whose steps have no second "
+                "derivative; run the forward without them (in evaluation mode), or take differences where there is an "
+                "engine='finite_difference'"
+            ) from error
         except RuntimeError as error:  # the model takes derivatives itself, by torch.func or in forward mode
             if not (differentiable and self._cheaply and any(sign in str(error) for sign in _OWN_DERIVATIVES)):
                 raise
@@ -204,7 +223,7 @@ class Problem:
         factors: Mapping[str, Tensor] | None,
     ) -> tuple[float, Tensors]:
         """Return the loss and its gradient; of factored weights the slope comes by their factors (`gradient`)."""
-        leaves = dict(parameters) if differentiable else leaves_of(parameters)
+        leaves = dict(parameters) if differentiable else self.leaves(parameters)
         if self._writes or not self._cheaply:  # copies are contracted, or nothing watches contractions
             factors = None
         twins = leaves_of({name: leaves[name] for name in factors or ()})
@@ -234,7 +253,7 @@ class Problem:
 
     def of_sample(self, batch: Batch, buffers: Mapping[str, Tensor], index: int) -> tuple[Tensors, Tensor]:
         """Return the gradients of one sample of ``batch``, keyed by parameter, and its loss; no checks, as `pure`."""
-        leaves = leaves_of(self.parameters)
+        leaves = self.leaves(self.parameters)
         with torch.enable_grad():
             own = {path: buffer.clone() for path, buffer in buffers.items()}
             loss = self._call(leaves, own, batch.rows(index, index + 1))
@@ -245,6 +264,12 @@ class Problem:
             name: torch.zeros_like(leaf) if (gradient := found.get(name)) is None else gradient
             for name, leaf in leaves.items()
         }, loss.detach()
+
+    def leaves(self, parameters: Mapping[str, Tensor]) -> Tensors:
+        """Return tensors that gradients are taken with respect to; where a pass writes to parameters, its own ones."""
+        if self._writes:
+            return _Own(leaves_of({name: tensor.clone() for name, tensor in parameters.items()}))
+        return leaves_of(parameters)
 
     def fresh_buffers(self) -> Tensors:
         """Return copies of the model's buffers."""
@@ -264,7 +289,9 @@ class Problem:
     def _call(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any) -> Tensor:
         """Return the loss of the model with these tensors in place; raises `GradientError` where it is no number."""
         if self._writes:
-            parameters = {name: tensor.clone() for name, tensor in (self._frozen | dict(parameters)).items()}
+            given = parameters if isinstance(parameters, _Own) else {n: t.clone() for n, t in parameters.items()}
+            parameters = {name: tensor.clone() for name, tensor in self._frozen.items()} | given
+        put_back(self._overwritten)
         if self._held is not None:
             self._held.put_back()
             copy_attributes_(self._held)
@@ -277,6 +304,10 @@ class Problem:
                 "batch (for a model that returns an output object, return its .loss)"
             )
         return loss.reshape(())
+
+
+class _Own(Tensors):
+    """Leaves that a pass may write to, as it may hand them to an optimizer, which takes leaves alone."""
 
 
 def _check_dependent(loss: Tensor) -> None:

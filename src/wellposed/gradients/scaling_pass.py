@@ -99,7 +99,7 @@ class ScalingPass(Interpreter):
             if ranks.count() > 1:
                 raise
             warnings.warn(
-                f"lsuv was interrupted after {len(self.factors)} weights; the plan scales those", stacklevel=3
+                f"lsuv was interrupted after {len(self.factors)} weights; the plan scales those", stacklevel=4
             )
             return False
         return True

@@ -103,7 +103,7 @@ def search(
             warnings.warn(
                 f"{method} was interrupted after {count} of {iterations} iterations; the plan is the best so far, and "
                 "resume= takes it up again",
-                stacklevel=3,
+                stacklevel=4,
             )
     return {name: list(values) for name, values in history.items()}, finished
 

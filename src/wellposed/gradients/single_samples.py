@@ -313,7 +313,7 @@ def in_chunks(
             if not out_of_memory(error) or chunk == 1:
                 raise
             chunk //= 2
-            warnings.warn(f"out of memory: going on with chunks of {chunk} sample(s)", stacklevel=5)
+            warnings.warn(f"out of memory: going on with chunks of {chunk} sample(s)", stacklevel=6)
             continue
         yield gradients, losses
         start = stop

@@ -36,7 +36,7 @@ class Held:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a tracing knows beside the recorder's nodes and values; ``returned`` is the class of what forward returned,
-    None where it failed.
+    None where it failed, and ``untold`` what is not known of a model on meta.
     """
 
     model: str
@@ -49,6 +49,7 @@ class Facts:
     example: Mapping[int, torch.Tensor]
     outputs: Sequence[int]
     returned: str | None = None
+    untold: tuple[str, ...] = ()
 
 
 def build_graph(recorder: Recorder, facts: Facts) -> Graph:
@@ -107,6 +108,7 @@ def build_graph(recorder: Recorder, facts: Facts) -> Graph:
 
 def _remarks(recorder: Recorder, facts: Facts, parameters: Iterable[Parameter], dead: frozenset[int]) -> Iterator[str]:
     """Yield what keeps the graph from showing the whole model."""
+    yield from facts.untold
     if facts.returned is None:
         return
     what = f"the forward of {facts.model} returned an object of class {facts.returned}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import sys
 import types
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from wellposed.alone import alone
 from wellposed.graphs.tree import slots_of
+from wellposed.surroundings import restored_settings
 
 Container: TypeAlias = dict[Any, Any] | list[Any] | set[Any] | deque[Any] | bytearray
 
@@ -31,6 +33,8 @@ _PLAIN = frozenset(
 """Types that hold nothing which could be put back."""
 _NOT_OF_MODELS = sys.stdlib_module_names | {"builtins", "torch", "numpy"}
 """Packages whose objects are left alone: locks, files, loggers, process groups."""
+_OF_MODELS = (types.SimpleNamespace, torch.optim.Optimizer)
+"""Their classes whose objects hold what a pass may change all the same."""
 _MOST = 10_000
 """Objects beside modules that are looked into, the nearest first, and items of a container that is looked into."""
 _LARGEST_ARRAY = 2**24
@@ -100,7 +104,7 @@ class Held:
             self._hold(value.__dict__)
         elif isinstance(value, Tensor | type):
             return False
-        elif type(value) is types.SimpleNamespace or type(value).__module__.partition(".")[0] not in _NOT_OF_MODELS:
+        elif isinstance(value, _OF_MODELS) or type(value).__module__.partition(".")[0] not in _NOT_OF_MODELS:
             self._hold_object(value)
         else:
             return False
@@ -204,29 +208,6 @@ def set_mode_(model: nn.Module, training: bool) -> None:
     model.train(training)
 
 
-@contextmanager
-def restored_settings() -> Iterator[None]:
-    """Put back settings of PyTorch that a forward pass may change: gradients on or off, default dtype, determinism,
-    precision of products, threads.
-    """
-    gradients, dtype, threads = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()
-    strict, warned = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    precision = torch.get_float32_matmul_precision()
-    try:
-        yield
-    finally:
-        if torch.is_grad_enabled() != gradients:
-            torch.set_grad_enabled(gradients)
-        if torch.get_default_dtype() != dtype:
-            torch.set_default_dtype(dtype)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        if torch.are_deterministic_algorithms_enabled() != strict:
-            torch.use_deterministic_algorithms(strict, warn_only=warned)
-        if torch.get_float32_matmul_precision() != precision:
-            torch.set_float32_matmul_precision(precision)
-
-
 def _same(container: Any, items: Any) -> bool:
     """Whether a container still holds exactly these objects, in this order."""
     if len(container) != len(items) or not items:  # most registries of hooks are empty
@@ -254,8 +235,25 @@ def paused_collection() -> Iterator[None]:
     """Keep Python's cyclic garbage collector from running: a pass makes many small objects and hardly a cycle."""
     enabled = gc.isenabled()
     gc.disable()
+    if enabled:
+        _paused.append(True)
     try:
         yield
     finally:
         if enabled:
             gc.enable()
+            del _paused[-1:]
+
+
+_paused: list[bool] = []
+"""Blocks without garbage collection."""
+
+
+def _renew() -> None:
+    """Let a forked process collect again: threads that were in a block do not run in it."""
+    if _paused:
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)

@@ -21,9 +21,11 @@ _VIEW, _RESHAPE, _ONE_HOT = torch.ops.aten.view.default, torch.ops.aten.reshape.
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with all its elements, those that a sparse one leaves out being 0."""
+    """Return a tensor with all its elements, those that a sparse one leaves out being 0, as numbers that PyTorch
+    computes with: eight bits are only stored.
+    """
     if tensor.layout == torch.strided:
-        return tensor
+        return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
     with torch.inference_mode(tensor.is_inference()):
         return tensor.to_dense()
 

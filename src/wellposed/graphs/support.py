@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from wellposed.errors import UnsupportedError, listed
-from wellposed.graphs.tree import input_tensors
+from wellposed.errors import InputError, UnsupportedError, listed
+from wellposed.graphs.tree import describe, input_tensors
 from wellposed.ranks import is_distributed
 
 
@@ -38,8 +38,11 @@ def check_parameters(model: nn.Module) -> None:
 
 
 def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raise `UnsupportedError` where an example input has no single shape, or no numbers of its own."""
-    for path, tensor in input_tensors(args, kwargs):
+    """Raise `UnsupportedError` where an example input has no single shape, or no numbers of its own, and `InputError`
+    where all of them are empty: no signal passes the model.
+    """
+    tensors = list(input_tensors(args, kwargs))
+    for path, tensor in tensors:
         if tensor.is_nested:
             raise UnsupportedError(
                 f"input {path!r} is a nested tensor, which has no single shape; use padded tensors and masks"
@@ -47,6 +50,19 @@ def check_inputs(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if tensor.is_quantized:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise UnsupportedError(f"input {path!r} is quantised ({kind}); give the numbers that it stands for")
+    if tensors and not any(tensor.numel() for _, tensor in tensors):
+        raise InputError(f"the example has no elements ({describe(args, kwargs)}); give a batch of at least one sample")
+
+
+def batch_fault(tensor: torch.Tensor) -> str:
+    """Return why no model is trained on a tensor of a batch, and what to do about it, or ``""``."""
+    if tensor.is_nested:
+        return "nested: it has no single shape; give padded tensors and masks"
+    if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
+        return "on the meta device and has no values; give real data"
+    if tensor.is_quantized:
+        return "quantised; give the numbers that it stands for (Tensor.dequantize())"
+    return ""
 
 
 def _fault(parameter: Any) -> str:

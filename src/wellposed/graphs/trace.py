@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from wellposed.alone import alone
 from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError, in_words
 from wellposed.graphs.build import Facts, Held, build_graph
 from wellposed.graphs.execution import NeedsValuesError, meta_like
@@ -19,13 +18,15 @@ from wellposed.graphs.modules import ModuleStack
 from wellposed.graphs.operators import INTEGERS
 from wellposed.graphs.recorder import Recorder
 from wellposed.graphs.restore import paused_collection, restored_attributes, set_mode_
+from wellposed.graphs.run import dense
 from wellposed.graphs.source import error_line
 from wellposed.graphs.support import check_inputs, check_parameters
 from wellposed.graphs.tree import apart, describe, input_tensors, output_tensors, with_twins
 from wellposed.graphs.unwrap import class_name, eager, flat_parameters, unwrap, unwrap_all
 from wellposed.random_states import restored_random_state
 from wellposed.ranks import is_distributed, is_held, resharded_
-from wellposed.remaking import remade
+from wellposed.remaking import Untold, remade
+from wellposed.surroundings import settled, tracing
 
 Engine = Literal["meta", "real"]
 _ATTEMPTS: tuple[tuple[Engine, bool], ...] = (("meta", False), ("meta", True), ("real", False), ("real", True))
@@ -40,7 +41,7 @@ _ABOUT_INDICES = ("tensor for argument #1 'indices'", "used as indices")
 """PyTorch's errors for a forward that differentiates, while it runs in inference mode."""
 
 
-@alone()
+@settled()
 def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: Any) -> Graph:
     """Run ``model(*args, **kwargs)`` once without changing anything, and return the operators that it ran.
 
@@ -63,7 +64,7 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
     Raises:
         TraceError: the model's forward failed, or a model on meta reads values; the message says where, the original
             exception is the cause.
-        InputError: ``model`` is not a module.
+        InputError: ``model`` is not a module, or the example holds no elements.
         UnsupportedError: a parameter is complex, quantised, sparse or not materialised yet, an input is nested or
             quantised, or an operator makes a nested tensor.
     """
@@ -143,6 +144,7 @@ class _Tracing:
         self.inputs: list[int] = []
         self.example: dict[int, torch.Tensor] = {}
         self.made: Mapping[int, torch.Tensor] = {}
+        self.untold: list[Untold] = []
         self.attributes: dict[int, str] | None = None
         self.constants = 0
 
@@ -160,14 +162,14 @@ class _Tracing:
             if self.training is not None:
                 set_mode_(self.wrapped, self.training)
             self.model = unwrap_all(self.wrapped)
-            self.made = remade(self.model)
+            self.made = remade(self.model, untold=self.untold)
             modules = ModuleStack(self.model)
             recorder = Recorder(modules, self.engine, self._constant_name, self._is_attribute, self._values)
             try:
                 with recorder.putting_back():
                     args, kwargs = with_twins((self.args, dict(self.kwargs)), self._register_inputs(recorder))
                     self._swap_tensors(recorder)
-                    with modules.watch(), recorder.reads, recorder:
+                    with tracing(class_name(self.model)), modules.watch(), recorder.reads, recorder:
                         output = self.model(*args, **kwargs)
                     outputs = [recorder.value_of(tensor) for tensor in output_tensors(output)]
                 return build_graph(recorder, self._facts(mode, outputs, type(output).__name__))
@@ -194,6 +196,7 @@ class _Tracing:
             example=self.example,
             outputs=outputs,
             returned=returned,
+            untold=tuple(map(str, self.untold)),
         )
 
     def _register_inputs(self, recorder: Recorder) -> dict[int, torch.Tensor]:
@@ -245,7 +248,9 @@ class _Tracing:
         values = self._values(parameter)
         real = None if parameter.is_floating_point() or parameter.is_complex() else values
         record = recorder.register("parameter", name, parameter, twin, real)
-        self.parameters[original] = Held([name], parameter, class_name(module), record.value, values)
+        self.parameters[original] = Held(
+            [name], parameter, class_name(module), record.value, None if values is None else dense(values)
+        )
         self.swapped[original] = twin
         self.originals[id(twin)] = original
         return twin

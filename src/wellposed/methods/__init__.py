@@ -21,14 +21,19 @@ from wellposed.methods.options import Draft, Request, find_method, method, metho
 from wellposed.methods.readouts import tied_widths
 from wellposed.methods.roles import left_alone, weight_norm_directions
 from wellposed.methods.selection import Patterns, not_selected, selected_rows
-from wellposed.methods.unmet import like_siblings, words_on_unmet
+from wellposed.methods.unmet import like_siblings, words_on_unmet, zeros_under
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.operators.contraction import contractions
 from wellposed.options import DEFAULT_METHOD, check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied
+from wellposed.plans.alike import fingerprints, require_alike
 from wellposed.plans.held import KEPT, figures_of
+from wellposed.plans.write import write_
+from wellposed.ranks import exchanging
+from wellposed.structure.asleep import words_on_asleep
 from wellposed.structure.tables import rows_drawn
 from wellposed.structure.widths import Widths, widths
+from wellposed.surroundings import settled
 
 __all__ = [
     "Draft",
@@ -50,6 +55,7 @@ __all__ = [
 Deliberately = Choice | Mapping[str, Choice] | None
 
 
+@settled()
 @paused_collection()
 def plan(
     model: nn.Module | Graph,
@@ -132,6 +138,7 @@ def plan(
             *draft.warnings,
             *warning_of(without),
             *words_on_unmet(graph, prescriptions, kept),
+            *filter(None, [words_on_asleep(graph, zeros_under(graph, prescriptions))]),
             *warnings_of(found, choices, deliberate, prescriptions),
         ),
         figures=_figures(graph, prescriptions),
@@ -142,6 +149,7 @@ def plan(
 _OWN = tuple(p.name for p in inspect.signature(plan).parameters.values() if p.kind is p.KEYWORD_ONLY)
 
 
+@settled()
 def initialize_(
     model: nn.Module,
     *args: Any,
@@ -155,6 +163,10 @@ def initialize_(
     **kwargs: Any,
 ) -> Plan:
     """Plan a model and write the plan into it.
+
+    In a distributed run every rank calls it. Plans of ranks that hold the same parameters must be the same, or replicas
+    would start apart: they are compared before anything is written, and where one rank fails, none writes. A rank by
+    itself calls ``plan(...).apply_(model)``.
 
     Args:
         model: the model, on any device; on meta with ``materialize``.
@@ -172,13 +184,18 @@ def initialize_(
         The plan that was written.
 
     Raises:
-        PlanError: a plan that cannot be made or written; the model is as it was.
+        PlanError: a plan that cannot be made or written, or that differs between ranks; the model is as it was.
+        RankError: another rank failed; the model is as it was.
         OptionError, TraceError, UnsupportedError: as `plan`.
     """
-    made = plan(
-        model, *args, method=method, seed=seed, only=only, skip=skip, frozen=frozen, deliberate=deliberate, **kwargs
-    )
-    made.apply_(model, frozen=frozen, materialize=materialize)
+    with exchanging() as gather:
+        made = plan(
+            model, *args, method=method, seed=seed, only=only, skip=skip, frozen=frozen, deliberate=deliberate, **kwargs
+        )
+        write_(
+            made.prescriptions, made.seed, model, only=None, skip=None, frozen=frozen, materialize=materialize,
+            ready=lambda: require_alike(gather(fingerprints(made))),
+        )  # fmt: skip
     return made
 
 

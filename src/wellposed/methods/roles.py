@@ -133,6 +133,8 @@ def left_alone(graph: Graph, name: str, method: str, why: Mapping[str, Unscaled]
     ``why`` are the graph's `unscaled` weights.
     """
     parameter = graph.parameters[name]
+    if 0 in parameter.shape:
+        return keep(name, parameter.shape, "it has no elements")
     if name in why:
         return keep(name, parameter.shape, why[name].reason, "weight")
     if not parameter.uses:

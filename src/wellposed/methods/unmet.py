@@ -65,3 +65,17 @@ def words_on_unmet(graph: Graph, prescriptions: Mapping[str, Prescription], chos
     if frozen and graph.parameters.keys() <= chosen.keys():
         reasons = joined(dict.fromkeys(chosen.values()), 3, "; ")
         yield f"nothing is written, as all {len(graph.parameters)} parameters are kept: {reasons}"
+
+
+def zeros_under(graph: Graph, prescriptions: Mapping[str, Prescription] | None) -> list[str]:
+    """Return the parameters that hold zeros alone under a plan; for None, those that do now."""
+    found = []
+    for name, parameter in graph.parameters.items():
+        said, values = None if prescriptions is None else prescriptions.get(name), parameter.values
+        if said is not None and said.action == "write":
+            zero = said.constant == 0.0
+        else:
+            zero = values is not None and not bool(values.any())
+        if zero:
+            found.append(name)
+    return found

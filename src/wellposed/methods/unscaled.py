@@ -14,6 +14,7 @@ from wellposed.graphs.run import call_apart
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.product import describe
 from wellposed.operators.scale_parameters import parameter_values, scale_parameters
+from wellposed.random_states import seeded
 
 LARGEST = 1 << 24
 """Elements of the largest weight that is computed to see how it follows its parameter's scale."""
@@ -151,9 +152,9 @@ def _between(sources: _Sources, use: Contraction, name: str, scaled: set[int]) -
     where = _named(lost if lost is not None else graph.nodes[use.node])
     degree = _degree(graph, nodes, use.weight, name)
     if degree == 0.0:
-        return Unscaled(
-            name, f"the model normalises this weight at {where}, so its scale does not matter", matters=False
-        )
+        drawn = lost is not None and torch.Tag.nondeterministic_seeded in lost.op.tags
+        what = "draws this weight anew" if drawn else "normalises this weight"
+        return Unscaled(name, f"the model {what} at {where}, so its scale does not matter", matters=False)
     others = [n for n in sources.names(use.weight) if n != name and lost is not None and _reads(graph, lost, n, nodes)]
     summed = f", before {_named(graph.nodes[use.node])} sums it"
     if others:
@@ -186,7 +187,8 @@ def _degree(graph: Graph, nodes: list[Node], weight: int, name: str) -> float | 
     results = []
     for factor in (1.0, FACTOR):
         try:
-            made = _run(graph, nodes, name, factor)[weight]
+            with seeded(0):  # a mask is the same for both, and what fills a weight anew
+                made = _run(graph, nodes, name, factor)[weight]
             results.append((torch.view_as_real(made.resolve_conj()) if made.is_complex() else made).double())
         except (RuntimeError, ValueError, TypeError, NotImplementedError, KeyError):  # an operator refuses the numbers
             return None

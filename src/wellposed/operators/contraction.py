@@ -75,14 +75,15 @@ def contractions(graph: Graph, found: Mapping[int, ScaleParameter] | None = None
     """Return every use of a parameter as a weight, in execution order.
 
     Linear layers, convolutions, matrix products and einsum with a parameter-derived operand, embeddings, and the
-    weights of recurrent operators (one entry per parameter). ``found`` is what
+    weights of recurrent operators (one entry per parameter). Weights without elements are left out. ``found`` is what
     `scale_parameters` returns, where it is at hand.
     """
     scaling = scale_parameters(graph) if found is None else found
     known: _Known | None = graph.remembered.get(contractions)
     if known is None or known.scale_parameters != scaling:  # they depend on values too, and these may change
         read = _Uses(graph, scaling, parameter_values(graph), graph.users())
-        uses = tuple([use for node in graph.nodes for use in read.of_node(node)])
+        every = [use for node in graph.nodes for use in read.of_node(node)]
+        uses = tuple([use for use in every if 0 not in graph.values[use.weight].shape])
         known = graph.remembered[contractions] = _Known(dict(scaling), uses)
     return known.uses
 

@@ -1,14 +1,41 @@
-"""Files that are either the old one or the whole new one, whatever happens while they are written."""
+"""Files that are either the old one or the whole new one, whatever happens while they are written; and are read to an
+end.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
 import threading
 from pathlib import Path
 
-from wellposed.errors import OptionError
+from wellposed.errors import OptionError, visible
+
+LARGEST = 2**28
+"""Bytes of the largest file that is read: a device has no end. Chosen: hundreds of times the plan of a large model."""
+
+
+def read_whole(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: there is none, it cannot be read, or it is larger than `LARGEST`.
+    """
+    _require_name(path)
+    with open(path, "rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise OSError(errno.EFBIG, f"larger than {LARGEST >> 20} MiB, or without an end", os.fspath(path))
+    return content
+
+
+def _require_name(path: str | os.PathLike[str]) -> None:
+    """Raise `OSError` where a path holds a character that no file's name has."""
+    name = os.fspath(path)
+    if "\0" in name:
+        raise OSError(errno.EINVAL, "the name of a file holds no NUL", visible(name))
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:
@@ -19,6 +46,7 @@ def write_whole(path: str | os.PathLike[str], text: str) -> None:
     Raises:
         OSError: the file cannot be written, as its ``filename`` says; what was there is still there.
     """
+    _require_name(path)
     target = Path(os.path.realpath(path))  # a symbolic link stays one
     mode = _mode(target)
     if mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
@@ -52,6 +80,10 @@ def _mode(path: Path) -> int | None:
 def require_writable(path: str | os.PathLike[str], what: str) -> None:
     """Raise `OptionError` unless ``what``, in words, can be written to a file at ``path``; nothing is left there."""
     target = Path(path)
+    try:
+        _require_name(path)
+    except OSError as error:
+        raise refusal(what, target, error) from error
     if target.is_dir():
         raise OptionError(f"cannot write {what} to {str(target)!r}: it is a folder; name a file in it")
     if target.exists() and not target.is_file():  # a device or a pipe

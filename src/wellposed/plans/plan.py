@@ -7,7 +7,6 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import ClassVar, Literal, Self, SupportsFloat
 
 import torch
@@ -15,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 from pydantic_core import PydanticSerializationError
 
 from wellposed.errors import PlanError, PlanFileError
-from wellposed.plans.files import write_whole
+from wellposed.plans.files import read_whole, write_whole
 from wellposed.plans.groups import Group, Settings, param_groups
 from wellposed.plans.prescription import AnyPrescription, Centering, Tied
 from wellposed.plans.recipes import AnyOptimizer
@@ -225,7 +224,7 @@ class Plan(Shown, BaseModel):
             PlanFileError: the file is no JSON, no plan, of a newer version, or states something impossible.
             OSError: there is no such file, or it cannot be read.
         """
-        raw = Path(path).read_bytes()
+        raw = read_whole(path)
         try:
             text = raw.decode("utf-8-sig")  # some editors put a mark before the text
             content = json.loads(text, object_pairs_hook=_without_repeats)

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from wellposed.alone import alone
 from wellposed.errors import OptionError, PlanError
 from wellposed.interruption import postponed_interruption
 from wellposed.plans.centring import Sums, centred, sums_drawn, sums_of
@@ -25,6 +24,7 @@ from wellposed.plans.prescription import Centering, Constant, Drawn, Prescriptio
 from wellposed.plans.rescale import rescaled
 from wellposed.plans.shards import local_parts, whole_of
 from wellposed.ranks import is_distributed, resharded_
+from wellposed.surroundings import settled
 
 Patterns = str | Sequence[str] | None
 
@@ -67,7 +67,7 @@ def drawn_values(
     return values
 
 
-@alone()
+@settled()
 def write_(
     prescriptions: Prescriptions,
     seed: int,
@@ -77,8 +77,12 @@ def write_(
     skip: Patterns,
     frozen: bool,
     materialize: bool | str | torch.device,
+    ready: Callable[[], object] = bool,
 ) -> None:
-    """Write ``prescriptions`` into ``model``; see `wellposed.Plan.apply_`, whose errors these are."""
+    """Write ``prescriptions`` into ``model``; see `wellposed.Plan.apply_`, whose errors these are.
+
+    ``ready`` is called once everything is checked, before the first write.
+    """
     resharded_(model)
     parameters = parameters_by_name(model)
     left_out = unselected(_names_of_tensors(prescriptions), only, skip)
@@ -94,6 +98,7 @@ def write_(
         parameters = parameters_by_name(model)
         check_memory(written, parameters)
         check_values(written, prescriptions, parameters)
+        ready()
         _write_all_(written, prescriptions, parameters, seed)
     if parametrize._cache_enabled:
         parametrize._cache.clear()  # weights computed from the originals before they were written

@@ -33,6 +33,7 @@ from wellposed.rates.find import BUDGET, SHORT, find_max_lr
 from wellposed.rates.losses import LossFn, arguments_of
 from wellposed.rates.schedule import Schedule
 from wellposed.rates.steps import Build
+from wellposed.surroundings import settled
 
 ASSUMED = 1000
 """Steps of a training whose length is not given; chosen."""
@@ -40,6 +41,7 @@ _TRIED = 4
 """Batches whose gradients are looked at before the search; chosen."""
 
 
+@settled(differentiates=True)
 def prepare(
     model: nn.Module,
     loss_fn: LossFn,
@@ -156,6 +158,7 @@ def prepare(
     return Start(plan, rate, built, length, schedule, clip, False, lines, warnings)
 
 
+@settled(differentiates=True)
 def prepare_(
     model: nn.Module,
     loss_fn: LossFn,

@@ -10,6 +10,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field
 
+from wellposed.plans.files import write_whole
 from wellposed.rates.panels import Curve, Panel, drawing
 from wellposed.rates.rate import Point, Record
 from wellposed.rates.valley import change, loss_at
@@ -277,8 +278,7 @@ class TransferCheck(Shown, Record):
         Raises:
             OSError: the file cannot be written.
         """
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self.figure())
+        write_whole(path, self.figure())
 
 
 def way_transfer(name: str, curves: Sequence[SizeCurve], confidence: float, tolerance: float) -> WayTransfer:

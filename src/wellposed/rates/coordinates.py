@@ -26,7 +26,9 @@ from wellposed.random_states import restored_random_state
 from wellposed.rates.alignment import Layout, Place, aligned, layout
 from wellposed.rates.ensemble import copy_of
 from wellposed.rates.losses import LossFn, arguments_of, called, loss_of
+from wellposed.rates.steps import take_step
 from wellposed.showing import ROWS, Shown, Summary, cell
+from wellposed.surroundings import settled
 from wellposed.tables import Table
 
 ModelFunction: TypeAlias = Callable[[int], nn.Module]
@@ -175,6 +177,7 @@ class CoordinateCheck(Shown):
         return table
 
 
+@settled(differentiates=True)
 def coordinate_check(
     model_fn: ModelFunction,
     widths: Sequence[int],
@@ -288,10 +291,17 @@ def _changes(
     graph = trace(model, *args, training=None, **kwargs)
     start = _activations(graph, model)
     changes: Changes = {name: [] for name in start}
-    for _ in range(steps):
+
+    def evaluated() -> torch.Tensor:
+        """Compute the loss and its gradients."""
         optimizer.zero_grad()
-        loss_of(loss(model, batch)).backward()
-        optimizer.step()
+        found = loss_of(loss(model, batch))
+        found.backward()
+        return found
+
+    for _ in range(steps):
+        evaluated()
+        take_step(optimizer, closure=evaluated)
         for name, now in _activations(graph, model).items():
             changes[name].append(float((now - start[name]).square().mean().sqrt()))
     return changes, layout(graph)

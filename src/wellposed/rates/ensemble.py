@@ -17,10 +17,9 @@ from wellposed import ranks
 from wellposed.errors import RateError, in_words
 from wellposed.graphs.restore import restored_attributes, set_mode_
 from wellposed.graphs.tree import batch_copy
-from wellposed.plans.clipping import clip_grad_norm_
 from wellposed.rates.feed import Feed
 from wellposed.rates.losses import LossFn, called, loss_of
-from wellposed.rates.steps import Build, Update, clipped, stepping
+from wellposed.rates.steps import Build, Update, clipped, require_no_closure, stepping, take_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +214,7 @@ class Single:
     def __init__(self, objective: Objective, draw: Draw, rate: float, build: Build, clip: float | None = None) -> None:
         self._objective, self._clip = copied(objective, draw), clip
         self._optimizer = build(self._objective.model, rate)
+        require_no_closure(self._optimizer)
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
         self._trained = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
 
@@ -234,15 +234,7 @@ class Single:
             parameter.grad = gradient
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * scale
-        if self._clip is not None:
-            clip_grad_norm_(self._optimizer, self._clip)
-        try:
-            self._optimizer.step()
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise RateError(
-                f"{type(self._optimizer).__name__} takes no step on these parameters ({in_words(error)}); give a "
-                "function that builds one which does: optimizer=lambda model, lr: ..."
-            ) from error
+        take_step(self._optimizer, self._clip)
         return loss.detach().reshape(1)
 
     def evaluating(self) -> AbstractContextManager[None]:

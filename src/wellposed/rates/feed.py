@@ -16,6 +16,7 @@ from torch import Tensor
 
 from wellposed import ranks
 from wellposed.errors import OptionError, RateError
+from wellposed.graphs.support import batch_fault
 from wellposed.graphs.tree import walk, with_twins
 from wellposed.random_states import restored_random_state, seed_all
 
@@ -122,15 +123,24 @@ class Feed:
             seed_all(seed)
             self._start = _random_state()
         begin = time.perf_counter()
-        self.first: Any = next(iter(self))
+        self.first: Any = next(self._read())
         self.seconds: float = time.perf_counter() - begin
+        if fault := next(filter(None, ranks.gathered(_fault(self.first))), ""):
+            raise RateError(fault)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches.
 
         Raises:
-            RateError: there are none, or they end and cannot be read again.
+            RateError: there are none, they end and cannot be read again, or one cannot be trained on.
         """
+        for batch in self._read():
+            if fault := _fault(batch):
+                raise RateError(fault)
+            yield batch
+
+    def _read(self) -> Iterator[Any]:
+        """Yield the batches as they come."""
         before = [(held, held.get_state()) for held in self._generators]
         try:
             for held in self._generators if self._turn else ():
@@ -174,8 +184,20 @@ class Feed:
 
     def placed(self, batch: Any) -> Any:
         """Return the batch with its tensors on the device."""
-        twins = {id(t): t.to(self.device) for _, t in walk(batch) if t.device != self.device}
+        twins = {id(t): t.to(self.device) for _, t in walk(batch) if t.device != self.device and not t.is_meta}
         return with_twins(batch, twins) if twins else batch
+
+
+def _fault(batch: Any) -> str:
+    """Return why nothing can be trained on a batch, or ``""``."""
+    tensors = list(walk(batch))
+    for path, tensor in tensors:
+        if why := batch_fault(tensor):
+            return f"a tensor of a batch{f' ({path})' if path else ''} is {why}"
+    sized = [tensor for _, tensor in tensors if tensor.dim()]
+    if sized and not any(tensor.shape[0] for tensor in sized):
+        return f"a batch has no samples: its first tensor has the shape {list(sized[0].shape)}"
+    return ""
 
 
 def _size(batches: Iterable[Any]) -> int | None:

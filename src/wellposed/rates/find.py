@@ -30,6 +30,7 @@ from wellposed.rates.schedule import Schedule, schedule_factor
 from wellposed.rates.search import Search, SearchSettings, training_of
 from wellposed.rates.starts import builder_of, drawn, left_out, untouched
 from wellposed.rates.steps import Build, builder, named
+from wellposed.surroundings import settled
 
 SHORT = 40
 """Steps of a short search."""
@@ -40,6 +41,7 @@ _RUNS = 10
 Short = Literal["short"]
 
 
+@settled(differentiates=True)
 def find_max_lr(
     model_fn: nn.Module | Callable[[], nn.Module],
     loss_fn: LossFn,

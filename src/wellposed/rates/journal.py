@@ -13,6 +13,7 @@ from pydantic import JsonValue
 
 from wellposed import ranks
 from wellposed.errors import RateError
+from wellposed.plans.files import read_whole
 from wellposed.rates.ensemble import Member, Outcome
 
 _KIND = "wellposed.rates"
@@ -38,7 +39,10 @@ class Journal:
         self._path = Path(path)
         self.outcomes: dict[Member, Outcome] = {}
         header = json.loads(json.dumps({"kind": _KIND, "version": _VERSION, "settings": dict(settings)}))
-        content = self._path.read_bytes() if self._path.exists() else b""
+        try:
+            content = read_whole(path)
+        except FileNotFoundError:
+            content = b""
         whole = content[: content.rfind(b"\n") + 1]
         if len(whole) < len(content):
             os.truncate(self._path, len(whole))

@@ -64,12 +64,17 @@ def loss_of(result: Any) -> Tensor:
     elif not isinstance(result, Tensor) and isinstance(getattr(result, "loss", None), Tensor):
         loss = result.loss
     if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-        other = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        other = _kind(loss) if isinstance(loss, Tensor) else type(loss).__name__
         raise RateError(
             f"loss_fn(model, batch) must return a tensor with one element, alone or first of several, not {other}; "
             "take the mean"
         )
     return loss.reshape(())
+
+
+def _kind(loss: Tensor) -> str:
+    kind = "" if loss.is_floating_point() else f" of {str(loss.dtype).removeprefix('torch.')} numbers"
+    return f"a tensor {list(loss.shape)}{kind}"
 
 
 class _CalledError(BaseException):

@@ -16,6 +16,7 @@ from wellposed.options import check_choice
 from wellposed.plans import Plan
 from wellposed.rates.passes import small_graph
 from wellposed.rates.rate import RelativeRate
+from wellposed.surroundings import settled
 
 Rule = Callable[..., RelativeRate]
 _HOMES = {
@@ -66,6 +67,7 @@ def find_rate_rule(name: str) -> Rule:
     return _RULES[name]
 
 
+@settled()
 def relative(
     model: nn.Module | Graph,
     *args: Any,

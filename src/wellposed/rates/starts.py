@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import chain
 
 from torch import nn
 
@@ -75,6 +76,7 @@ def drawn(
         if initialize is not None:
             filled = copy_of(model, "initialize=")
             _initialise_(filled, initialize, seed)
+        _check_values(filled)
         draw = Draw(
             {name: tensor.detach().clone() for name, tensor in filled.named_parameters()},
             {name: tensor.detach().clone() for name, tensor in filled.named_buffers()},
@@ -83,8 +85,6 @@ def drawn(
             raise RateError(f"{type(model).__name__} has no parameters to train")
         if compiled := compiled_part(model):
             raise RateError(compiled)
-        if any(tensor.is_meta for tensor in (*draw.parameters.values(), *draw.buffers.values())):
-            raise RateError(f"{type(model).__name__} is on the meta device; model_fn must build it on a real one")
         first = (filled if initialised else model) if first is None else first
         known = next(iter(draws.values()), draw)
         if _shapes(draw) != _shapes(known):
@@ -96,6 +96,18 @@ def drawn(
         draws[seed] = draw
     assert first is not None
     return first, draws
+
+
+def _check_values(model: nn.Module) -> None:
+    """Raise `RateError` where a parameter or a buffer has no values, which are to be trained."""
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise RateError(
+                f"{name!r} of {type(model).__name__} is lazy: its shape is not known yet; run the model once on an "
+                "example input in model_fn"
+            )
+        if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
+            raise RateError(f"{type(model).__name__} is on the meta device; model_fn must build it on a real one")
 
 
 def _initialise_(model: nn.Module, initialize: Plan | Callable[..., object], seed: int) -> None:

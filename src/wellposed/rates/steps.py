@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from wellposed.errors import OptionError
-from wellposed.plans.clipping import carried
+from wellposed.errors import OptionError, RateError, WellposedError, in_words
+from wellposed.plans.clipping import carried, clip_grad_norm_
 from wellposed.plans.recipes import AnyOptimizer, Recipe, changed_steps, recipe_of
 
 Build: TypeAlias = Callable[[nn.Module, float], Optimizer]
@@ -57,13 +57,50 @@ def named(optimizer: Optimizer) -> str:
             "the function optimizer(model, lr) must return an optimizer (with param_groups and step), not "
             f"{type(optimizer).__name__}"
         )
+    require_no_closure(optimizer)
+    return Recipe(type(optimizer), getattr(optimizer, "defaults", {})).name
+
+
+def asks_for_loss(optimizer: Optimizer) -> bool:
+    """Whether each step of an optimizer takes a function that computes the loss (a closure)."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is closure.empty:
+    return closure is not None and closure.default is closure.empty
+
+
+def require_no_closure(optimizer: Optimizer) -> None:
+    """Raise `OptionError` where an optimizer asks for the loss on the way."""
+    if asks_for_loss(optimizer):
         raise OptionError(
             f"no rate is searched for {type(optimizer).__name__}: each of its steps asks for the loss several times (a "
             "closure), and chooses how far to go by itself (line_search_fn='strong_wolfe' of LBFGS)"
         )
-    return Recipe(type(optimizer), getattr(optimizer, "defaults", {})).name
+
+
+def take_step(optimizer: Optimizer, clip: float | None = None, closure: Callable[[], Any] | None = None) -> None:
+    """Take a step of an optimizer, after gradients are there.
+
+    Args:
+        optimizer: the optimizer.
+        clip: the global norm to which gradients are clipped before; None for none.
+        closure: computes the loss and its gradients anew, for an optimizer that asks for it.
+
+    Raises:
+        RateError: the optimizer takes no step on these gradients, or their norm cannot be taken.
+    """
+    try:
+        if clip is not None:
+            clip_grad_norm_(optimizer, clip)
+        if closure is not None and asks_for_loss(optimizer):
+            optimizer.step(closure)
+        else:
+            optimizer.step()
+    except WellposedError:
+        raise
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise RateError(
+            f"{type(optimizer).__name__} takes no step on these parameters ({in_words(error)}); give a function that "
+            "builds one which does: optimizer=lambda model, lr: ..."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

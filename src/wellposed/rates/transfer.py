@@ -20,6 +20,7 @@ from wellposed.rates.rate import Conditions, Rate, RelativeRate
 from wellposed.rates.relative import find_rate_rule, optimizer_of, relative
 from wellposed.structure.branches import END, Branches, branches, kernel_sizes
 from wellposed.structure.widths import widths
+from wellposed.surroundings import settled
 
 AXES = ("depth", "topology", "kernel", "width", "operators")
 """Along what two models can differ."""
@@ -65,6 +66,7 @@ _CLAIMS: dict[str, dict[str, str]] = {
 _WIDTH = "proved for the groups of a plan of method 'mup' (arXiv 2203.03466), which carry one rate to every width"
 
 
+@settled()
 def transfer(
     rate: Rate | float,
     *args: Any,

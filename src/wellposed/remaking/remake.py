@@ -17,6 +17,7 @@ from torch import nn
 
 from wellposed.random_states import restored_random_state, seed_all
 from wellposed.ranks import is_distributed
+from wellposed.remaking.parents import Untold, replayed
 from wellposed.remaking.sketch import LARGEST, Sketch
 from wellposed.remaking.ways import MAKERS, authored, constructor, described, hook_of, resets
 
@@ -30,16 +31,18 @@ Held: TypeAlias = tuple[Place, str, torch.Tensor]
 _WORKED_OUT: WeakKeyDictionary[nn.Module, tuple[Any, Mapping[Place, torch.Tensor]]] = WeakKeyDictionary()
 
 
-def remade(model: nn.Module, seed: int = 0) -> dict[int, torch.Tensor]:
+def remade(model: nn.Module, seed: int = 0, untold: list[Untold] | None = None) -> dict[int, torch.Tensor]:
     """Return, by id, what the tensors of ``model`` on meta would hold, where the model itself can say so.
 
     The model is only read. A module that keeps every argument of its constructor is constructed again; of any other,
-    the modules inside are made again, then its own initialising methods are called on a copy of it, over memory in
-    which what they leave out can be told. Sharded tensors on meta are made whole.
+    the modules inside are made again, then what its constructor does to them (`wellposed.remaking.parents`) and its own
+    initialising methods are run on a copy of it, over memory in which what they leave out can be told. Sharded tensors
+    on meta are made whole.
 
     Args:
         model: any module.
         seed: of what is random.
+        untold: grows by what constructors do that is not known.
 
     Returns:
         Tensors on the CPU, of the shape of the original; of large parameters a sample of the elements, 1-D. Parameters,
@@ -49,7 +52,7 @@ def remade(model: nn.Module, seed: int = 0) -> dict[int, torch.Tensor]:
     held = [(place, kind, tensor) for place, kind, tensor in tensors if tensor.is_meta]
     if not held or any(is_distributed(tensor) and not tensor.is_meta for *_, tensor in tensors):
         return {}
-    by_place = _by_place(model, tensors, seed)
+    by_place = _by_place(model, tensors, seed, [] if untold is None else untold)
     values: dict[int, torch.Tensor] = {}
     for place, _, tensor in held:
         value = by_place.get(place)
@@ -58,7 +61,7 @@ def remade(model: nn.Module, seed: int = 0) -> dict[int, torch.Tensor]:
     return values
 
 
-def _by_place(model: nn.Module, tensors: list[Held], seed: int) -> Mapping[Place, torch.Tensor]:
+def _by_place(model: nn.Module, tensors: list[Held], seed: int, untold: list[Untold]) -> Mapping[Place, torch.Tensor]:
     """Return what tensors would hold by their places; of a model whose making was noted, worked out once."""
     structure = (seed, described(model)) if model in MAKERS else None
     if structure is not None and model in _WORKED_OUT:
@@ -70,7 +73,9 @@ def _by_place(model: nn.Module, tensors: list[Held], seed: int) -> Mapping[Place
     dtype = next((p.dtype for p in model.parameters() if p.dtype.is_floating_point), torch.get_default_dtype())
     with _undisturbed(dtype):
         sketch = Sketch(0, limit, real)
-        found = _Remaking(model, sketch).run(seed)
+        remaking = _Remaking(model, sketch)
+        found = remaking.run(seed)
+        untold += dict.fromkeys(remaking.untold)
         if sketch.ambiguous:
             again = _Remaking(model, Sketch(1, limit, real)).run(seed)
             found = {place: value for place, value in found.items() if _same(value, again.get(place))}
@@ -140,6 +145,7 @@ class _Remaking:
         self.sketch = sketch
         self.twins: dict[int, torch.Tensor] = {}
         self.modules: dict[int, nn.Module] = {}
+        self.untold: list[Untold] = []
 
     def run(self, seed: int) -> dict[Place, torch.Tensor]:
         """Return the values by place."""
@@ -200,6 +206,10 @@ class _Remaking:
                     if name in getattr(twin, "_flat_weights_names", ()):  # recurrent modules keep a second list
                         setattr(twin, name, held[name])
         if twin._parameters or twin._buffers or twin._modules:
+            if hook is None and twin._modules:
+                replay = replayed(twin, kind)
+                self._call(replay.calls)
+                self.untold += replay.untold
             self._call(resets(twin, hook))
         return twin
 

@@ -28,6 +28,7 @@ from wellposed.reports.parts import (
 )
 from wellposed.reports.record import Label, Provenance
 from wellposed.reports.structure import structure_of
+from wellposed.surroundings import settled
 
 if TYPE_CHECKING:
     from wellposed.gradients import Agreement
@@ -38,6 +39,7 @@ BUDGET = 30.0
 """Seconds of processor time that a report takes at most, where nothing else is asked for."""
 
 
+@settled()
 def report(
     model: nn.Module | Graph,
     *args: Any,

@@ -11,7 +11,7 @@ import torch
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.graph import once
 from wellposed.graphs.operators import traits
-from wellposed.graphs.run import call_apart
+from wellposed.graphs.run import call_apart, dense
 from wellposed.operators.arithmetic import factors_of, scaled_by, terms_of
 from wellposed.operators.facts import ANY, POSITIVE, Bounds, facts_of
 from wellposed.operators.product import is_product
@@ -159,5 +159,5 @@ def _argument(graph: Graph, argument: Any, found: dict[int, Bounds]) -> Bounds:
     known = graph.known.get(value)
     if known is None or not known.numel() or known.is_complex():
         return ANY
-    low, high = torch.aminmax(known)
+    low, high = torch.aminmax(dense(known))
     return Bounds(float(low), float(high))

@@ -149,7 +149,9 @@ def nonzero(values: Array) -> bool:
 def pair_shares(length: int, size: int) -> Array:
     """Return the share of all ordered pairs of ``size`` positions on each entry of a profile of ``length``."""
     shares = np.zeros(length)
-    shares[0] = 1.0 / max(size, 1)
+    if not size:
+        return shares
+    shares[0] = 1.0 / size
     if length > 1:
         counts = 2.0 * (size - np.arange(size)) / (size * size)
         shares[1 : length - 1] = counts[1 : length - 1]

@@ -17,6 +17,7 @@ from wellposed.signals.passes.forward import Assumptions, run_pass
 from wellposed.signals.signal import Signals
 from wellposed.signals.weights.planned import PlannedWeights
 from wellposed.signals.weights.prescribed import Prescribed, PrescribedWeights
+from wellposed.surroundings import settled
 
 if TYPE_CHECKING:
     from wellposed.signals.passes.backward import Gradients
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Cotangents = float | Mapping[str, float]
 
 
+@settled()
 def propagate(
     graph: Graph,
     *,

@@ -12,6 +12,7 @@ import torch
 
 from wellposed.graphs import Node
 from wellposed.graphs.operators import traits
+from wellposed.operators.facts import facts_of
 from wellposed.operators.product import describe
 from wellposed.signals.context.arguments import is_masked, known_state
 from wellposed.signals.context.call import Pass
@@ -34,23 +35,31 @@ def held(run: Pass, node: Node) -> tuple[list[State | None], Tag] | None:
     Parameters that keep their values give numbers. Of parameters that a plan draws, one draw is taken where two factors
     of a product depend on the same one, and where no rule knows the operator.
     """
-    weights = run.weights
+    if not run.weights.fixed.issuperset(node.outputs) or not any(_parameters(run, value) for value in node.inputs):
+        return None
     drawn = any(map(run.drawn.__contains__, node.inputs))
-    scaled = (
-        not drawn and all(out in weights.scale_parameters for out in node.outputs) and describe(run.graph, node) is None
-    )
-    if not weights.fixed.issuperset(node.outputs) or scaled:
-        return None
-    if not any(_parameters(run, value) for value in node.inputs):
-        return None
+    scaled = not drawn and _is_scaled(run, node)
     tag: Tag = "exact"
-    values = _values(run, node, drawn=False)
-    if values is None and (drawn or _meets_itself(run, node) or _is_sampled(node)):
+    values = None if scaled and not _cuts(run, node) else _values(run, node, drawn=False)
+    if values is None and not scaled and (drawn or _meets_itself(run, node) or _is_sampled(node)):
         values, tag = _values(run, node, drawn=True), "sampled"
         run.drawn.update(node.outputs if values is not None else ())
     if values is None:
         return None
     return [_state(run, out, value) for out, value in zip(node.outputs, values, strict=True)], tag
+
+
+def _is_scaled(run: Pass, node: Node) -> bool:
+    """Whether a node makes linear maps of one parameter, which rules follow."""
+    return all(out in run.weights.scale_parameters for out in node.outputs) and describe(run.graph, node) is None
+
+
+def _cuts(run: Pass, node: Node) -> bool:
+    """Whether a node tells elements of a parameter apart by their places, or meets one parameter twice."""
+    facts = facts_of(node.op)
+    met = [_parameters(run, value) for value in node.inputs]
+    twice = sum(map(len, met)) > len(frozenset().union(*met))
+    return twice or facts.picks == "place" or facts.pads
 
 
 def _state(run: Pass, out: int, value: torch.Tensor) -> State | None:

@@ -23,6 +23,7 @@ from wellposed.signals.context.call import Pass
 from wellposed.signals.integration import kernels
 from wellposed.signals.sampling.joint_sources import nodes_between
 from wellposed.signals.sampling.samples import FAILURES, sample_state
+from wellposed.signals.sampling.totals import totals_of
 from wellposed.structure.widths import channels
 
 LEAST_DRAWS, MOST_DRAWS = 8, 128
@@ -48,11 +49,32 @@ def draw_together(run: Pass, node: Node) -> bool:
     count = _count(run, (*inner, node), sources)
     if not all(value in made or _draw(run, value, count) for value in sources):
         return False
-    if not all(_run_on_draws(run, each) for each in (*inner, node)):
+    if not all(_run_on_draws(run, each) for each in inner):
+        return False
+    if len(set(node.inputs)) == 1 and not _drawn_as_known(run, node.inputs[0], count):
+        return False
+    if not _run_on_draws(run, node):
         return False
     if not run.scanned.isdisjoint(node.inputs):
         run.scanned.update(node.outputs)
     return True
+
+
+def _drawn_as_known(run: Pass, value: int, count: int) -> bool:
+    """Draw a node's only operand from its own state where its joint draws contradict that: sources that follow one
+    another (f(x + h) and f(x)) were drawn as strangers, and their difference is far from what it is.
+
+    Returns:
+        Whether it has draws to go on with.
+    """
+    state = run.state(value)
+    if state is None or state.tag not in ("exact", "approximate"):
+        return True
+    drawn, known = totals_of(run.draws[value]).second_moment, state.second_moment
+    if not (known > 0.0 and drawn > 0.0) or abs(math.log2(drawn / known)) <= 1.0:
+        return True
+    del run.draws[value]
+    return _draw(run, value, count)
 
 
 def _count(run: Pass, nodes: Iterable[Node], sources: Iterable[int]) -> int:

@@ -146,6 +146,8 @@ def _by_weight(call: Adjoint, term: Term, states: Mapping[int, State], product: 
     derivatives with respect to all weights of one output add up to sum over p, q of Cov(g_p, g_q) Cov(z_p, z_q).
     """
     shape = call.graph.values[product.right].shape
+    if 0 in shape:
+        return None
     unit = make_state(shape, 0.0, 1.0, roots=call.root())
     response = _response(call, states[product.left], unit, product)
     if response is None:
@@ -227,7 +229,7 @@ def looked_up(
 ) -> Sent | None:
     """Rows of a table: positions with equal indices add up in one row."""
     term, table = gradients[0], call.value_of(0)
-    if term is None or table is None:
+    if term is None or table is None or 0 in weight.shape:
         return None
     gradient = settled(call, term)
     unit = make_state(weight.shape, 0.0, 1.0, roots=call.root())

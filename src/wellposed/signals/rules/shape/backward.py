@@ -155,7 +155,7 @@ def cat(call: Adjoint, gradients: Gradients, tensors: Any, dim: int = 0) -> Sent
             continue  # an empty tensor of one axis, which is let through
         part = replace(term, core=select(term.core, axis, at, at + shape[axis], 1, drop=False))
         at += shape[axis]
-        if value is None:
+        if value is None or 0 in shape:
             continue
         if term.fn is not None:
             base, fn = source_of(pooled(x))

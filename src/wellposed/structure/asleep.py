@@ -1,0 +1,149 @@
+"""Weights at zero that no gradient ever reaches, as what is before or behind them is zero as well."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+
+from wellposed.errors import listed
+from wellposed.graphs import Graph, Node
+from wellposed.operators.arithmetic import is_homogeneous, terms_of
+from wellposed.operators.facts import facts_of
+from wellposed.operators.norms import NORMS
+from wellposed.operators.product import describe
+from wellposed.operators.schema import number_of, ref_of
+from wellposed.operators.views import view_of
+from wellposed.structure.reach import stops
+
+_SHOWN = 8
+
+
+def words_on_asleep(graph: Graph, zeros: Collection[str]) -> str:
+    """Return a warning of the parameters that stay at zero (`asleep`), ``""`` where there are none."""
+    names = asleep(graph, zeros)
+    if not names:
+        return ""
+    return (
+        f"{len(names)} parameters stay at zero, as no gradient ever reaches them: {listed(names, _SHOWN)}. Weights at "
+        "zero are before or behind each other (or before a function that is flat at zero), so that each waits for "
+        "another: draw one of them, by deliberate='write' or in the model"
+    )
+
+
+def asleep(graph: Graph, zeros: Collection[str]) -> tuple[str, ...]:
+    """Return the parameters at zero whose gradients are zero in every step of a training.
+
+    A weight learns where a signal enters it and a gradient comes back from what it makes. One weight at zero stops the
+    signal behind it and the gradient before it, but learns itself, and so lets others learn after it. Two in series
+    wait for each other. What is at zero and learns is taken for other numbers, again and again, until none is left.
+    Where it is not known whether a node passes something on, it does.
+
+    Args:
+        graph: from `wellposed.trace`.
+        zeros: names of the parameters that hold zeros alone.
+    """
+    held = {graph.parameters[name].value: name for name in zeros if name in graph.parameters}
+    possible = _reached(graph, frozenset())
+    zero = frozenset(value for value in held if value in possible)
+    frozen = {value for value in zero if not graph.parameters[held[value]].tensor.requires_grad}
+    while zero - frozen:
+        reached = _reached(graph, zero)
+        learning = frozenset(value for value in zero - frozen if value in reached)
+        if not learning:
+            return tuple(name for value, name in held.items() if value in zero and value not in frozen)
+        zero -= learning
+    return ()
+
+
+def _silent(graph: Graph, zero: frozenset[int]) -> set[int]:
+    """Return the values that are 0 everywhere where some parameters' values are."""
+    silent = set(zero)
+    for node in graph.nodes:
+        if node.outputs and not silent.isdisjoint(node.inputs) and _is_silent(graph, node, silent):
+            silent.update(node.outputs)
+    return silent
+
+
+def _is_silent(graph: Graph, node: Node, silent: set[int]) -> bool:
+    """Whether a node makes zeros, given which values before it are."""
+    norm, product, facts = NORMS.get(node.op), describe(graph, node), facts_of(node.op)
+    if norm is not None:
+        return not silent.isdisjoint({_first(node), norm.gain_of(node)}) and _adds_nothing(norm.shift_of(node), silent)
+    if product is not None:
+        return not silent.isdisjoint({product.left, product.right}) and _adds_nothing(product.bias, silent)
+    if facts.multiplies:
+        return any(ref_of(argument) in silent for argument in node.args)
+    if terms := terms_of(node):
+        return all(ref_of(argument) in silent or number_of(graph, argument) == 0.0 for argument, _ in terms)
+    if facts.joins:
+        return silent.issuperset(node.inputs)
+    return _first(node) in silent and (_keeps_zeros(graph, node) or (facts.function and _at_zero(node)[0] == 0.0))
+
+
+def _adds_nothing(shift: int | None, silent: set[int]) -> bool:
+    return shift is None or shift in silent
+
+
+def _keeps_zeros(graph: Graph, node: Node) -> bool:
+    """Whether a node makes zeros of zeros in its first argument, whatever the others hold."""
+    facts = facts_of(node.op)
+    return view_of(graph, node) is not None or facts.drops or facts.looks_up or is_homogeneous(node)
+
+
+def _reached(graph: Graph, zero: frozenset[int]) -> set[int]:
+    """Return the values that a gradient reaches where some parameters' values are 0."""
+    silent = _silent(graph, zero) if zero else set[int]()
+    reached = {value for value in graph.outputs if graph.values[value].is_signal}
+    for node in reversed(graph.nodes):
+        if not reached.isdisjoint(node.outputs) and not stops(graph, node):
+            reached.update(_passing(graph, node, silent))
+    return reached
+
+
+def _passing(graph: Graph, node: Node, silent: set[int]) -> Iterator[int]:
+    """Yield the values that a node passes a gradient on to."""
+    norm, product, facts = NORMS.get(node.op), describe(graph, node), facts_of(node.op)
+    blocked: set[int | None] = set()
+    if norm is not None:
+        blocked = _stopped(_first(node), norm.gain_of(node), silent)
+    elif product is not None:
+        blocked = _stopped(product.left, product.right, silent)
+    elif facts.multiplies and len(node.inputs) == 2:
+        blocked = _stopped(*node.inputs, silent)
+    elif facts.function and _first(node) in silent and _at_zero(node)[1] == 0.0:
+        blocked = {_first(node)}
+    yield from (value for value in node.inputs if value not in blocked)
+
+
+def _stopped(one: int | None, other: int | None, silent: set[int]) -> set[int | None]:
+    """Return the factors of a product whose partner is 0; of a square none, whose slope is another matter."""
+    if one == other:
+        return set()
+    return {factor for factor, partner in ((one, other), (other, one)) if partner in silent}
+
+
+def _first(node: Node) -> int | None:
+    return ref_of(node.args[0]) if node.args else None
+
+
+def _at_zero(node: Node) -> tuple[float, float]:
+    """Return value and slope at 0 of the function of one number that a node applies to every element."""
+    others = node.args[1:]
+    if all(isinstance(argument, (int, float, str, type(None))) for argument in (*others, *node.kwargs.values())):
+        return _value_and_slope(node.op, others, tuple(node.kwargs.items()))
+    return 1.0, 1.0
+
+
+@cache
+def _value_and_slope(op: Any, others: tuple[Any, ...], named: tuple[tuple[str, Any], ...]) -> tuple[float, float]:
+    with torch.inference_mode(False), torch.enable_grad():
+        at = torch.zeros((), dtype=torch.float64, requires_grad=True)
+        try:
+            value = op(at * 1.0, *others, **dict(named))  # some write to their argument
+            (slope,) = torch.autograd.grad(value, at)
+        except (RuntimeError, TypeError, ValueError):
+            return 1.0, 1.0
+    return float(value.detach()), float(slope)
