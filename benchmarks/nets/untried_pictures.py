@@ -13,8 +13,8 @@ PICTURE, VOLUME = noise(2, 3, 64, 64), noise(2, 1, 32, 32, 32)
 add("geffnet", "geffnet", "mixnet_s", PICTURE, num_classes=10)
 add("geffnet", "geffnet", "mobilenetv3_small_100", PICTURE, num_classes=10)
 CV = "pytorchcv.model_provider"
-for name in ("resnet20", "preresnet20", "densenet40_k12", "sepreresnet20", "pyramidnet110_a48", "wrn16_10", "diaresnet20",
-             "xdensenet40_2_k24_bc", "ror3_56", "nin", "shakeshakeresnet20_2x16d", "rir"):  # fmt: skip
+for name in ("resnet20", "preresnet20", "densenet40_k12", "sepreresnet20", "pyramidnet110_a48", "wrn16_10",
+             "diaresnet20", "xdensenet40_2_k24_bc", "ror3_56", "nin", "shakeshakeresnet20_2x16d", "rir"):  # fmt: skip
     add("pytorchcv", CV, "get_model", noise(2, 3, 32, 32), f"{name}_cifar10", label=f"{name}_cifar10")
 for name in ("squeezenet_v1_1", "shufflenetv2_wd2", "menet108_8x1_g3", "condensenet74_c4_g4", "dla34",
              "octresnet10_ad2", "fdmobilenet_wd4", "ghostnet", "peleenet", "bninception", "hardnet39ds",
