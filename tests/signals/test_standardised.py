@@ -421,3 +421,46 @@ def test_elements_of_a_small_group_are_no_gaussians(norm, width, samples):
         allowed = 0.02 + 4.0 * measured[name].log2_error
         assert abs(math.log2(predicted[name].mean / measured[name].mean)) < allowed
         assert abs(math.log2(predicted[name].second_moment / measured[name].second_moment)) < allowed
+
+
+@pytest.mark.parametrize(
+    ("norm", "over", "shape"),
+    [
+        (nn.InstanceNorm2d(8), (2, 3), (4, 8, 6, 6)),
+        (nn.InstanceNorm2d(8, affine=True), (2, 3), (4, 8, 6, 6)),
+        (nn.BatchNorm2d(8), (2, 3), (1, 8, 6, 6)),
+        (nn.BatchNorm2d(8), (0, 2, 3), (4, 8, 6, 6)),
+        (nn.LayerNorm(6), -1, (4, 8, 6)),
+    ],
+)
+def test_the_mean_of_what_a_norm_has_centred_is_zero(norm, over, shape):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.gain = norm, nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return self.norm(self.gain * x.relu()).mean(over)
+
+    predicted = wp.propagate(wp.trace(Net(), torch.randn(shape)))
+    assert predicted[-1].second_moment == 0.0
+    assert predicted[-2].second_moment > 0.9
+
+
+@pytest.mark.parametrize("picked", [5, 12, 30])
+def test_picks_of_statistics_are_none_of_the_whole(picked):
+    """Distances of pairs, of which those within a radius are picked, as interatomic potentials do."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(1, 4)
+
+        def forward(self, x, pairs):
+            near = x.norm(dim=-1).index_select(0, pairs)
+            return self.layer((near / (near.mean() + 1.0))[:, None])
+
+    graph = wp.trace(Net(), torch.randn(25, 3), torch.randint(25, (picked,)))
+    assert not any("failed" in text for text in wp.plan(graph).warnings)
+    predicted, measured = wp.propagate(graph)["index_select"], wp.measure(graph)["index_select"]
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.5 + 3 * measured.log2_std / 8**0.5

@@ -48,6 +48,8 @@ def normalise(
     result = _divided(
         call, x, dims, parts, scale, centre, evaluated(x.channel_norm_correction) if per_channel else None
     )
+    if centre:
+        call.run.memo["centred", result.serial] = frozenset(dims)
     if not per_channel:
         return result
     made = evaluated(x.residual_dims)

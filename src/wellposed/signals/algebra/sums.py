@@ -147,7 +147,7 @@ SUMS: tuple[Recogniser, ...] = (
     Recogniser(
         "a difference and what was taken away",
         either_way(_what_was_taken_away),
-        "x + (z - x), as straight-through estimators write it, is z; moments that cancel leave errors and scatter of x.",
+        "x + (z - x), as straight-through estimators write it, is z; moments that cancel leave the scatter of x.",
     ),
     Recogniser(
         "a maximum less an operand",
