@@ -464,3 +464,27 @@ def test_picks_of_statistics_are_none_of_the_whole(picked):
     assert not any("failed" in text for text in wp.plan(graph).warnings)
     predicted, measured = wp.propagate(graph)["index_select"], wp.measure(graph)["index_select"]
     assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.5 + 3 * measured.log2_std / 8**0.5
+
+
+class Residual(nn.Module):
+    """The second block of a pre-activation network: its norm reads a sum of what is never negative and a branch."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.enter, self.branch, self.gate = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1), gate
+        self.norms = nn.ModuleList([nn.BatchNorm2d(16) for _ in range(3)])
+
+    def forward(self, x):
+        x = self.norms[0](self.enter(x)).relu()
+        x = x + self.gate * self.branch(self.norms[1](x).relu())
+        return self.norms[2](x).relu()
+
+
+@pytest.mark.parametrize("gate", [0.3, 1.0])
+def test_a_norm_leaves_most_of_the_shape_of_what_it_reads(gate):
+    torch.manual_seed(0)
+    graph = wp.trace(Residual(gate), torch.randn(4, 3, 24, 24))
+    plan = wp.plan(graph, method="autoinit")
+    predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=20)[-1]
+    error = measured.log2_std / 20**0.5
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.1 + 3 * error
