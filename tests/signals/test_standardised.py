@@ -488,3 +488,22 @@ def test_a_norm_leaves_most_of_the_shape_of_what_it_reads(gate):
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=20)[-1]
     error = measured.log2_std / 20**0.5
     assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.1 + 3 * error
+
+
+def test_a_norm_leaves_most_of_the_shape_of_a_function():
+    """Rectified features, of which all samples have a part in common, are skewed behind a batch norm as well."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.enter, self.norm = nn.Linear(32, 64), nn.BatchNorm1d(64)
+
+        def forward(self, x):
+            return self.norm(self.enter(torch.cat([x, 0.7 * torch.ones_like(x)], -1)).relu()).tanh()
+
+    torch.manual_seed(0)
+    graph = wp.trace(Net(), torch.randn(128, 16))
+    plan = wp.plan(graph, method="autoinit")
+    predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=20)[-1]
+    error = measured.log2_std / 20**0.5
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.1 + 3 * error

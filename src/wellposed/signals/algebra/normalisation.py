@@ -15,6 +15,7 @@ from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.marginals import shape_of
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import Ancestry, Link, Marginal, State
@@ -82,11 +83,10 @@ def _divided(
     share = parts.shared / max(kernels.average(x.var), 1e-300)
     base, fn = _function(x, parts, scale) if share < SAME_FUNCTION and not x.gauss else (None, None)
     few = _of_few(x, dims, centre)
+    kept = None if fn is not None or share >= SAME_SHAPE else shape_of(x)
     return x.with_moments(
         moments=Moments(parts.mean / scale, var, corr, alike, even),
-        marginal=Marginal(
-            x.gauss and few is None, base, fn, transport=few or (x.transport if share < SAME_SHAPE else None)
-        ),
+        marginal=Marginal(x.gauss and few is None, base, fn, transport=few or kept),
         ancestry=Ancestry((_link(x, dims, 1.0 / kernels.average(scale), centre),) if x.roots else (), x.roots),
         spread=STEADY,
     )
