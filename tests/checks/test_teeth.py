@@ -104,6 +104,56 @@ def test_a_scale_that_a_norm_undoes_is_told_as_such() -> None:
     assert "undone before the outputs: from 1 on" in found.summary()
 
 
+class OwnNorm(nn.Module):
+    """A norm that a model writes by itself between two layers, and a branch that `where` never takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(32, 32), nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.enter(x)
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return torch.where(x.isfinite(), torch.relu(self.leave(x)), x.exp())
+
+
+def predicted_wrongly(name: str, factor: float = 8.0) -> Verdict:
+    """Check a net with its own norm, of which one second moment is predicted too large."""
+    graph = trace(OwnNorm(), torch.zeros(64, 32))
+    right = plan(graph)
+    signals = tuple(
+        replace(s, mean=0.0, var=factor * s.second_moment) if s.name == name else s
+        for s in propagate(graph, weights=right)
+    )
+    return compare(Signals(signals), measure(graph, plan=right), draws=8, weight_draws=8, graph=graph)
+
+
+@pytest.mark.parametrize("name", ["pow", "rsqrt", "exp"])
+def test_what_no_weight_and_no_output_meets_is_a_remark(name: str) -> None:
+    found = predicted_wrongly(name)
+    assert found.first is not None
+    assert found.first.name == name
+    assert found.ok
+    assert [cause.first.name for cause in found.idle] == [name]
+    assert "1 off that no weight and no output meets" in found.summary()
+    assert f"a remark, as no weight and no output meets it: {name}" in found.summary()
+
+
+@pytest.mark.parametrize("name", ["enter", "mul", "where"])
+def test_what_a_weight_or_an_output_meets_fails(name: str) -> None:
+    found = predicted_wrongly(name)
+    assert not found.ok
+    assert found.idle == ()
+
+
+def test_only_what_depends_on_weights_has_a_spread_between_weight_draws() -> None:
+    graph = trace(nn.Sequential(nn.ReLU(), nn.Linear(32, 32)), torch.zeros(4, 32))
+    right = plan(graph)
+    measured = Signals(tuple(replace(s, log2_std=9.0) for s in measure(graph, plan=right)))
+    found = compare(propagate(graph, weights=right), measured, draws=8, weight_draws=8, graph=graph)
+    assert [c.name for c in found.spread_off] == ["1"]
+
+
 def test_two_faults_are_two_causes() -> None:
     graph = trace(normed(), torch.zeros(8, 3, 12, 12))
     right = plan(graph)

@@ -225,7 +225,13 @@ def _resampling() -> Iterator[Spec]:
                 lambda x: aten.im2col(x, [2, 2], [1, 1], [0, 0], [2, 2]),
                 (WHITE,),
                 flat="pooled moments are kept",
-            )
+            ),
+            Case(
+                "im2col of a signal",
+                lambda x: aten.im2col(x.unsqueeze(-1), [4, 1], [1, 1], [4, 0], [2, 1]),
+                (Source((3, 4, 6)),),
+                flat="pooled moments are kept",
+            ),
         ],
     )
     yield (

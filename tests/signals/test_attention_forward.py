@@ -141,6 +141,17 @@ def test_masked_scores_that_are_scaled_or_biased(how):
     assert abs(math.log2(predicted / measured)) < 0.15 + 3 * error
 
 
+def test_a_mask_that_is_added_within_the_product_shuts_out():
+    """As `nn.MultiheadAttention` adds it where it is asked for its weights."""
+
+    def form(q, k, v):
+        scores = torch.baddbmm(causal(), q.flatten(0, 1) / HEAD**0.5, k.flatten(0, 1).transpose(-1, -2))
+        return scores.softmax(-1)
+
+    predicted, measured, error = compared(form, 0.0)
+    assert abs(math.log2(predicted / measured)) < 0.05 + 3 * error
+
+
 class OfFewFeatures(nn.Module):
     """Attention over tokens that were computed from few numbers each, normalised or not."""
 

@@ -529,3 +529,31 @@ def test_results_that_are_not_used_are_left_out():
     assert joint_draws._run_on_draws(run, replace(node, outputs=node.outputs[:1]))
     for made, draw in zip(run.draws[node.outputs[0]], draws, strict=True):
         assert torch.allclose(made, functional.layer_norm(draw, (8,)), atol=1e-6)
+
+
+class Loop(nn.Module):
+    """A recurrent layer, or a cell, that is called step by step, beside a part of the input that stays."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.cell = kind, getattr(nn, kind)(12, 24)
+
+    def forward(self, x, kept):
+        cell = "Cell" in self.kind
+        start = torch.zeros(kept.shape[0], 24) if cell else torch.zeros(1, kept.shape[0], 24)
+        state = (start, start) if "LSTM" in self.kind else start
+        for step in x:
+            given = torch.cat([step, kept], -1)
+            state = self.cell(given, state) if cell else self.cell(given[None], state)[1]
+        return state[1] if "LSTM" in self.kind else state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["LSTM", "LSTMCell", "GRU", "GRUCell", "RNN", "RNNCell"])
+def test_steps_of_a_loop_share_one_draw_of_their_weights(kind):
+    torch.manual_seed(0)
+    graph = wp.trace(Loop(kind), torch.randn(6, 16, 4), torch.randn(16, 8))
+    plan = wp.plan(graph, method="autoinit")
+    predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=40)[-1]
+    error = measured.log2_std / 40**0.5
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.15 + 3 * error

@@ -46,6 +46,9 @@ SUMS = {
         flat="which keys the mask lets through is not told apart",
     ),
     "a number": Case("a number", lambda x: (x + torch.ones(4, 6, dtype=torch.float64)) * x.square()),
+    "a difference and what was taken away": Case(
+        "a difference and what was taken away", lambda x, y: F.relu(1.0 - (x + (y.square() - x))), TWO
+    ),
     "a maximum less an operand": Case("a maximum less an operand", maximum_less_an_operand, TWO),
     "a sum written before": Case("a sum written before", lambda x: F.relu(x + RISING) * torch.sigmoid(x + RISING)),
     "functions of one tensor": Case("functions of one tensor", lambda x: (F.relu(x) + torch.tanh(x)).square()),

@@ -421,3 +421,89 @@ def test_elements_of_a_small_group_are_no_gaussians(norm, width, samples):
         allowed = 0.02 + 4.0 * measured[name].log2_error
         assert abs(math.log2(predicted[name].mean / measured[name].mean)) < allowed
         assert abs(math.log2(predicted[name].second_moment / measured[name].second_moment)) < allowed
+
+
+@pytest.mark.parametrize(
+    ("norm", "over", "shape"),
+    [
+        (nn.InstanceNorm2d(8), (2, 3), (4, 8, 6, 6)),
+        (nn.InstanceNorm2d(8, affine=True), (2, 3), (4, 8, 6, 6)),
+        (nn.BatchNorm2d(8), (2, 3), (1, 8, 6, 6)),
+        (nn.BatchNorm2d(8), (0, 2, 3), (4, 8, 6, 6)),
+        (nn.LayerNorm(6), -1, (4, 8, 6)),
+    ],
+)
+def test_the_mean_of_what_a_norm_has_centred_is_zero(norm, over, shape):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.gain = norm, nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return self.norm(self.gain * x.relu()).mean(over)
+
+    predicted = wp.propagate(wp.trace(Net(), torch.randn(shape)))
+    assert predicted[-1].second_moment == 0.0
+    assert predicted[-2].second_moment > 0.9
+
+
+@pytest.mark.parametrize("picked", [5, 12, 30])
+def test_picks_of_statistics_are_none_of_the_whole(picked):
+    """Distances of pairs, of which those within a radius are picked, as interatomic potentials do."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(1, 4)
+
+        def forward(self, x, pairs):
+            near = x.norm(dim=-1).index_select(0, pairs)
+            return self.layer((near / (near.mean() + 1.0))[:, None])
+
+    graph = wp.trace(Net(), torch.randn(25, 3), torch.randint(25, (picked,)))
+    assert not any("failed" in text for text in wp.plan(graph).warnings)
+    predicted, measured = wp.propagate(graph)["index_select"], wp.measure(graph)["index_select"]
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.5 + 3 * measured.log2_std / 8**0.5
+
+
+class Residual(nn.Module):
+    """The second block of a pre-activation network: its norm reads a sum of what is never negative and a branch."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.enter, self.branch, self.gate = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1), gate
+        self.norms = nn.ModuleList([nn.BatchNorm2d(16) for _ in range(3)])
+
+    def forward(self, x):
+        x = self.norms[0](self.enter(x)).relu()
+        x = x + self.gate * self.branch(self.norms[1](x).relu())
+        return self.norms[2](x).relu()
+
+
+@pytest.mark.parametrize("gate", [0.3, 1.0])
+def test_a_norm_leaves_most_of_the_shape_of_what_it_reads(gate):
+    torch.manual_seed(0)
+    graph = wp.trace(Residual(gate), torch.randn(4, 3, 24, 24))
+    plan = wp.plan(graph, method="autoinit")
+    predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=20)[-1]
+    error = measured.log2_std / 20**0.5
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.1 + 3 * error
+
+
+def test_a_norm_leaves_most_of_the_shape_of_a_function():
+    """Rectified features, of which all samples have a part in common, are skewed behind a batch norm as well."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.enter, self.norm = nn.Linear(32, 64), nn.BatchNorm1d(64)
+
+        def forward(self, x):
+            return self.norm(self.enter(torch.cat([x, 0.7 * torch.ones_like(x)], -1)).relu()).tanh()
+
+    torch.manual_seed(0)
+    graph = wp.trace(Net(), torch.randn(128, 16))
+    plan = wp.plan(graph, method="autoinit")
+    predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=20)[-1]
+    error = measured.log2_std / 20**0.5
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.1 + 3 * error

@@ -253,3 +253,61 @@ def test_two_signals_of_one_concatenation_know_their_common_parts(form):
     """Whatever stands side by side: part by part, the two know what they have in common."""
     predicted, measured = output_of(Stacked(lambda x, y: SIDE_BY_SIDE[form](beside(x, y))))
     assert_near(predicted, measured, 0.06)
+
+
+class Quotient(nn.Module):
+    """Numbers over a zero, as padding or an empty count leaves it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.layer(x) / 0.0
+
+
+def test_a_quotient_by_zero_fails_no_rule():
+    graph = wp.trace(Quotient(), torch.zeros(4, 8))
+    assert not any("failed" in text for text in wp.plan(graph).warnings)
+    assert len(wp.propagate(graph)) == 2
+
+
+class Quantised(nn.Module):
+    """A straight-through estimator: the values go one way, and gradients another."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.codes = nn.Linear(32, 16), nn.Embedding(64, 16)
+
+    def forward(self, x):
+        z = self.enter(x)
+        near = self.codes((z @ self.codes.weight.T).argmax(-1))
+        return z + (near - z).detach()
+
+
+def test_what_was_taken_away_and_comes_back_leaves_the_other():
+    graph = wp.trace(Quantised(), torch.randn(64, 32))
+    predicted = wp.propagate(graph, weights=wp.plan(graph))
+    through, codes = predicted["add"], predicted["codes"]
+    assert through.second_moment == pytest.approx(codes.second_moment, rel=1e-9)
+    assert through.log2_std == codes.log2_std
+
+
+@pytest.mark.parametrize("over", [2, 8])
+def test_windows_over_copies_know_that_they_are_copies(over):
+    """Codes that are repeated in time, averaged over windows within the copies and beyond."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.codes, self.layer = nn.Embedding(512, 8), nn.Conv1d(8, 16, 1)
+
+        def forward(self, tokens):
+            return F.avg_pool1d(self.layer(self.codes(tokens).transpose(1, 2)).repeat_interleave(4, -1), over)
+
+    torch.manual_seed(0)
+    graph = wp.trace(Net(), torch.randint(512, (16, 64)))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=20)[-1]
+    error = measured.log2_std / 20**0.5
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.2 + 3 * error

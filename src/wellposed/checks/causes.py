@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from wellposed.checks.comparison import Comparison
 from wellposed.graphs import Graph, Node
+from wellposed.operators.norms import NORMS
+from wellposed.operators.scale_parameters import parameter_values
+from wellposed.structure.reach import depending
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +21,13 @@ class Cause:
         count: how many there are.
         undone: the last node that reads what is off and is as predicted itself (a norm, which takes a wrong scale
             away), where nothing that is off reaches an output; else ``""``.
+        idle: whether nothing rests on what is off: it reaches no output, and meets no parameter but those of norms.
     """
 
     first: Comparison
     count: int
     undone: str = ""
+    idle: bool = False
 
 
 def find_causes(comparisons: Sequence[Comparison], graph: Graph | None) -> tuple[Cause, ...]:
@@ -46,13 +51,15 @@ class _Trail:
 
     def __init__(self, graph: Graph) -> None:
         """Begin without causes; ``_signals`` and ``_ends`` hold the cause that a value id carries, by its place in
-        ``_firsts``.
+        ``_firsts``, and ``_resting`` those on which a weight rests.
         """
         self._graph = graph
+        self._weights = parameter_values(graph) & depending(graph, graph.parameters)
         self._signals: dict[int, int] = {}
         self._firsts: list[Comparison] = []
         self._counts: list[int] = []
         self._ends: dict[int, str] = {}
+        self._resting = set[int]()
 
     def follow(self, node: Node, compared: dict[str, Comparison]) -> None:
         """Take one node of the forward pass."""
@@ -64,6 +71,9 @@ class _Trail:
                 self._signals[value] = cause
             elif known is not None:
                 self._ends[known] = node.name
+        if node.op not in NORMS and not self._weights.isdisjoint(node.inputs):
+            met = {self._signals.get(value) for value in (*node.inputs, *node.outputs)}
+            self._resting |= {cause for cause in met if cause is not None}
 
     def follow_back(self, gradients: Sequence[Comparison]) -> None:
         """Take the gradients, in the order in which a backward pass makes them."""
@@ -77,13 +87,19 @@ class _Trail:
             cause = self._cause(comparison, self._least((*behind, *beside, self._signals.get(value))))
             if cause is not None:
                 found[value] = cause
+                self._resting.add(cause)
 
     def causes(self) -> tuple[Cause, ...]:
         """Return what was found."""
         lasting = {self._signals.get(value) for value in self._graph.outputs}
         numbered = enumerate(zip(self._firsts, self._counts, strict=True))
         return tuple(
-            Cause(first, count, "" if number in lasting else self._ends.get(number, ""))
+            Cause(
+                first,
+                count,
+                "" if number in lasting else self._ends.get(number, ""),
+                idle=number not in lasting and number not in self._resting,
+            )
             for number, (first, count) in numbered
         )
 

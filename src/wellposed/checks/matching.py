@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from wellposed.checks.causes import find_causes
@@ -14,6 +15,7 @@ from wellposed.errors import InputError, OptionError
 from wellposed.graphs import Graph
 from wellposed.graphs.operators import uninitialised
 from wellposed.signals.signal import Signal, Signals
+from wellposed.structure.reach import depending
 
 Named = dict[str, Signal]
 
@@ -55,7 +57,8 @@ def compare(
     """
     if tolerance is not None and not tolerance >= 0:
         raise OptionError(f"tolerance must be a number of octaves >= 0, got {tolerance!r}")
-    held = _Matching(draws, weight_draws, tolerance, before)
+    varied = None if graph is None else {graph.values[v].name for v in depending(graph, graph.parameters)}
+    held = _Matching(draws, weight_draws, tolerance, before, varied)
     for direction, foreseen, seen, scattered in _sides(predicted, measured, scatter):
         masks: dict[str, Share] = {}
         if graph is not None and direction == "forward":
@@ -75,14 +78,23 @@ def compare(
 class _Matching:
     """Signals of both sides matched by name: compared, on one side alone, or without an expectation.
 
-    The arguments are those of `compare`.
+    The arguments are those of `compare`, and ``varied``: names of what depends on parameters, where a graph tells. Only
+    these have a spread between weight draws.
     """
 
-    def __init__(self, draws: int, weight_draws: int, tolerance: float | None, before: Verdict | None) -> None:
+    def __init__(
+        self,
+        draws: int,
+        weight_draws: int,
+        tolerance: float | None,
+        before: Verdict | None,
+        varied: Set[str] | None,
+    ) -> None:
         self.comparisons: list[Comparison] = []
         self.unmatched: list[str] = []
         self.heavy: list[str] = []
         self._draws, self._weights_vary, self._tolerance = draws, weight_draws > 1, tolerance
+        self._varied = varied
         self._rate = ERROR_RATE if before is None else ERROR_RATE**2
         self._earlier = {} if before is None else {_key(c): c for c in before.comparisons}
         self._doubted = set() if before is None else {_key(c) for c in before.doubted}
@@ -108,9 +120,10 @@ class _Matching:
             else:
                 scattering = scattered.get(name, seen[name] if self._weights_vary else None)
                 chance = scattering, masks.get(name, STEADY), self._rate
-                self.comparisons.append(
-                    compare_one(signal, seen[name], direction, self._draws, self._tolerance, *chance)
-                )
+                found = compare_one(signal, seen[name], direction, self._draws, self._tolerance, *chance)
+                if self._varied is not None and name not in self._varied:
+                    found = replace(found, spread_least=0.0, spread_most=math.inf)
+                self.comparisons.append(found)
         predicted = {signal.name for signal in foreseen}
         self.unmatched += [name for name in seen if name not in predicted]
 

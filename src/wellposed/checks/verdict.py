@@ -58,9 +58,16 @@ class Verdict(Shown):
     @property
     def ok(self) -> bool:
         """Whether something was compared, neither a second moment nor a predicted spread is off, and nothing is wrong
-        with the model's own parameters.
+        with the model's own parameters. What is off and meets neither a weight nor an output is a remark (`idle`).
         """
-        return bool(self.comparisons) and self.first is None and not self.spread_off and not self.own.wrong
+        rests = not self.causes or len(self.idle) < len(self.causes)
+        failed = (self.first is not None and rests) or self.spread_off or self.own.wrong
+        return bool(self.comparisons) and not failed
+
+    @property
+    def idle(self) -> tuple[Cause, ...]:
+        """The causes on which nothing rests: operators that follow undo what is off before a weight, or an output."""
+        return tuple(cause for cause in self.causes if cause.idle)
 
     @property
     def first(self) -> Comparison | None:
@@ -153,8 +160,11 @@ class Verdict(Shown):
 
     def _wrong(self) -> Iterator[str]:
         """Yield lines on the first causes of errors and on spreads that are off, then on zeros that were predicted."""
-        for place, cause in enumerate(self.causes[:SHOWN]):
+        failed = [cause for cause in self.causes if not cause.idle]
+        for place, cause in enumerate(failed[:SHOWN]):
             yield from _told(cause, "also off, by itself" if place else "first off", own=self.weight_draws == 1)
+        for cause in self.idle[:1]:
+            yield from _told(cause, "a remark, as no weight and no output meets it", own=self.weight_draws == 1)
         if wrong := self.spread_off:
             yield _wrong_spread(wrong)
         if zeros := sum(c.zero for c in self.comparisons):
@@ -201,13 +211,15 @@ class Verdict(Shown):
         """Return in words what was found."""
         if not self.comparisons:
             return "nothing was compared"
-        off = sum(cause.count for cause in self.causes)
-        parts = [f"{off} off" + (f", of {_causes(len(self.causes))}" if off > 1 else "")] if off else []
+        failed = [cause for cause in self.causes if not cause.idle]
+        off, idle = sum(cause.count for cause in failed), sum(cause.count for cause in self.idle)
+        parts = [f"{off} off" + (f", of {_causes(len(failed))}" if off > 1 else "")] if off else []
         if self.spread_off:
             parts.append(f"{len(self.spread_off)} with another spread than predicted")
         if wrong := self.own.wrong:
             parts.append(f"{len(wrong)} of the model's own parameters wrong")
-        return "; ".join(parts) or "all as predicted"
+        met = "; ".join(parts) or "all as predicted"
+        return met + (f"; {idle} off that no weight and no output meets" if idle else "")
 
     def table(self, limit: int = 10) -> Group:
         """Return a rich renderable: the ``limit`` nodes nearest to or beyond what is allowed, and the summary."""
@@ -241,10 +253,7 @@ class Verdict(Shown):
             "percentiles": {str(p): self.percentile(p) for p in (50, 95, 100)},
             "first": None if self.first is None else self.first.name,
             "worst": None if self.worst is None else self.worst.name,
-            "causes": [
-                {"name": c.first.name, "direction": c.first.direction, "nodes": c.count, "undone": c.undone}
-                for c in self.causes
-            ],
+            "causes": [_as_json(cause) for cause in self.causes],
             "unmatched": self.unmatched,
             "heavy": self.heavy,
             "ended": self.ended,
@@ -259,6 +268,11 @@ class Verdict(Shown):
             "nodes": nodes,
         }
         return to_json(document)
+
+
+def _as_json(cause: Cause) -> dict[str, object]:
+    at = {"name": cause.first.name, "direction": cause.first.direction, "nodes": cause.count}
+    return {**at, "undone": cause.undone, "idle": cause.idle}
 
 
 def _named(item: Comparison) -> str:

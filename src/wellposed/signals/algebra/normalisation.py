@@ -15,6 +15,7 @@ from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.marginals import shape_of
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import Ancestry, Link, Marginal, State
@@ -25,6 +26,12 @@ from wellposed.signals.integration.transport import Transport, of_few
 
 NOTHING_CENTRED = 1e-12
 """Share of a variance below which what is left of it without the variance of the mean is rounding. Chosen."""
+
+
+SAME_FUNCTION, SAME_SHAPE = 0.05, 0.5
+"""Share of the variance that elements averaged together have in common, up to which what is left without it is still
+the function that the tensor was, and up to which its distribution is nearer to the tensor's shape than to a Gaussian's.
+Chosen."""
 
 
 def normalise(
@@ -48,6 +55,8 @@ def normalise(
     result = _divided(
         call, x, dims, parts, scale, centre, evaluated(x.channel_norm_correction) if per_channel else None
     )
+    if centre:
+        call.run.memo["centred", result.serial] = frozenset(dims)
     if not per_channel:
         return result
     made = evaluated(x.residual_dims)
@@ -67,18 +76,17 @@ def _divided(
     corr = kernels.correlation(parts.kernel / square, var)
     if excess is not None:
         corr = _with_excess(corr, excess)
-    # what stays non-negligible of the shared part decides whether the marginal is still a function of the base
     alike, even = x.finite_width_correlation, 0.0
     if _of_features(x, dims):  # 1 / D of tokens that all have one size
         alike = finite_width_after_norm(call, x)
         even = min(alike.variance + 1.0 / math.prod(x.lengths[i] for i in dims), 1.0)
-    little = parts.shared / max(kernels.average(x.var), 1e-300) < 0.05
-    base, fn = _function(x, parts, scale) if little and not x.gauss else (None, None)
+    share = parts.shared / max(kernels.average(x.var), 1e-300)
+    base, fn = _function(x, parts, scale) if share < SAME_FUNCTION and not x.gauss else (None, None)
     few = _of_few(x, dims, centre)
+    kept = None if fn is not None or share >= SAME_SHAPE else shape_of(x)
     return x.with_moments(
         moments=Moments(parts.mean / scale, var, corr, alike, even),
-        # taking out little leaves the marginal's shape
-        marginal=Marginal(x.gauss and few is None, base, fn, transport=few or (x.transport if little else None)),
+        marginal=Marginal(x.gauss and few is None, base, fn, transport=few or kept),
         ancestry=Ancestry((_link(x, dims, 1.0 / kernels.average(scale), centre),) if x.roots else (), x.roots),
         spread=STEADY,
     )

@@ -53,7 +53,7 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool, moments: b
     if not dims:  # of axes of length 1: the tensor itself
         return x if keepdim else x.amended(layout=x.layout.dropping(over))
     count = math.prod(x.lengths[i] for i in dims)
-    if is_centred(x, dims):
+    if is_centred(call, x, dims):
         x = x.with_moments(mean=np.zeros_like(x.mean), var=np.zeros_like(x.var))
     covariance, spread, var, tag = _covariance_of_means(call, x, dims, count)
     corr = _correlation(covariance, spread, _at_one_place(covariance))

@@ -39,9 +39,14 @@ from wellposed.signals.integration.transport import of_sum
 
 def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
     """Return a x + b y, with the covariance of the two (signals that share an ancestor are not independent)."""
-    recognised = first_recognised(SUMS, call, x, y, a, b)
-    if recognised is not None:
-        return recognised
+    result = first_recognised(SUMS, call, x, y, a, b) or _general_sum(call, x, y, a, b)
+    if a == -b and x.shape == y.shape:
+        call.run.memo["difference", result.serial] = (x, y, a)
+    return result
+
+
+def _general_sum(call: Call, x: State, y: State, a: float, b: float) -> State:
+    """Return a x + b y of tensors of which nothing else is known, and remember it where one is known numbers."""
     result = _sum_of_moments(call, *without_repeats(laid_out(x), laid_out(y)), a, b)
     if x.logits or y.logits:
         terms = [(w * w * kernels.average(s.var), s.logits) for w, s in ((a, x), (b, y))]
@@ -87,6 +92,14 @@ def _less_an_operand(call: Call, x: State, y: State, a: float, b: float) -> Stat
     return None if gap is None or gap.shape != call.shape() else linear(call, gap, a)
 
 
+def _what_was_taken_away(call: Call, x: State, y: State, a: float, b: float) -> State | None:
+    """Return a x + b c (z - x) with b c = a as a z; None elsewhere."""
+    minuend, subtrahend, factor = call.run.memo.get(("difference", y.serial), (x, y, 0.0))
+    if subtrahend.serial != x.serial or b * factor != a or not x.shape == y.shape == minuend.shape == call.shape():
+        return None
+    return linear(call, minuend, a)
+
+
 def _key_of_sum(call: Call, x: State, y: State, a: float, b: float) -> tuple[object, ...]:
     """Return the key under which the pass remembers a x + b y."""
     return ("sum", x.serial, y.serial, x.axes, y.axes, a, b, call.shape())
@@ -130,6 +143,11 @@ SUMS: tuple[Recogniser, ...] = (
         "a number",
         either_way(_with_constant),
         "A shifted tensor stays a function of the tensor; the sum of moments forgets the function.",
+    ),
+    Recogniser(
+        "a difference and what was taken away",
+        either_way(_what_was_taken_away),
+        "x + (z - x), as straight-through estimators write it, is z; moments that cancel leave the scatter of x.",
     ),
     Recogniser(
         "a maximum less an operand",

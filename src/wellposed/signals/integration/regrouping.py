@@ -52,12 +52,12 @@ def _split_pairs(kernel: Array, dim: int, outer: int, inner: int) -> Array:
 def merge_profiles(kernel: Array, dim: int, sizes: Sequence[int]) -> Array:
     """Replace the atoms ``dim`` and ``dim + 1`` by one (position = inner size * outer index + inner index).
 
-    It knows displacements where one of the two does, else only equal and different positions. The mean over pairs stays
-    as it is.
+    It knows displacements where one of the two does, or the inner one is copies of the outer one, else only equal and
+    different positions. The mean over pairs stays as it is.
     """
     outer, inner = kernel.shape[dim], kernel.shape[dim + 1]
     a, b = sizes[dim], sizes[dim + 1]
-    if max(outer, inner) > 2:
+    if max(outer, inner) > 2 or (outer == 2 and _is_copied(kernel, dim + 1)):
         return _displacements(by_displacement(kernel, (dim, dim + 1)), dim, a, b)
     same: Array = np.squeeze(at_zero(kernel, (dim, dim + 1)), axis=dim + 1)
     if outer == 1 and inner == 1:
@@ -66,6 +66,12 @@ def merge_profiles(kernel: Array, dim: int, sizes: Sequence[int]) -> Array:
     total = a * b
     other = (mean * total - same) / (total - 1)
     return np.concatenate([same, other], axis=dim)
+
+
+def _is_copied(kernel: Array, dim: int) -> bool:
+    """Whether all positions along an atom hold one number, as far as its kernel tells."""
+    first, last = np.take(kernel, 0, axis=dim), np.take(kernel, -1, axis=dim)
+    return bool(np.array_equal(first, last))
 
 
 def _displacements(kernel: Array, dim: int, a: int, b: int) -> Array:

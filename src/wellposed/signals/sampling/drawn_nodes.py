@@ -19,6 +19,7 @@ from wellposed.signals.sampling.joint_sources import (
     CLIMBED_FOR_SHAPE,
     LARGEST_IN_SCAN,
     can_run,
+    is_cell_met_again,
     is_constant,
     share_sources,
 )
@@ -32,11 +33,17 @@ def is_drawn(run: Pass, node: Node) -> bool:
     """Whether a node is run on draws.
 
     It can be, and it chooses among its signals, picks or masks them by indices or conditions found among them, takes a
-    difference of signals whose covariance no link tells, weighs or multiplies what depends on one source, or reads
-    values that have draws. A node that begins a scan is noted in ``run.scanned``.
+    difference of signals whose covariance no link tells, weighs or multiplies what depends on one source, reads values
+    that have draws, or is a step of a recurrent layer. A node that begins a scan is noted in ``run.scanned``.
     """
     # conditions that ask for no moments come first
-    either = _chooses(run, node) or _goes_along(run, node) or _selects(run, node) or _cancels(run, node)
+    either = (
+        is_cell_met_again(run.graph, node)
+        or _chooses(run, node)
+        or _goes_along(run, node)
+        or _selects(run, node)
+        or _cancels(run, node)
+    )
     return (either or _weighs_by_products(run, node) or _is_outer(run, node)) and can_run(run, node)
 
 
@@ -229,7 +236,8 @@ def last_needed(run: Pass) -> dict[int, list[int]]:
 
 def _last_drawn(run: Pass) -> dict[int, int]:
     """Return the index of the last node that may be run on draws together with each value that is read."""
-    graph, weighted = run.graph, run.weights.weight_at
+    graph = run.graph
+    weighted = {at for at in run.weights.weight_at if not is_cell_met_again(graph, graph.nodes[at])}
     may: set[int] = set()  # values that may have draws
     for node in graph.nodes:
         if node.index not in weighted and (not may.isdisjoint(node.inputs) or _may_start(run, node)):

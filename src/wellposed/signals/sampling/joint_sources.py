@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from wellposed.graphs import Node
+from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import traits
+from wellposed.operators.facts import facts_of
 from wellposed.operators.product import is_product
 from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
@@ -31,13 +32,24 @@ MOST_CLIMBED = 96
 
 def can_run(run: Pass, node: Node) -> bool:
     """Whether a node may be run on draws: its tensors are small, and it meets no weight whose scale or draw counts."""
-    values = run.graph.values
-    if node.index in run.weights.weight_at or run.independent:
+    values, again = run.graph.values, is_cell_met_again(run.graph, node)
+    if run.independent or (node.index in run.weights.weight_at and not again):
         return False
     largest = LARGEST_IN_SCAN if run.scanned else LARGEST_DRAWN
     if any(math.prod(values[value].shape) > largest for value in (*node.inputs, *node.outputs)):
         return False
-    return all(values[v].kind != "parameter" or is_constant(run, v) for v in node.inputs)
+    return again or all(values[v].kind != "parameter" or is_constant(run, v) for v in node.inputs)
+
+
+def is_cell_met_again(graph: Graph, node: Node) -> bool:
+    """Whether a node is a recurrent layer, or a step of one, whose weights other nodes meet as well: a loop.
+
+    One draw of the weights serves all its steps, and what an earlier step keeps depends on it.
+    """
+    if not facts_of(node.op).recurrent:
+        return False
+    met = [parameter for parameter in graph.parameters.values() if parameter.value in node.inputs]
+    return bool(met) and all(len(set(parameter.uses)) > 1 for parameter in met)
 
 
 def is_constant(run: Pass, value: int) -> bool:

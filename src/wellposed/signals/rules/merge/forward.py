@@ -84,7 +84,7 @@ def div(call: Call, x: Any, y: Any, *, out: Any = None) -> State | None:
     """x / y: of two functions of one tensor as one function; else by a tensor through the moments of its reciprocal."""
     a, b = operand(call, x), operand(call, y)
     if isinstance(b, float):
-        return scaled(call, filled(call, a), 1.0 / b)
+        return scaled(call, filled(call, a), 1.0 / b) if b else None
     if b.is_constant:
         number = b.pooled_mean
         if isinstance(a, State) and a.shape == call.shape() and number != 0.0:

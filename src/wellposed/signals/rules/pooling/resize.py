@@ -20,7 +20,7 @@ from wellposed.signals.distributions.state import Link, Padded, Scaled, State
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.windows import Axis, Indices, output_size
+from wellposed.signals.integration.windows import Axis, Indices, output_size, table
 from wellposed.signals.registry import overloads, rule
 
 _MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
@@ -225,13 +225,20 @@ def windows_as_columns(
     """Overlapping windows of an image as columns."""
     rank, made = len(x.shape), x
     sizes, strides, before, dilated = (pair_of(given, 2) for given in (kernel_size, stride, padding, dilation))
-    for i in (1, 0):
-        axis = rank - 2 + i
-        window = (sizes[i], strides[i], before[i], before[i], dilated[i])
-        out = output_size(x.shape[axis], *window)
-        cut = unfolded(made, axis, Axis(x.shape[axis], out, sizes[i], strides[i], before[i], dilated[i]))
+    steps = []
+    for i in (0, 1):
+        size = x.shape[rank - 2 + i]
+        out = output_size(size, sizes[i], strides[i], before[i], before[i], dilated[i])
+        steps.append(Axis(size, out, sizes[i], strides[i], before[i], dilated[i]))
+    for axis, step in ((rank - 1, steps[1]), (rank - 2, steps[0])):
+        if step.size == step.kernel == step.out == 1 and not step.padded:  # of a signal that stands for an image
+            made = reshape(made, (*made.shape[:axis], 1, *made.shape[axis:]))
+            continue
+        cut = unfolded(made, axis, step)
         if cut is None:
-            return make_state(call.shape(), x.pooled_mean, x.pooled_var, roots=x.roots | call.root())
+            inside = math.prod(float((table(each) >= 0).mean()) for each in steps)
+            mean = inside * x.pooled_mean
+            return make_state(call.shape(), mean, inside * x.second_moment - mean**2, roots=x.roots | call.root())
         made = cut
     taps, places = (rank - 2, rank), (rank - 1, rank + 1)
     return reshape(permute(made, (*range(rank - 2), *taps, *places)), call.shape())

@@ -187,6 +187,8 @@ def picked_along(
         **{name: kernels.without(array, gone) for name, array in moments.items()},  # type: ignore[arg-type]
         marginal=scales_of_picks(x, i, gone, apart=places is None),
         links=() if places is None else picked_links(x, i, places, gone),
+        statistic=None,
+        standardised=None,
     )
     return reshape(state, shape)
 
