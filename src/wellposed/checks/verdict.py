@@ -38,6 +38,7 @@ class Verdict(Shown):
         again: fresh passes, which decided on what a first look left in doubt; 0 where it left nothing.
         confirmed, dismissed: names of what they found off, and of what they did not.
         remarks: what keeps the passes from showing the whole model, as the graph says it.
+        inputs: where the example's numbers are not those that were assumed and drawn.
         own: what was found in the model's own parameters: NaN and infinities, and what is not as the plan says.
     """
 
@@ -53,6 +54,7 @@ class Verdict(Shown):
     confirmed: tuple[str, ...] = ()
     dismissed: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
     own: Own = field(default_factory=Own)
 
     @property
@@ -189,6 +191,7 @@ class Verdict(Shown):
         if self.ended:
             yield f"not repeated from {self.ended} on: it depends on values how many elements meet there"
         yield from (f"not seen whole: {remark}" for remark in self.remarks)
+        yield from self.inputs
         if self.unmatched:
             yield f"without a counterpart: {len(self.unmatched)}, the first {self.unmatched[0]}"
 
@@ -249,6 +252,7 @@ class Verdict(Shown):
             "heavy": self.heavy,
             "ended": self.ended,
             "remarks": self.remarks,
+            "inputs": self.inputs,
             "own": {
                 "planned": self.own.planned,
                 "applied": self.own.applied,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
 
 from wellposed.errors import joined
@@ -44,10 +44,28 @@ def _zeros_met(graph: Graph, weights: PlannedWeights) -> tuple[str, ...]:
     if not names:
         return ()
     listed = joined((f"{name!r} at {op_of(graph.nodes[weights.unmet[name]])}" for name in names), separator="; ")
-    return (
-        f"weights that meet a signal of zeros, whose variance is ν / fan-in: {listed}. Zero constants or gates "
-        "that start closed are before them; zero_signal='error' raises an error there",
+    zeros = _zeros_before(graph, [weights.unmet[name] for name in names])
+    why = (
+        f"The example holds nothing but zeros in {joined(map(repr, zeros))}, which counts as it is: give one that lets "
+        "signals through"
+        if zeros
+        else "Zero constants or gates that start closed are before them; zero_signal='error' raises an error there"
     )
+    return (f"weights that meet a signal of zeros, whose variance is ν / fan-in: {listed}. {why}",)
+
+
+def _zeros_before(graph: Graph, nodes: Sequence[int]) -> list[str]:
+    """Return the inputs whose example is taken as it is and is 0, and which all of some nodes depend on."""
+    found = []
+    for value in graph.inputs:
+        if value in graph.known and not bool(graph.known[value].any()):
+            behind = {value}
+            for node in graph.nodes:
+                if not behind.isdisjoint(node.inputs):
+                    behind.update(node.outputs)
+            if all(not behind.isdisjoint(graph.nodes[index].inputs) for index in nodes):
+                found.append(graph.values[value].name)
+    return found
 
 
 def _uses_apart(graph: Graph, weights: PlannedWeights, given: Collection[str]) -> tuple[str, ...]:
