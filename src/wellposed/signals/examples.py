@@ -148,7 +148,7 @@ _INDICES = (torch.int32, torch.int64)
 
 
 class _Figures(NamedTuple):
-    """What elements of an example are like: how many of them count as independent, and which shares are zero or not finite."""
+    """What elements of an example are like: how many count as independent, and which shares are 0 or not finite."""
 
     independent: int
     mean: float
