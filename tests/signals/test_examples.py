@@ -44,8 +44,9 @@ def normalised(nodes: int) -> torch.Tensor:
         torch.full((2, 3, 8, 8), 255.0),
         torch.rand(2, 3, 8, 8),
         torch.rand(2, 3, 8, 8) * 2 - 1,
+        torch.rand(2, 3, 8, 8) * (torch.rand(2, 3, 8, 8) < 0.3),
     ],
-    ids=["zeros", "ones", "one number", "pixels", "pixels about 0"],
+    ids=["zeros", "ones", "one number", "pixels", "pixels about 0", "digits on black"],
 )
 def test_placeholders_and_pixels_are_no_reason_to_warn(example):
     assert wp.plan(pictures(), example).warnings == ()
