@@ -34,6 +34,7 @@ class Verdict(Shown):
         weight_draws: different weights among them (1 where the model's own weights were kept).
         causes: what is off, each cause once, with the number of nodes that share it.
         heavy: names of what was not compared because no expectation means anything there.
+        trunk: those of them that weights meet: what follows rests on them.
         ended: the first node that not every pass came to, as a shape depends on values; what follows is unmatched.
         again: fresh passes, which decided on what a first look left in doubt; 0 where it left nothing.
         confirmed, dismissed: names of what they found off, and of what they did not.
@@ -55,14 +56,16 @@ class Verdict(Shown):
     dismissed: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
+    trunk: tuple[str, ...] = ()
     own: Own = field(default_factory=Own)
 
     @property
     def ok(self) -> bool:
-        """Whether something was compared, neither a second moment nor a predicted spread is off, and nothing is wrong
-        with the model's own parameters.
+        """Whether something was compared, neither a second moment nor a predicted spread is off, weights meet no signal
+        without an expectation, and nothing is wrong with the model's own parameters.
         """
-        return bool(self.comparisons) and self.first is None and not self.spread_off and not self.own.wrong
+        within = self.first is None and not self.spread_off
+        return bool(self.comparisons) and within and not self.trunk and not self.own.wrong
 
     @property
     def first(self) -> Comparison | None:
@@ -208,6 +211,8 @@ class Verdict(Shown):
         parts = [f"{off} off" + (f", of {_causes(len(self.causes))}" if off > 1 else "")] if off else []
         if self.spread_off:
             parts.append(f"{len(self.spread_off)} with another spread than predicted")
+        if self.trunk:
+            parts.append(f"{len(self.trunk)} without an expectation, which weights meet")
         if wrong := self.own.wrong:
             parts.append(f"{len(wrong)} of the model's own parameters wrong")
         return "; ".join(parts) or "all as predicted"
@@ -250,6 +255,7 @@ class Verdict(Shown):
             ],
             "unmatched": self.unmatched,
             "heavy": self.heavy,
+            "trunk": self.trunk,
             "ended": self.ended,
             "remarks": self.remarks,
             "inputs": self.inputs,

@@ -18,6 +18,7 @@ from wellposed.methods import autoinit, classic, complete_p, fixup, mup, steady,
 from wellposed.methods.deliberate import Choice, check_deliberate, warnings_of
 from wellposed.methods.deliberate import deliberate as on_purpose
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
+from wellposed.methods.plausible import implausible
 from wellposed.methods.readouts import tied_widths
 from wellposed.methods.roles import left_alone, weight_norm_directions
 from wellposed.methods.selection import Patterns, not_selected, selected_rows
@@ -130,6 +131,7 @@ def plan(
         warnings=(
             *graph.remarks,
             *draft.warnings,
+            *implausible(prescriptions),
             *warning_of(without),
             *words_on_unmet(graph, prescriptions, kept),
             *warnings_of(found, choices, deliberate, prescriptions),

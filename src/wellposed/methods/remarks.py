@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from wellposed.errors import joined
 from wellposed.graphs import Graph
+from wellposed.methods.prescribing import words_on_doubt
 from wellposed.methods.roles import op_of
 from wellposed.signals import Signals
 from wellposed.signals.context.call import Pass
@@ -33,6 +34,7 @@ def remarks_on(
         given: the weights whose scales were not chosen in it.
     """
     yield from _zeros_met(graph, weights)
+    yield from _doubted(graph, weights)
     yield from _uses_apart(graph, weights, given)
     yield from _assumptions(graph, run)
     yield from _uncontrolled(graph, weights, signals)
@@ -52,6 +54,17 @@ def _zeros_met(graph: Graph, weights: PlannedWeights) -> tuple[str, ...]:
         else "Zero constants or gates that start closed are before them; zero_signal='error' raises an error there"
     )
     return (f"weights that meet a signal of zeros, whose variance is ν / fan-in: {listed}. {why}",)
+
+
+def _doubted(graph: Graph, weights: PlannedWeights) -> tuple[str, ...]:
+    """Return a warning that names the weights whose signal did not choose their scale, or none."""
+    if not weights.doubts:
+        return ()
+    listed = joined((f"{name!r} ({words_on_doubt(graph, weights, name)})" for name in weights.doubts), separator="; ")
+    return (
+        f"weights whose scale no signal tells, so that their variance is ν / fan-in: {listed}. A norm, a bounded "
+        "function or a constant factor before them makes signals that do; strict=True raises an error there",
+    )
 
 
 def _zeros_before(graph: Graph, nodes: Sequence[int]) -> list[str]:
