@@ -13,7 +13,7 @@ from wellposed.errors import InputError
 from wellposed.graphs import Graph
 from wellposed.graphs.tree import input_tensors
 from wellposed.signals import Input
-from wellposed.signals.inputs import Described, describe_inputs
+from wellposed.signals.examples import Described, assumed, describe_inputs, unlike_example
 from wellposed.signals.sampling.drawing import draw_inputs
 
 if TYPE_CHECKING:
@@ -77,6 +77,10 @@ class Batches:
         """
         return self._inputs if is_described(self._inputs) else described(self._graph, given)
 
+    def remarks(self) -> tuple[str, ...]:
+        """Return where the example is not what is assumed of it, as `wellposed.plan` warns."""
+        return tuple(unlike_example(self._graph, self._inputs)) if is_described(self._inputs) else ()
+
     def take(self, draws: range) -> Iterator[dict[int, Tensor]]:
         """Yield the batch of each of these draws."""
         for draw in draws:
@@ -110,16 +114,21 @@ class Batches:
 
 
 def described(graph: Graph, given: Sequence[Mapping[int, Tensor]]) -> dict[str, Input]:
-    """Return the descriptor of every input, by name, measured on the batches of `batches`.
+    """Return the descriptor of every input, by name, measured on the batches of `batches`; masks and indices count as
+    the example has them.
 
     Raises:
         InputError: a batch holds infinities or NaN.
     """
     return {
-        graph.values[value].name: Input.from_batch(torch.cat([batch[value] for batch in given]))
+        graph.values[value].name: Input.from_batch(_as(graph, value, torch.cat([batch[value] for batch in given])))
         for value in graph.inputs
-        if graph.values[value].shape
+        if graph.values[value].shape and assumed(graph, value).kind != "given"
     }
+
+
+def _as(graph: Graph, value: int, batch: Tensor) -> Tensor:
+    return batch.float() if graph.values[value].is_signal else batch
 
 
 def bind(graph: Graph, batch: Any) -> dict[int, Tensor]:

@@ -18,7 +18,7 @@ from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
 from wellposed.plans import Plan
 from wellposed.signals import Signals, propagate
-from wellposed.signals.inputs import Described
+from wellposed.signals.examples import Described
 from wellposed.signals.passes.propagation import Cotangents, cotangent_variances
 from wellposed.surroundings import settled
 
@@ -135,15 +135,16 @@ class Trial:
             predicted: the prediction for them, where it was made.
             measured: what they showed, where they were.
         """
-        own, given = own_parameters(self.graph, self.plan), list(self.source.take(range(draws)))
+        own, said = own_parameters(self.graph, self.plan), self.source.remarks()
+        given = list(self.source.take(range(draws)))
         predicted = predicted or self.predict(self.source.description(given))
         first = self._look(predicted, measured or self._passes(given), given)
         if not first.doubted:
-            return replace(first, own=own)
+            return replace(first, own=own, inputs=said)
         fresh = list(self.source.take(range(draws, (1 + AGAIN) * draws)))
         if not self.source.drawn:
             predicted = self.predict(self.source.description(fresh))
-        return replace(self._look(predicted, self._passes(fresh, draws), fresh, first), own=own)
+        return replace(self._look(predicted, self._passes(fresh, draws), fresh, first), own=own, inputs=said)
 
     def _passes(self, given: Sequence[Mapping[int, Tensor]], first: int = 0) -> Signals:
         weights = drawing(self.graph, self.plan, self.seed)

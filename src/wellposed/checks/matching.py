@@ -14,6 +14,7 @@ from wellposed.checks.verdict import Verdict
 from wellposed.errors import InputError, OptionError
 from wellposed.graphs import Graph
 from wellposed.graphs.operators import uninitialised
+from wellposed.operators.contraction import contractions
 from wellposed.signals.signal import Signal, Signals
 from wellposed.structure.reach import depending
 
@@ -70,9 +71,17 @@ def compare(
     verdict = Verdict(
         tuple(held.comparisons), tuple(held.unmatched), model, draws, weight_draws,
         find_causes(held.comparisons, graph), tuple(held.heavy), measured.ended,
-        remarks=() if graph is None else graph.remarks,
+        remarks=() if graph is None else graph.remarks, trunk=_trunk(graph, held.heavy),
     )  # fmt: skip
     return verdict if before is None else _after(before, verdict)
+
+
+def _trunk(graph: Graph | None, heavy: Sequence[str]) -> tuple[str, ...]:
+    """Return those of some signals that weights meet."""
+    if graph is None or not heavy:
+        return ()
+    names = {graph.values[use.data].name for use in contractions(graph) if use.kind != "embedding"}
+    return tuple(name for name in heavy if name in names)
 
 
 class _Matching:

@@ -34,10 +34,12 @@ class Verdict(Shown):
         weight_draws: different weights among them (1 where the model's own weights were kept).
         causes: what is off, each cause once, with the number of nodes that share it.
         heavy: names of what was not compared because no expectation means anything there.
+        trunk: those of them that weights meet: what follows rests on them.
         ended: the first node that not every pass came to, as a shape depends on values; what follows is unmatched.
         again: fresh passes, which decided on what a first look left in doubt; 0 where it left nothing.
         confirmed, dismissed: names of what they found off, and of what they did not.
         remarks: what keeps the passes from showing the whole model, as the graph says it.
+        inputs: where the example's numbers are not those that were assumed and drawn.
         own: what was found in the model's own parameters: NaN and infinities, and what is not as the plan says.
     """
 
@@ -53,15 +55,18 @@ class Verdict(Shown):
     confirmed: tuple[str, ...] = ()
     dismissed: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    trunk: tuple[str, ...] = ()
     own: Own = field(default_factory=Own)
 
     @property
     def ok(self) -> bool:
-        """Whether something was compared, neither a second moment nor a predicted spread is off, and nothing is wrong
-        with the model's own parameters. What is off and meets neither a weight nor an output is a remark (`idle`).
+        """Whether something was compared, neither a second moment nor a predicted spread is off, weights meet no signal
+        without an expectation, and nothing is wrong with the model's own parameters. What is off and meets neither a
+        weight nor an output is a remark (`idle`).
         """
         rests = not self.causes or len(self.idle) < len(self.causes)
-        failed = (self.first is not None and rests) or self.spread_off or self.own.wrong
+        failed = (self.first is not None and rests) or self.spread_off or self.trunk or self.own.wrong
         return bool(self.comparisons) and not failed
 
     @property
@@ -199,6 +204,7 @@ class Verdict(Shown):
         if self.ended:
             yield f"not repeated from {self.ended} on: it depends on values how many elements meet there"
         yield from (f"not seen whole: {remark}" for remark in self.remarks)
+        yield from self.inputs
         if self.unmatched:
             yield f"without a counterpart: {len(self.unmatched)}, the first {self.unmatched[0]}"
 
@@ -216,6 +222,8 @@ class Verdict(Shown):
         parts = [f"{off} off" + (f", of {_causes(len(failed))}" if off > 1 else "")] if off else []
         if self.spread_off:
             parts.append(f"{len(self.spread_off)} with another spread than predicted")
+        if self.trunk:
+            parts.append(f"{len(self.trunk)} without an expectation, which weights meet")
         if wrong := self.own.wrong:
             parts.append(f"{len(wrong)} of the model's own parameters wrong")
         met = "; ".join(parts) or "all as predicted"
@@ -256,8 +264,10 @@ class Verdict(Shown):
             "causes": [_as_json(cause) for cause in self.causes],
             "unmatched": self.unmatched,
             "heavy": self.heavy,
+            "trunk": self.trunk,
             "ended": self.ended,
             "remarks": self.remarks,
+            "inputs": self.inputs,
             "own": {
                 "planned": self.own.planned,
                 "applied": self.own.applied,

@@ -24,7 +24,7 @@ from wellposed.graphs import Graph, trace
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.options import check_integer, check_positive
 from wellposed.plans import Constant, Drawn, Plan, Prescription
-from wellposed.signals.inputs import Described, describe_inputs
+from wellposed.signals.examples import Described, describe_inputs
 from wellposed.signals.sampling.drawing import draw_inputs
 from wellposed.surroundings import settled
 

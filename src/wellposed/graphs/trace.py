@@ -13,8 +13,10 @@ from wellposed.errors import InputError, OptionError, TraceError, UnsupportedErr
 from wellposed.graphs.build import Facts, Held, build_graph
 from wellposed.graphs.execution import NeedsValuesError, meta_like
 from wellposed.graphs.graph import Graph
+from wellposed.graphs.masks import with_open_masks
 from wellposed.graphs.memo import forgotten_results
 from wellposed.graphs.modules import ModuleStack
+from wellposed.graphs.numbers import is_additive_mask, with_numbers
 from wellposed.graphs.operators import INTEGERS
 from wellposed.graphs.recorder import Recorder
 from wellposed.graphs.restore import paused_collection, restored_attributes, set_mode_
@@ -54,7 +56,9 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
 
     Args:
         model: any module, on any device (also meta); wrapped (DDP, FSDP, ``torch.compile``) or not.
-        args: example inputs of any structure; of floating point tensors only shapes and dtypes matter.
+        args: example inputs of any structure. Of floating point tensors only shapes and dtypes matter, but for masks
+            of minus infinities; integers and booleans count as they are where they are indices or masks, and as signals
+            where weights meet them as numbers and the example does not tell them (`wellposed.graphs.numbers`).
         training: the mode to trace in; None keeps the modes that the model's modules have.
         kwargs: further example inputs, by name.
 
@@ -81,7 +85,8 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
             continue
         try:
             with paused_collection():
-                return _Tracing(model, args, kwargs, training, engine, differentiates).run()
+                made = _Tracing(model, args, kwargs, training, engine, differentiates).run()
+                return with_open_masks(with_numbers(made))
         except TraceError as error:
             failure = error
     assert failure is not None
@@ -207,7 +212,8 @@ class _Tracing:
                 continue
             twin = meta_like(tensor) if self.engine == "meta" else _other_name(tensor)
             twins[id(tensor)] = twin
-            known = tensor.device.type != "meta" and not tensor.is_floating_point() and not tensor.is_complex()
+            whole = not tensor.is_floating_point() and not tensor.is_complex()
+            known = not tensor.is_meta and (whole or is_additive_mask(tensor))
             record = recorder.register("input", path, tensor, twin, tensor if known else None)
             self.inputs.append(record.value)
             self.example[record.value] = tensor

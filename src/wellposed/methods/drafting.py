@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from wellposed.errors import OptionError
+from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph, Node
 from wellposed.methods.options import Draft, Request, check_distribution
-from wellposed.methods.prescribing import prescriptions_of
+from wellposed.methods.prescribing import prescriptions_of, words_on_doubt
 from wellposed.methods.remarks import remarks_on
 from wellposed.operators.contraction import contractions
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import RANDOM, RandomDistribution
 from wellposed.signals import Input, Signals, run_pass
 from wellposed.signals.context.call import Pass
+from wellposed.signals.examples import in_words, unlike_example
 from wellposed.signals.weights.planned import PlannedWeights
 
 if TYPE_CHECKING:
@@ -134,12 +135,18 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
         chosen, level, warnings = gains.scales, gains.level, gains.warnings
     given = dict(adjustments.scales) | {n: scale.value for n, scale in chosen.items() if scale.value is not None}
     weights, signals, run = _settled(lambda settled: weights_of({**given, **settled}, level), ran, given)
-    descriptors = [f"{graph.values[v].name or 'input'}: {run.inputs[v].describe()}" for v in graph.inputs]
+    if settings.strict and weights.doubts:
+        told = "; ".join(f"{name!r}: {words_on_doubt(graph, weights, name)}" for name in weights.doubts)
+        raise PlanError(
+            f"no signal tells the scale of {len(weights.doubts)} weight(s) of {graph.model}: {told}. Look at "
+            "wp.propagate(graph) for where it begins; leave strict off for the variance ν / fan-in, or leave them out "
+            "with skip="
+        )
     return Draft(
         prescriptions_of(graph, weights, chosen, distribution),
-        inputs="; ".join(descriptors),
+        inputs=in_words(graph, run.inputs),
         coverage=dict(Counter(signal.tag for signal in signals)),
-        warnings=(*warnings, *remarks_on(graph, weights, run, signals, given)),
+        warnings=(*unlike_example(graph, settings.inputs), *warnings, *remarks_on(graph, weights, run, signals, given)),
     )
 
 

@@ -85,9 +85,10 @@ class Held:
         for weight in self._recurrent.get(node.index, ()):
             entering = run.state(weight.use.data) if weight.takes == "input" else None
             before = 1.0 if entering is None else entering.second_moment
-            if weight.use.parameter is not None and before > 0.0:
+            if weight.use.parameter is not None and before != 0.0:
                 assert isinstance(run.weights, PlannedWeights)
-                run.weights.enter(weight.use.parameter, node, weight.use.fan_in, before)
+                heavy = entering is not None and entering.tag == "heavy"
+                run.weights.enter(weight.use.parameter, node, weight.use.fan_in, before, heavy)
         for branch in self._at.get(node.index, ()):
             state = run.state(branch.value)
             if state is None or state.second_moment < self.closed or not _carries(run, node, branch.value):

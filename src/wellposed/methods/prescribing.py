@@ -119,6 +119,7 @@ def _weight(
     if use.kind == "embedding" and kind != "uniform":
         kind = "normal"  # rows are used as they are: nothing sums them, so a cut would stay visible in the signal
     role: Role = use.kind if use.kind in ("embedding", "recurrent") else "weight"
+    before, after = (None, None) if name in weights.doubts else (decision.before, decision.after)
     length = weight_norm_length(graph, name)
     if length is not None:
         return Constant(
@@ -129,8 +130,8 @@ def _weight(
             op=op_of(graph.nodes[decision.node]),
             fan_in=use.fan_in,
             fan_out=use.fan_out,
-            signal_before=decision.before,
-            signal_after=decision.after,
+            signal_before=before,
+            signal_after=after,
             reason=f"weight norm's length √({length} Var(w)): {reason}",
         )
     return Drawn(
@@ -144,8 +145,8 @@ def _weight(
         op=op_of(graph.nodes[decision.node]),
         fan_in=use.fan_in,
         fan_out=use.fan_out,
-        signal_before=decision.before,
-        signal_after=decision.after,
+        signal_before=before,
+        signal_after=after,
         reason=reason,
     )
 
@@ -164,7 +165,9 @@ def _reason(graph: Graph, weights: PlannedWeights, decision: Decision, use: Cont
         )
         if name in weights.again.met:
             reason += f": means over its {len(weights.again.met[name])} uses"
-    if weights.waits(name):
+    if name in weights.doubts:
+        reason = f"variance ν / fan-in = {target:.4g} / {use.fan_in}: {words_on_doubt(graph, weights, name)}"
+    elif weights.waits(name):
         reason = f"variance ν / fan-in = {target:.4g} / {use.fan_in}: the signal that meets it is 0"
     elif name in weights.unmet:
         reason += f": what it meets last; at {op_of(graph.nodes[weights.unmet[name]])} it meets zeros"
@@ -173,6 +176,13 @@ def _reason(graph: Graph, weights: PlannedWeights, decision: Decision, use: Cont
     if any(u.kind == "embedding" for u in weights.contractions.get(name, ())) and use.kind != "embedding":
         reason += "; also used as an embedding: its use as a weight decides its scale"
     return reason
+
+
+def words_on_doubt(graph: Graph, weights: PlannedWeights, name: str) -> str:
+    """Return which signal did not choose the scale of a weight, and why."""
+    doubt = weights.doubts[name]
+    data = next((graph.values[use.data].name for use in weights.uses if use.node == doubt.node), "the signal")
+    return f"what it meets at {op_of(graph.nodes[doubt.node])}, {data!r}, {doubt.words}"
 
 
 def _of_table(graph: Graph, weights: PlannedWeights, name: str) -> str:

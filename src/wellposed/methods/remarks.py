@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
 
 from wellposed.errors import joined
 from wellposed.graphs import Graph
+from wellposed.methods.prescribing import words_on_doubt
 from wellposed.methods.roles import op_of
 from wellposed.signals import Signals
 from wellposed.signals.context.call import Pass
@@ -33,6 +34,7 @@ def remarks_on(
         given: the weights whose scales were not chosen in it.
     """
     yield from _zeros_met(graph, weights)
+    yield from _doubted(graph, weights)
     yield from _uses_apart(graph, weights, given)
     yield from _assumptions(graph, run)
     yield from _uncontrolled(graph, weights, signals)
@@ -44,10 +46,39 @@ def _zeros_met(graph: Graph, weights: PlannedWeights) -> tuple[str, ...]:
     if not names:
         return ()
     listed = joined((f"{name!r} at {op_of(graph.nodes[weights.unmet[name]])}" for name in names), separator="; ")
-    return (
-        f"weights that meet a signal of zeros, whose variance is ν / fan-in: {listed}. Zero constants or gates "
-        "that start closed are before them; zero_signal='error' raises an error there",
+    zeros = _zeros_before(graph, [weights.unmet[name] for name in names])
+    why = (
+        f"The example holds nothing but zeros in {joined(map(repr, zeros))}, which counts as it is: give one that lets "
+        "signals through"
+        if zeros
+        else "Zero constants or gates that start closed are before them; zero_signal='error' raises an error there"
     )
+    return (f"weights that meet a signal of zeros, whose variance is ν / fan-in: {listed}. {why}",)
+
+
+def _doubted(graph: Graph, weights: PlannedWeights) -> tuple[str, ...]:
+    """Return a warning that names the weights whose signal did not choose their scale, or none."""
+    if not weights.doubts:
+        return ()
+    listed = joined((f"{name!r} ({words_on_doubt(graph, weights, name)})" for name in weights.doubts), separator="; ")
+    return (
+        f"weights whose scale no signal tells, so that their variance is ν / fan-in: {listed}. A norm, a bounded "
+        "function or a constant factor before them makes signals that do; strict=True raises an error there",
+    )
+
+
+def _zeros_before(graph: Graph, nodes: Sequence[int]) -> list[str]:
+    """Return the inputs whose example is taken as it is and is 0, and which all of some nodes depend on."""
+    found = []
+    for value in graph.inputs:
+        if value in graph.known and not bool(graph.known[value].any()):
+            behind = {value}
+            for node in graph.nodes:
+                if not behind.isdisjoint(node.inputs):
+                    behind.update(node.outputs)
+            if all(not behind.isdisjoint(graph.nodes[index].inputs) for index in nodes):
+                found.append(graph.values[value].name)
+    return found
 
 
 def _uses_apart(graph: Graph, weights: PlannedWeights, given: Collection[str]) -> tuple[str, ...]:

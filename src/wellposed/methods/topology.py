@@ -298,7 +298,7 @@ def _with_signals(
     for side, value in (("signal_before", use.data), ("signal_after", graph.nodes[use.node].outputs[0])):
         if graph.values[value].kind == "intermediate":
             seen[side] = signals[graph.values[value].name].second_moment
-    return before.changed(**seen)
+    return before.changed(**{side: value for side, value in seen.items() if value is None or math.isfinite(value)})
 
 
 def _growth(graph: Graph, where: Vertices, signals: Signals, merge: str) -> list[str]:

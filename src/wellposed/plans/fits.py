@@ -20,6 +20,8 @@ from wellposed.plans.streams import furthest
 from wellposed.ranks import is_distributed
 from wellposed.showing import in_line
 
+_STEPS = 4
+"""Steps of a type that a standard deviation takes at least: rounding then changes a variance by 0.5 %. Chosen."""
 _SQUARED = 1e-150
 """The squares of smaller numbers are zero in float64."""
 
@@ -158,6 +160,33 @@ def check_values(
                     f"hold (up to {_most(dtype):.3g}); correct the plan, or leave the parameter out with "
                     f"skip={prescription.name!r}"
                 )
+        _check_size(prescription, min(parameters[prescription.name].dtype, torch.float32, key=_most))
+
+
+def _check_size(prescription: Prescription, dtype: torch.dtype) -> None:
+    """Raise where numbers are so small that a type holds zeros in their place."""
+    size, least = _typical(prescription), _least(dtype)
+    if 0.0 < size < least:
+        kind = str(dtype).removeprefix("torch.")
+        raise PlanError(
+            f"{prescription.name!r} is planned with {in_line(prescription.how)}: numbers of size {size:.3g}, which "
+            f"{kind} holds as zeros (its smallest is {least / _STEPS:.3g}); correct the plan, or leave the parameter "
+            f"out with skip={prescription.name!r}"
+        )
+
+
+def _typical(prescription: Prescription) -> float:
+    """Return the size of what is written, of the smallest channel where channels differ; 0 of what a mean decides."""
+    if isinstance(prescription, ByChannel) and prescription.channel_std:
+        return min((size for size in prescription.channel_std if size), default=0.0)
+    match prescription:
+        case Constant():
+            return abs(prescription.constant)
+        case Drawn() if prescription.mean == 0.0:
+            return prescription.std
+        case Rescaled():
+            return prescription.std or 0.0
+    return 0.0
 
 
 def _sizes(
@@ -247,6 +276,12 @@ def _check_scale(prescription: ByChannel, parameter: torch.Tensor) -> None:
             f"{prescription.name!r} is to be rescaled, but it is zero (in whole or in a channel), so that no factor "
             "can; initialise the model first, or leave the parameter out with skip="
         )
+
+
+@cache
+def _least(dtype: torch.dtype) -> float:
+    """Return the size of the smallest numbers that are told apart by a type."""
+    return _STEPS * torch.finfo(dtype).tiny * torch.finfo(dtype).eps
 
 
 @cache

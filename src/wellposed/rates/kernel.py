@@ -30,7 +30,7 @@ from wellposed.rates.passes import (
 from wellposed.rates.random_outputs import SAMPLES, ExpectedOutputs, no_readout, random_outputs
 from wellposed.rates.rate import RelativeRate
 from wellposed.signals.context.parameters import Weights
-from wellposed.signals.inputs import Described
+from wellposed.signals.examples import Described
 from wellposed.signals.weights.prescribed import PrescribedWeights
 from wellposed.structure import scale_free as structure
 

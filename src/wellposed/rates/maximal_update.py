@@ -30,7 +30,8 @@ from wellposed.rates.passes import (
     white_inputs,
 )
 from wellposed.rates.rate import RelativeRate
-from wellposed.signals.inputs import Described, Input, describe_inputs
+from wellposed.signals.examples import Described, describe_inputs
+from wellposed.signals.inputs import Input
 from wellposed.signals.sampling.drawing import draw_inputs
 
 NAME = "maximal_update"

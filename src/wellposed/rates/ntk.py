@@ -16,7 +16,7 @@ from wellposed.plans import Plan
 from wellposed.rates.passes import find_readout, outputs_of, trained, white_inputs
 from wellposed.rates.rate import RelativeRate
 from wellposed.signals.context.parameters import Weights
-from wellposed.signals.inputs import Described
+from wellposed.signals.examples import Described
 from wellposed.signals.passes.backward import Gradients, back_propagate
 from wellposed.signals.weights.prescribed import PrescribedWeights
 

@@ -29,7 +29,8 @@ from wellposed.rates.passes import (
 from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State
-from wellposed.signals.inputs import Described, Input, describe_inputs
+from wellposed.signals.examples import Described, describe_inputs
+from wellposed.signals.inputs import Input
 from wellposed.signals.integration import kernels
 from wellposed.signals.passes.backward import Gradients, gradients_of
 from wellposed.signals.passes.forward import run_pass

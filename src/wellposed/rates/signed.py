@@ -21,7 +21,7 @@ from wellposed.plans import Plan
 from wellposed.rates.passes import Readout, body, find_readout
 from wellposed.rates.random_outputs import SAMPLES, ExpectedOutputs, no_readout, random_outputs
 from wellposed.rates.rate import RelativeRate
-from wellposed.signals.inputs import Described
+from wellposed.signals.examples import Described
 
 NAME = "signed"
 

@@ -25,7 +25,7 @@ from wellposed.reports.parts import Stages
 from wellposed.reports.record import Differing, Initialisation, Label
 from wellposed.reports.structure import Structure
 from wellposed.signals import Signals, propagate
-from wellposed.signals.inputs import Described
+from wellposed.signals.examples import Described
 from wellposed.signals.passes.propagation import cotangent_variances, in_two_steps
 
 SHARE = 0.1

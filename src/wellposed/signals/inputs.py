@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from scipy.special import ndtri
 
 from wellposed.arrays import array_of
 from wellposed.errors import InputError
-from wellposed.graphs import Graph
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import Link, Marginal, Scaled, State
@@ -23,7 +22,7 @@ from wellposed.signals.integration.gaussian import NODES, hermite
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import standardised
 
-InputKind = Literal["white", "image", "tokens", "measured"]
+InputKind = Literal["white", "image", "tokens", "measured", "given"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class Input:
 
     Attributes:
         kind: ``white`` (independent elements), ``image`` (correlated in space; `channel_axis` says where its channels
-            are), ``tokens`` (indices into a vocabulary), ``measured``.
+            are), ``tokens`` (indices into a vocabulary), ``measured``, ``given`` (the example's own numbers).
         mean: mean of the elements.
         var: variance of the elements.
         profile: correlation of two elements of one channel by displacement, one dimension per spatial axis (entry 0 is
@@ -106,10 +105,12 @@ class Input:
         Raises:
             InputError: fewer than two elements, or one that is not finite.
         """
-        if not batch.is_floating_point():
+        if not batch.is_floating_point() and not batch.is_complex():
             return cls.tokens()
         if batch.numel() < 2 or not bool(torch.isfinite(batch).all()):
             raise InputError("a batch to measure inputs from needs at least two finite elements")
+        if batch.is_complex():  # of mean 0, since no two phases are alike
+            return cls("measured", 0.0, float(batch.abs().double().square().mean()))
         data = array_of(batch)
         mean, var = float(data.mean()), float(data.var())
         if data.ndim == 2 and _differ(data):
@@ -137,16 +138,18 @@ class Input:
         """Choose by shape and dtype.
 
         Integers are tokens; (N, 1-4, H, W), (N, H, W, 1-4) and the same with a further axis, of time or depth, are
-        images, whose other axes are 8 or longer; all else is white.
+        images, whose other axes are 8 or longer; all else, and what is complex, is white.
         """
         if not dtype.is_floating_point:
-            return cls.tokens()
+            return cls.white() if dtype.is_complex else cls.tokens()
         if len(shape) in (4, 5) and any(_holds_channels(shape, axis) for axis in (1, len(shape) - 1)):
             return cls.image()
         return cls.white()
 
     def describe(self) -> str:
         """Return what is assumed, in words."""
+        if self.kind == "given":
+            return "as in the example"
         if self.kind == "tokens":
             size = "" if self.vocabulary is None else f" of {self.vocabulary}"
             return f"tokens, independent and equally likely{size}"
@@ -272,42 +275,6 @@ class Input:
         ]
         power = np.maximum(np.real(np.fft.fftn(table[np.ix_(*index)])), 0.0)  # no profile of a field: made one
         return np.asarray(power / power.mean(), dtype=np.float64)
-
-
-Described: TypeAlias = Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None
-"""Inputs that are described, as `wellposed.propagate` takes them."""
-
-
-def describe_inputs(graph: Graph, inputs: Described) -> dict[int, Input]:
-    """Return one descriptor for every input of a graph, by value id: the given ones, else chosen by shape and dtype.
-
-    Raises:
-        InputError: a name that is no input, or what is no descriptor.
-    """
-    given: dict[int, Input] = {}
-    if isinstance(inputs, Mapping):
-        names = {graph.values[value].name: value for value in graph.inputs}
-        for name, descriptor in inputs.items():
-            if name not in names:
-                raise InputError(f"{graph.model} has no input {name!r}; its inputs are {', '.join(map(repr, names))}")
-            given[names[name]] = _descriptor(descriptor)
-    elif inputs is not None:
-        for value in graph.inputs:
-            if graph.values[value].is_followed:
-                given[value] = _descriptor(inputs)
-    for value in graph.inputs:
-        info = graph.values[value]
-        given.setdefault(value, Input.default(info.shape, info.dtype))
-    return given
-
-
-def _descriptor(given: Input | torch.Tensor) -> Input:
-    """Return a descriptor: the given one, or that of a batch."""
-    if isinstance(given, Input):
-        return given
-    if isinstance(given, torch.Tensor):
-        return Input.from_batch(given)
-    raise InputError(f"an input is described by wellposed.Input or a batch, not {type(given).__name__}")
 
 
 MOST_LEVELS, LOOKED_AT_FIRST = 8, 256

@@ -25,7 +25,9 @@ def scaled_weight(call: Call, weight: State, incoming: float, before: float) -> 
 
     ``incoming`` sums the signal's second moments over all that meets in one output; ``before`` is that of one element.
     """
-    return call.run.weights.met(weight, call.node, incoming, before)
+    known = (call.run.outline(value) for value in call.node.inputs)
+    heavy = any(state is not None and state.tag == "heavy" for state in known)
+    return call.run.weights.met(weight, call.node, incoming, before, heavy)
 
 
 def second_moments(data: State, centred: bool) -> tuple[Array, Array]:

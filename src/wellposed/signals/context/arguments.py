@@ -43,7 +43,7 @@ def state_of(run: Pass, value: int) -> State | None:
     if info.kind == "parameter":
         parameter = graph.parameters[graph.aliases.get(info.name, info.name)]
         state = run.weights.state(parameter, run.root())
-    elif info.kind == "input":
+    elif info.kind == "input" and value not in graph.known:
         state = (
             run.inputs[value].state(info.shape, run.root(), independent=run.independent) if info.is_followed else None
         )

@@ -198,7 +198,7 @@ class Weights:
         """
         return None
 
-    def met(self, weight: State, node: Node, incoming: float, before: float) -> State:
+    def met(self, weight: State, node: Node, incoming: float, before: float, heavy: bool = False) -> State:
         """Return the state of a weight where a signal meets it: at its scale, which is chosen here where it is open.
 
         Args:
@@ -206,6 +206,7 @@ class Weights:
             node: where they meet.
             incoming: the sum of the signal's second moments over all elements that meet in one element of the output.
             before: the second moment of one element of the signal.
+            heavy: whether no expectation of the signal means anything.
         """
         return weight
 

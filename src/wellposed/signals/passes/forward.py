@@ -21,7 +21,8 @@ from wellposed.signals.context.call import Outcome, Pass
 from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import State
-from wellposed.signals.inputs import Input, describe_inputs
+from wellposed.signals.examples import describe_inputs
+from wellposed.signals.inputs import Input
 from wellposed.signals.passes.application import apply_rule, follow_condition
 from wellposed.signals.passes.validation import entering
 from wellposed.signals.registry import RULES

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from wellposed.errors import RuleError
@@ -15,6 +13,9 @@ from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import Rule
 from wellposed.signals.signal import Tag
+
+_ROOT = OVERFLOW**0.5
+"""Largest mean that is followed. Chosen: its square is `OVERFLOW`."""
 
 
 def checked(call: Call, rule: Rule | None, index: int, result: State | None, tag: Tag) -> State | None:
@@ -31,7 +32,7 @@ def checked(call: Call, rule: Rule | None, index: int, result: State | None, tag
     if shape != value.shape:
         raise RuleError(f"{_who(node, rule)} gave a signal of shape {shape}, the operator {value.shape}")
     least, most = kernels.extent(result.var)
-    if not (least >= 0.0 and most <= OVERFLOW and math.isfinite(sum(kernels.extent(result.mean)))):
+    if not (least >= 0.0 and most <= OVERFLOW and max(map(abs, kernels.extent(result.mean))) <= _ROOT):
         result, tag = _repaired(call, _who(node, rule), result, tag)
     wrong = disagreement(result)
     if wrong is not None:
@@ -50,12 +51,12 @@ def _repaired(call: Call, who: str, result: State, tag: Tag) -> tuple[State, Tag
     rounding; raises `RuleError` where it is the rule that is wrong.
     """
     mean, var = result.mean, result.var
-    if not (np.isfinite(mean).all() and np.isfinite(var).all()) or (var.size and float(var.max()) > OVERFLOW):
+    finite = np.isfinite(mean).all() and np.isfinite(var).all()
+    if not finite or np.abs(mean).max(initial=0.0) > _ROOT or var.max(initial=0.0) > OVERFLOW:
         if (np.isnan(mean).any() or np.isnan(var).any()) and not _overflowing(call.run, call.node):
             raise RuleError(f"{who} gave NaN; {entering(call.run, call.node)}")
         # the figure says that the model overflows here, and stays a number
-        root = OVERFLOW**0.5
-        mean = np.nan_to_num(mean, nan=0.0, posinf=root, neginf=-root).clip(-root, root)
+        mean = np.nan_to_num(mean, nan=0.0, posinf=_ROOT, neginf=-_ROOT).clip(-_ROOT, _ROOT)
         var = np.nan_to_num(var, nan=OVERFLOW, posinf=OVERFLOW).clip(None, OVERFLOW)
         corr = np.nan_to_num(result.corr, nan=0.0)
         result = result.with_moments(mean=mean, var=var, corr=corr)
@@ -71,7 +72,7 @@ def _repaired(call: Call, who: str, result: State, tag: Tag) -> tuple[State, Tag
 def _overflowing(run: Pass, node: Node) -> bool:
     """Whether an operand of a node is so large that its result overflows."""
     states = [run.state(value) for value in node.inputs]
-    return any(s is not None and not s.second_moment < OVERFLOW**0.5 for s in states)
+    return any(s is not None and not s.second_moment < _ROOT for s in states)
 
 
 def entering(run: Pass, node: Node) -> str:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
 
 from wellposed.errors import InputError
 from wellposed.graphs import Graph
-from wellposed.operators.facts import facts_of
+from wellposed.signals.examples import is_rounded, rows_indexed
 from wellposed.signals.inputs import Input
-
-_INDICES = (torch.int32, torch.int64)
 
 
 def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch.Generator) -> dict[int, torch.Tensor]:
     """Return a random tensor for every input of a graph, by value id.
 
-    Integer inputs are drawn where they index an embedding; others, booleans, and numbers that the model makes integers
-    of, keep the example's values.
+    Inputs that are described as given, and numbers that the model makes integers of, keep the example's values.
 
     Raises:
         InputError: an input that keeps its values has none (it is on meta).
@@ -26,6 +24,13 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
     drawn = {}
     for value in graph.inputs:
         entry, descriptor = graph.values[value], descriptors[value]
+        if descriptor.kind == "given":
+            drawn[value] = graph.example[value]
+            continue
+        if entry.dtype.is_complex:  # the parts share the variance
+            parts = (descriptor.sample(entry.shape, generator) / math.sqrt(2.0) for _ in range(2))
+            drawn[value] = torch.complex(*parts).to(entry.dtype)
+            continue
         if descriptor.kind != "tokens" and not is_rounded(graph, value):
             drawn[value] = descriptor.sample(entry.shape, generator).to(entry.dtype)
             continue
@@ -40,29 +45,3 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
         else:
             drawn[value] = graph.example[value]
     return drawn
-
-
-def is_rounded(graph: Graph, value: int) -> bool:
-    """Whether integers are made of the elements of a floating-point value: rows to look up, in a table's columns."""
-    users, todo = graph.users(), [value] * graph.values[value].is_signal
-    while todo:
-        for index in users.get(todo.pop(), ()):
-            node = graph.nodes[index]
-            if node.op is torch.ops.aten.to.dtype and graph.values[node.outputs[0]].dtype in _INDICES:
-                return True
-            if node.op.is_view or facts_of(node.op).rounds:
-                todo.extend(node.outputs)
-    return False
-
-
-def rows_indexed(graph: Graph, value: int) -> int | None:
-    """Return the number of rows of the smallest embedding that reads ``value``, also through views and casts."""
-    users, sizes, todo = graph.users(), [], [value]
-    while todo:
-        for index in users.get(todo.pop(), ()):
-            node = graph.nodes[index]
-            if node.op is torch.ops.aten.embedding.default:
-                sizes.append(graph.values[node.inputs[0]].shape[0])
-            elif len(node.inputs) == 1 and all(graph.values[v].dtype in _INDICES for v in node.outputs):
-                todo.extend(node.outputs)
-    return min(sizes, default=None)

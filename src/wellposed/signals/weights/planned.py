@@ -17,6 +17,7 @@ from wellposed.signals.distributions.making import make_state, rescaled
 from wellposed.signals.distributions.state import State
 from wellposed.signals.weights.composite_scales import CompositeScales
 from wellposed.signals.weights.decisions import Decision, Uses
+from wellposed.signals.weights.trust import Doubt, why_not
 from wellposed.structure.tables import rows_drawn, tables
 
 
@@ -38,6 +39,7 @@ class PlannedWeights(Weights):
         again: the uses of weights that meet a signal, where there are several.
         shares: what the outputs of a weight have in the mean over its uses, relative to the first; 1 unless given.
         centred: for each bias that cancels a mean, that mean.
+        doubts: the weights whose signal did not choose their scale, which is that of fan-in.
         unmet: the weights that met a signal of zeros first, with the first node at which they did.
         scales: scales that are given, by parameter name; the others are chosen. A visitor may add to them on the way.
         targets: what the target variance is multiplied by, by the value that a contraction makes; 1 elsewhere.
@@ -69,6 +71,7 @@ class PlannedWeights(Weights):
         self.zero_signal = zero_signal
         self.kept: frozenset[str] = frozenset(kept)
         self.centred: dict[str, float] = {}
+        self.doubts: dict[str, Doubt] = {}
         self.unmet: dict[str, int] = {}
         self.gains: dict[str, float] = {
             name: _own_level(graph.parameters[name]) for name, role in self.roles.items() if role == "gain"
@@ -209,10 +212,13 @@ class PlannedWeights(Weights):
             return False
         return self.centred.setdefault(bias, mean) == mean
 
-    def enter(self, name: str, node: Node, fan_in: int, before: float) -> None:
+    def enter(self, name: str, node: Node, fan_in: int, before: float, heavy: bool) -> None:
         """Choose the scale of a weight that takes the input of a recurrent layer, of second moment ``before``."""
         if name in self.decisions or name in self.kept or name in self.zero_kept:
             return
+        doubt = why_not(before, fan_in * before, heavy)
+        if doubt and name not in self.scales:
+            self.doubts[name], before = Doubt(node.index, doubt), 1.0
         scale = self.scales.get(name, math.sqrt(self.target / (fan_in * before)))
         after = fan_in * before * scale**2
         self.decisions[name] = Decision(name, node.index, scale, fan_in * before, before, after)
@@ -244,20 +250,28 @@ class PlannedWeights(Weights):
             return None
         return self.decisions[name].scale
 
-    def met(self, weight: State, node: Node, incoming: float, before: float) -> State:
-        """Return the state of a weight where a signal meets it, at the scale that `choose` gives it.
+    def met(self, weight: State, node: Node, incoming: float, before: float, heavy: bool = False) -> State:
+        """Return the state of a weight where a signal meets it, at the scale that `choose` gives it: of a signal that
+        is not to be trusted (`trust.why_not`), as if it had second moment 1.
 
         At nodes that make a weight of another one, or part of a spectrum, the scale stays open.
         """
-        name = weight.scale_parameter
+        name, doubt = weight.scale_parameter, why_not(before, incoming, heavy)
         if name is None:
-            self.again.record(node.index, incoming, before, weight.second_moment)
+            if not doubt:
+                self.again.record(node.index, incoming, before, weight.second_moment)
             return weight
         if node.index in self.spectra and self.known_scale(name) is None:
             self.postponed.setdefault(self.spectra[node.index], []).append(name)
         if node.index in self.spectra or node.index in self.composite.deferred:
             return weight
-        return rescaled(weight, self.choose(name, node, incoming, before, weight.second_moment))
+        if not doubt:
+            return rescaled(weight, self.choose(name, node, incoming, before, weight.second_moment))
+        settled = self.decisions.keys() - self.unmet.keys() | self.scales.keys()
+        fan_in = next((use.fan_in for use in self.uses if use.node == node.index), 1)
+        scale = self.choose(name, node, fan_in / weight.second_moment, 1.0, weight.second_moment)
+        self.doubts |= dict.fromkeys(self.decisions.keys() - settled, Doubt(node.index, doubt))
+        return rescaled(weight, scale)
 
     def led_back(self, node: Node, result: State) -> State:
         """Choose the scales of weights that act on a spectrum: what this leads back to gets the target variance."""
@@ -303,13 +317,8 @@ class PlannedWeights(Weights):
         """Whether a weight meets a signal, of second moment ``before``, and no zeros: ``total`` is that of its output.
 
         Raises:
-            PlanError: the signal has overflowed, or it is 0 and ``zero_signal`` asks for an error.
+            PlanError: the signal is 0, and ``zero_signal`` asks for an error.
         """
-        if not math.isfinite(total):
-            raise PlanError(
-                f"{node.name}: the signal that meets {weight} has the second moment {before}; it overflowed before "
-                "this node, so no scale can be given. Look at wp.propagate(graph) for where it grows"
-            )
         if total <= 0.0 and self.zero_signal == "error":
             raise PlanError(
                 f"{node.name}: the signal that meets {weight} is 0 (second moment {before:g}), so no scale of the "

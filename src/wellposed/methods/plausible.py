@@ -1,0 +1,29 @@
+"""Standard deviations that are far from any that a network is trained from, named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from wellposed.errors import joined
+from wellposed.plans import Drawn, Prescription
+
+LEAST, MOST = 1e-4, 1e2
+"""Standard deviations between which a plan says nothing, as multiples of 1/√fan-in. Chosen."""
+
+
+def implausible(prescriptions: Mapping[str, Prescription]) -> Iterator[str]:
+    """Yield one warning that names the weights whose standard deviation is out of bounds, with what it rests on.
+
+    Args:
+        prescriptions: of all parameters.
+    """
+    told = []
+    for name, mine in prescriptions.items():
+        usual = (mine.fan_in or 1) ** -0.5
+        if isinstance(mine, Drawn) and mine.fan_in and mine.std and not LEAST <= mine.std / usual <= MOST:
+            told.append(f"{name!r} has {mine.std:.3g} at {mine.op}, where 1/√fan-in is {usual:.3g} ({mine.reason})")
+    if told:
+        yield (
+            f"standard deviations that are far from any usual one: {joined(told, separator='; ')}. Look at "
+            "wp.propagate(graph) for the node that makes signals so large or so small, and bring constants near 1"
+        )

@@ -1,0 +1,281 @@
+"""What an example says of a model's inputs, and where that is not what is assumed of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+import torch
+from scipy.stats import chi2
+
+from wellposed.errors import InputError, joined
+from wellposed.graphs import Graph, Node
+from wellposed.graphs.operators import INTEGERS
+from wellposed.graphs.run import dense
+from wellposed.operators.contraction import contractions
+from wellposed.operators.facts import facts_of
+from wellposed.operators.norms import NORMS
+from wellposed.operators.product import describe
+from wellposed.operators.scale_parameters import parameter_values
+from wellposed.operators.views import is_view
+from wellposed.ranks import is_held
+from wellposed.signals.inputs import Input
+from wellposed.structure.scale_free import scale_free
+
+LARGER, SMALLER = 2.0, 4.0
+"""Ratio of root mean squares from which an example counts as larger than assumed, and as smaller. Chosen: pixels
+between 0 and 1 (1.7 times smaller, digits on black 3.3 times), one-hot rows and other small data train all the same."""
+UNDONE = 32.0
+"""The same ratio where norms undo the size of what weights make of an input. Chosen: bytes are beyond."""
+CHANCE = 1e-6
+"""Probability below which the mean square of an example is no chance of few numbers. Chosen."""
+PER_PICTURE = 16
+"""Independent numbers that a picture's mean square is worth, as its pixels and colours are correlated. Chosen: fields
+of a 1/f spectrum have 20 of 8 × 8 pixels, and more of larger ones."""
+ALIKE = 8.0
+"""Ratio of mean and standard deviation from which elements count as one number with noise. Chosen."""
+SPARSE = 0.9
+"""Share of zeros from which an example counts as sparse. Chosen."""
+ENOUGH = 144
+"""Independent elements from which mean and zeros of an example count. Chosen: half of the root mean square, the least
+mean that counts, is six standard errors then."""
+LOOKED_AT = 1 << 20
+"""Most elements that are looked at, evenly spaced. Chosen, for speed."""
+PIXELS = 127.5, 64.0**2
+"""Mean and variance of numbers of uint8. Chosen: two standard deviations reach both ends, and photographs have 120 and
+60²."""
+
+Described: TypeAlias = Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None
+"""Inputs that are described, as `wellposed.propagate` takes them."""
+
+
+def describe_inputs(graph: Graph, inputs: Described) -> dict[int, Input]:
+    """Return one descriptor for every input of a graph, by value id: the given ones, else what is `assumed`.
+
+    Raises:
+        InputError: a name that is no input, what is no descriptor, or one for an input that counts as in the example.
+    """
+    given: dict[int, Input] = {}
+    if isinstance(inputs, Mapping):
+        names = {graph.values[value].name: value for value in graph.inputs}
+        for name, descriptor in inputs.items():
+            if name not in names:
+                raise InputError(f"{graph.model} has no input {name!r}; its inputs are {', '.join(map(repr, names))}")
+            given[names[name]] = _descriptor(graph, names[name], descriptor)
+    elif inputs is not None:
+        for value in graph.inputs:
+            if graph.values[value].is_followed and value not in graph.known:
+                given[value] = _descriptor(graph, value, inputs)
+    for value in graph.inputs:
+        if value not in given:
+            given[value] = assumed(graph, value)
+    return given
+
+
+def assumed(graph: Graph, value: int) -> Input:
+    """Return what is assumed of an input that nobody describes.
+
+    Floats are chosen by shape (`Input.default`), whatever the example holds. Integers that index a table are tokens.
+    Other integers, booleans and masks of infinities are what the example holds, as far as nothing but its own numbers
+    could say what they are. Where weights meet numbers that the example says nothing of, those of uint8 lie between 0
+    and 255, booleans are even, and others have mean 0 and variance 1.
+    """
+    info, example = graph.values[value], graph.example[value]
+    if value in graph.known and not rows_indexed(graph, value):
+        return Input("given")
+    chosen = Input.default(info.shape, info.dtype)
+    if not info.is_followed or example.dtype not in INTEGERS:
+        return chosen
+    if example.dtype == torch.bool:
+        return Input("white", 0.5, 0.25, values=((0.0, 0.5), (1.0, 0.5)))
+    mean, var = PIXELS if example.dtype == torch.uint8 else (0.0, 1.0)
+    return Input.image(mean=mean, var=var) if chosen.kind == "image" else Input.white(mean, var)
+
+
+def in_words(graph: Graph, descriptors: Mapping[int, Input]) -> str:
+    """Return what is assumed of each input, by name."""
+    return "; ".join(f"{graph.values[v].name or 'input'}: {descriptors[v].describe()}" for v in graph.inputs)
+
+
+def _descriptor(graph: Graph, value: int, given: Input | torch.Tensor) -> Input:
+    """Return a descriptor of an input: the given one, or that of a batch."""
+    if not isinstance(given, Input | torch.Tensor):
+        raise InputError(f"an input is described by wellposed.Input or a batch, not {type(given).__name__}")
+    name, taken = graph.values[value].name, assumed(graph, value)
+    if taken.kind == "given":
+        same = isinstance(given, torch.Tensor) and torch.equal(given, graph.example[value])
+        if not same and given != taken:
+            raise InputError(
+                f"input {name!r} of {graph.model} is a mask, an index or a length, which counts as the example has it; "
+                "leave it out of inputs=, and give it in the example"
+            )
+        return taken
+    if isinstance(given, Input):
+        return given
+    return Input.from_batch(given.float() if graph.values[value].is_signal else given)
+
+
+def rows_indexed(graph: Graph, value: int) -> int | None:
+    """Return the number of rows of the smallest embedding that reads ``value``, also through views and casts."""
+    users, sizes, todo = graph.users(), [], [value]
+    while todo:
+        for index in users.get(todo.pop(), ()):
+            node = graph.nodes[index]
+            if node.op is torch.ops.aten.embedding.default:
+                sizes.append(graph.values[node.inputs[0]].shape[0])
+            elif len(node.inputs) == 1 and all(graph.values[v].dtype in _INDICES for v in node.outputs):
+                todo.extend(node.outputs)
+    return min(sizes, default=None)
+
+
+def is_rounded(graph: Graph, value: int) -> bool:
+    """Whether integers are made of the elements of a floating-point value: rows to look up, in a table's columns."""
+    users, todo = graph.users(), [value] * graph.values[value].is_signal
+    while todo:
+        for index in users.get(todo.pop(), ()):
+            node = graph.nodes[index]
+            if node.op is torch.ops.aten.to.dtype and graph.values[node.outputs[0]].dtype in _INDICES:
+                return True
+            if node.op.is_view or facts_of(node.op).rounds:
+                todo.extend(node.outputs)
+    return False
+
+
+_INDICES = (torch.int32, torch.int64)
+
+# ---- evidence --------------------------------------------------------------------------------------------------------
+
+
+class _Figures(NamedTuple):
+    """What elements of an example are like: how many count as independent, and which shares are 0 or not finite."""
+
+    independent: int
+    mean: float
+    square: float
+    zeros: float
+    infinite: float
+
+
+def unlike_example(graph: Graph, inputs: Described) -> Iterator[str]:
+    """Yield one warning that names the inputs whose example is not what is assumed of them, with both figures.
+
+    Examples of one number are placeholders, and say nothing. Signs count where an input multiplies signals: a mean then
+    adds up over what it multiplies, where weights would average it out.
+
+    Args:
+        graph: from `wellposed.trace`.
+        inputs: what the user describes, whose inputs are left out.
+    """
+    if inputs is not None and not isinstance(inputs, Mapping):
+        return
+    told: dict[str, str] = {}
+    for value in graph.inputs:
+        name = graph.values[value].name
+        if name not in (inputs or {}) and graph.values[value].is_followed and not _is_literal(graph, value):
+            words = _unlike(graph, value)
+            told |= {name: words} if words else {}
+    if not told:
+        return
+    listed = joined((f"{name!r} {words}" for name, words in told.items()), separator="; ")
+    batch = "x" if len(graph.inputs) == 1 else "{" + ", ".join(f"{name!r}: ..." for name in told) + "}"
+    yield (
+        f"the example's numbers count for nothing, and are not those that are assumed: {listed}. inputs={batch} "
+        "measures a batch of real data and takes that; data that is scaled to what is assumed needs no such thing"
+    )
+
+
+def _is_literal(graph: Graph, value: int) -> bool:
+    """Whether an input counts as the example has it."""
+    return value in graph.known or is_rounded(graph, value)
+
+
+def _unlike(graph: Graph, value: int) -> str:
+    """Return in words where the example of an input is not what is assumed of it."""
+    taken, seen = assumed(graph, value), _figures(graph.example[value], graph.values[value].shape)
+    if seen is None:
+        return ""
+    words = [*_other_size(graph, value, taken, seen), *_other_shape(graph, value, taken, seen)]
+    return f"{', '.join(words)} ({taken.describe()})" if words else ""
+
+
+def _figures(example: torch.Tensor, shape: tuple[int, ...]) -> _Figures | None:
+    """Return what an example is like; None of one that holds one number, or none that this process has."""
+    if not is_held(example) or type(example) is not torch.Tensor or example.numel() < 2:
+        return None
+    flat = dense(example.detach()).flatten()
+    flat = flat[:: -(-flat.numel() // LOOKED_AT)]
+    if not flat.is_complex():
+        flat = flat.to(torch.float64)
+    if bool((flat == flat[0]).all()):
+        return None
+    finite = flat[torch.isfinite(flat)]
+    count = finite.numel()
+    if Input.default(shape, torch.float32).kind == "image":
+        count = min(count, PER_PICTURE * shape[0])
+    if not count:
+        return _Figures(0, 0.0, 0.0, 0.0, 1.0)
+    sizes = finite.abs().double()
+    mean = 0.0 if finite.is_complex() else float(finite.mean())
+    return _Figures(
+        count,
+        mean,
+        float(sizes.square().mean()),
+        float((sizes == 0.0).double().mean()),
+        1.0 - finite.numel() / flat.numel(),
+    )
+
+
+def _other_size(graph: Graph, value: int, taken: Input, seen: _Figures) -> Iterator[str]:
+    """Yield in words where the size of an example is not that assumed."""
+    if seen.infinite:
+        yield f"holds infinities or NaN in {seen.infinite:.2g} of its elements"
+    level = taken.mean**2 + taken.var
+    ratio = seen.square / level
+    larger, smaller = (UNDONE, UNDONE) if _is_undone(graph, value) else (LARGER, SMALLER)
+    if seen.independent and not smaller**-2 <= ratio <= larger**2:
+        tail = chi2.cdf if ratio < 1.0 else chi2.sf
+        if tail(seen.independent * ratio, seen.independent) < CHANCE:
+            yield f"has root mean square {math.sqrt(seen.square):.3g} where {math.sqrt(level):.3g} is assumed"
+
+
+def _other_shape(graph: Graph, value: int, taken: Input, seen: _Figures) -> Iterator[str]:
+    """Yield in words where the mean or the zeros of an example are not those assumed, by more than chance."""
+    if seen.independent < ENOUGH:
+        return
+    spread = math.sqrt(max(seen.square - seen.mean**2, 0.0))
+    if abs(seen.mean) > ALIKE * spread and taken.mean**2 < ALIKE**2 * taken.var:
+        yield f"varies by {spread:.2g} about its mean {seen.mean:.3g}"
+    elif seen.mean**2 > 0.25 * seen.square and taken.mean == 0.0 and _multiplies(graph, value):
+        yield f"has mean {seen.mean:.3g} where 0 is assumed, and multiplies signals"
+    if seen.zeros > SPARSE:
+        yield f"is 0 in {seen.zeros:.3g} of its elements"
+
+
+def _multiplies(graph: Graph, value: int) -> bool:
+    """Whether an input multiplies a signal."""
+    fixed = parameter_values(graph)
+    for at, node in _readers(graph, value):
+        others = [other for other in node.inputs if other != at and other not in fixed]
+        if others and (facts_of(node.op).multiplies or describe(graph, node) is not None):
+            return True
+    return False
+
+
+def _is_undone(graph: Graph, value: int) -> bool:
+    """Whether norms take the size of an input out of all that reads it: at once, or of what weights make of it."""
+    undone = {name for group in scale_free(graph) for name in group}
+    free = {use.node for use in contractions(graph) if use.parameter in undone}
+    return all(node.index in free or node.op in NORMS for _, node in _readers(graph, value))
+
+
+def _readers(graph: Graph, value: int) -> Iterator[tuple[int, Node]]:
+    """Yield the nodes that read an input, behind views and casts, with what of it they read."""
+    todo = [value]
+    while todo:
+        at = todo.pop()
+        for node in (graph.nodes[index] for index in graph.users().get(at, ())):
+            if is_view(node.op):
+                todo += node.outputs
+            else:
+                yield at, node

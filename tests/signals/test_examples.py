@@ -1,0 +1,170 @@
+"""What an example says: numbers that are not those assumed are named, and nothing else is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import wellposed as wp
+from wellposed.errors import InputError
+from wellposed.signals.examples import PIXELS, assumed
+
+
+def pictures() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2))
+
+
+class Adjacent(nn.Module):
+    """A graph network: an input multiplies signals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, links: torch.Tensor) -> torch.Tensor:
+        return links @ self.second(torch.relu(links @ self.first(x)))
+
+
+def normalised(nodes: int) -> torch.Tensor:
+    links = (torch.rand(nodes, nodes, generator=torch.Generator().manual_seed(1)) < 0.3).float()
+    links = ((links + links.T + torch.eye(nodes)) > 0).float()
+    degrees = links.sum(1) ** -0.5
+    return degrees[:, None] * links * degrees
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        torch.zeros(2, 3, 8, 8),
+        torch.ones(2, 3, 8, 8),
+        torch.full((2, 3, 8, 8), 255.0),
+        torch.rand(2, 3, 8, 8),
+        torch.rand(2, 3, 8, 8) * 2 - 1,
+        torch.rand(2, 3, 8, 8) * (torch.rand(2, 3, 8, 8) < 0.3),
+    ],
+    ids=["zeros", "ones", "one number", "pixels", "pixels about 0", "digits on black"],
+)
+def test_placeholders_and_pixels_are_no_reason_to_warn(example):
+    assert wp.plan(pictures(), example).warnings == ()
+
+
+def test_random_examples_of_any_size_are_as_assumed():
+    for seed in range(200):
+        generator = torch.Generator().manual_seed(seed)
+        example = torch.randn(1 + seed % 3, 1 + seed % 7, generator=generator)
+        graph = wp.trace(nn.Linear(example.shape[1], 2), example)
+        assert wp.plan(graph).warnings == (), seed
+
+
+@pytest.mark.parametrize(
+    ("example", "words"),
+    [
+        (torch.rand(2, 3, 8, 8) * 255, r"'0' has root mean square 1\d\d where 1 is assumed \(image-like"),
+        (torch.randn(8, 3, 8, 8) * 0.01, r"has root mean square 0\.0\d+ where 1 is assumed"),
+        (1 + 0.001 * torch.randn(16, 3, 8, 8), r"varies by 0\.00\d+ about its mean 1"),
+        (
+            torch.randn(16, 3, 8, 8) * torch.eye(16)[0].repeat(192).view(16, 3, 8, 8),
+            r"is 0 in 0\.9\d+ of its elements",
+        ),
+        (torch.randn(2, 3, 8, 8).where(torch.arange(384).view(2, 3, 8, 8) > 5, math.nan), "holds infinities or NaN"),
+    ],
+    ids=["bytes", "small", "one number with noise", "sparse", "NaN"],
+)
+def test_an_example_that_is_not_what_is_assumed_is_named_once_with_both_figures(example, words):
+    warnings = wp.plan(pictures(), example).warnings
+    assert len(warnings) == 1
+    with pytest.raises(AssertionError, match=words):
+        raise AssertionError(warnings[0])
+    assert "inputs=x measures a batch" in warnings[0]
+
+
+def test_sizes_that_norms_undo_are_named_only_where_they_are_far_off():
+    model = nn.Sequential(nn.Linear(16, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
+    x = torch.randn(32, 16)
+    assert wp.plan(model, 5 * x).warnings == ()
+    assert "root mean square" in wp.plan(model, 150 * x).warnings[0]
+
+
+def test_a_described_input_is_taken_as_described():
+    example = torch.rand(2, 3, 8, 8) * 255
+    made = wp.plan(pictures(), example, inputs=example)
+    assert made.warnings == ()
+    assert made.inputs.startswith("0: measured on a batch")
+
+
+def test_a_plan_does_not_depend_on_what_the_example_holds():
+    model = pictures()
+    plans = [wp.plan(model, torch.randn(2, 3, 8, 8) * size) for size in (1.0, 1e3)]
+    assert plans[0].prescriptions == plans[1].prescriptions
+
+
+def test_what_multiplies_signals_is_told_by_its_sign():
+    model, x = Adjacent(), torch.randn(20, 8)
+    (said,) = wp.plan(model, x, normalised(20)).warnings
+    assert "'1' has root mean square" in said
+    assert "where 0 is assumed, and multiplies signals" in said
+    assert "inputs={'1': ...}" in said
+    assert wp.plan(model, x, normalised(20), inputs={"1": normalised(20)}).warnings == ()
+    assert wp.plan(model, x, torch.randn(20, 20)).warnings == ()
+    (signs,) = wp.plan(model, x, torch.rand(20, 20)).warnings
+    assert "root mean square" not in signs  # a weight would average such a mean out
+
+
+def test_a_check_says_it_too_and_tests_on_the_batches_that_it_is_given():
+    model, batch = pictures(), torch.rand(2, 3, 8, 8) * 255
+    plan = wp.plan(model, batch)
+    said = wp.check(model, batch, plan=plan, draws=2).inputs
+    assert said == plan.warnings
+    tested = wp.check(model, batch, plan=plan, draws=2, inputs=[batch])
+    assert tested.inputs == ()
+    first = tested.comparisons[0]
+    assert first.measured > 1e3  # 255² / 3 times a weight for inputs of 1
+
+
+def test_masks_of_infinities_count_as_they_are():
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.score, self.out = nn.Linear(16, 16), nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return self.out(torch.softmax(self.score(x) @ x.transpose(1, 2) + mask, -1) @ x)
+
+    model, x = Masked(), torch.randn(4, 5, 16)
+    shut = torch.full((5, 5), -math.inf).triu(1)
+    plans = [wp.plan(model, x, shut.nan_to_num(neginf=low)) for low in (-math.inf, -1e9)]
+    assert {plan.inputs for plan in plans} == {"0: white, mean 0, variance 1; 1: as in the example"}
+    assert plans[0].warnings == plans[1].warnings == ()
+    assert wp.check(model, x, shut, plan=plans[0], inputs=[(x, shut)]).ok
+    with pytest.raises(InputError, match="counts as the example has it"):
+        wp.plan(model, x, shut, inputs={"1": wp.Input.white()})
+    assert wp.plan(model, x, shut, inputs={"1": shut}).inputs == plans[0].inputs
+
+
+def test_complex_inputs_are_numbers():
+    class Complex(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(8, 8, dtype=torch.cfloat))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight
+
+    x = torch.randn(64, 8, dtype=torch.cfloat)
+    plan = wp.plan(Complex(), x)
+    assert (plan.inputs, plan.warnings) == ("0: white, mean 0, variance 1", ())
+    assert wp.check(Complex(), x, plan=plan).ok
+    assert "root mean square" in wp.plan(Complex(), 100 * x).warnings[0]
+    assert wp.plan(Complex(), x, inputs=100 * x).inputs.startswith("0: measured on a batch, mean 0, variance 1")
+
+
+def test_what_is_assumed_of_integers_follows_their_use_and_type():
+    graph = wp.trace(nn.Conv2d(3, 4, 3), torch.zeros(2, 3, 8, 8))
+    assert assumed(graph, graph.inputs[0]).kind == "image"
+    rows = wp.trace(nn.Embedding(9, 4), torch.zeros(2, 3, dtype=torch.int64))
+    assert assumed(rows, rows.inputs[0]).kind == "tokens"
+    assert PIXELS[0] + 2 * PIXELS[1] ** 0.5 == pytest.approx(255, abs=1)
