@@ -47,3 +47,16 @@ def test_the_largest_of_a_difference_of_near_values_follows_their_distance(step:
     model = Differences(step)
     verdict = wp.check(model, X, plan=wp.plan(model, X))
     assert all(abs(one.error) < 2.0 for one in verdict.comparisons), verdict.summary()  # strangers: 8 to 20 octaves
+
+
+@pytest.mark.parametrize("most", [0.1, 1.0, 3.0, 100.0])
+@pytest.mark.parametrize("order", [1.0, 2.0])
+@pytest.mark.parametrize("planned", [False, True])
+def test_rows_of_a_table_with_a_largest_norm(planned: bool, order: float, most: float) -> None:
+    table = nn.Embedding(200, 16, max_norm=most, norm_type=order)
+    model = nn.Sequential(table, nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    x = torch.arange(96).reshape(8, 12)
+    before = table.weight.tolist()
+    verdict = wp.check(model, x, plan=wp.plan(model, x) if planned else None)
+    assert verdict.ok, verdict.summary()
+    assert table.weight.tolist() == before

@@ -8,14 +8,17 @@ import numpy as np
 import torch
 
 from wellposed.arrays import array_of
+from wellposed.operators.schema import plain_name
 from wellposed.operators.views import view_of
 from wellposed.signals.algebra.operands import operand
 from wellposed.signals.algebra.weighted import scaled_weight
+from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import overloads, rule
+from wellposed.signals.sampling.constant_folding import numbers
 
 
 def token_input(call: Call, value: int) -> int | None:
@@ -52,7 +55,7 @@ def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any
 
 def looked_up(call: Call, weight: State, indices: Any) -> State:
     """Return rows of a table as a new signal."""
-    weight = pooled(weight)
+    weight = _shortened(call, pooled(weight))
     weight = scaled_weight(call, weight, 1.0, 1.0)
     shape = call.shape()
     value = call.value_of(1)
@@ -68,6 +71,34 @@ def looked_up(call: Call, weight: State, indices: Any) -> State:
     if call.independent:
         return make_state(shape, mean, var, roots=call.root())
     return _rows(call, shape, mean, var, equal, weight)
+
+
+ROWS = 1024
+"""Rows that are drawn to see what a largest norm leaves of them: a percent in their second moment. Chosen."""
+
+
+def _shortened(call: Call, weight: State) -> State:
+    """Return a table's state as its rows are met where those that are looked up have a largest norm (``max_norm``).
+
+    Only these have been brought to it: what is known of the whole table is of others too.
+    """
+    value = call.value_of(0)
+    at = None if value is None else call.graph.values[value].node
+    node = None if at is None else call.graph.nodes[at]
+    if node is None or plain_name(node.op) != "embedding_renorm" or not node.inputs:
+        return weight
+    before = state_of(call.run, node.inputs[0])
+    if before is None or before.scale_parameter is not None:
+        return weight
+    rows = numbers(call.run, node.inputs[0])
+    if rows is None:
+        generator = torch.Generator().manual_seed(call.node.index)
+        rows = torch.randn(ROWS, weight.shape[-1], generator=generator, dtype=torch.float64)
+        rows = before.pooled_mean + before.pooled_var**0.5 * rows
+    _, _, most, order = node.args
+    lengths = torch.linalg.vector_norm(rows.double(), order, dim=-1, keepdim=True)
+    var, mean = torch.var_mean(rows.double() * (most / lengths.clamp(min=1e-12)).clamp(max=1.0), correction=0)
+    return make_state(weight.shape, float(mean), float(var), tag="approximate", roots=weight.roots)
 
 
 def _equalities(indices: torch.Tensor) -> list[float | None]:
