@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import wellposed as wp
-from wellposed.signals.algebra.softmax import participations
+from wellposed.signals.algebra.softmax import exponent_shared, participations
 from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.integration import maps
 from wellposed.signals.integration.quadratic import excess
@@ -70,6 +70,19 @@ def test_the_participation_of_a_softmax_is_that_of_samples(keys, sigma2):
         squares = (torch.softmax(logits, dim=1) ** 2).sum(dim=1)
         error = float(squares.std()) / 200.0
         assert abs(found - float(squares.mean())) <= ERRORS * error + 1e-9
+
+
+@pytest.mark.parametrize("keys", [16, 256])
+@pytest.mark.parametrize("sigma2", [1.0, 16.0, 400.0])
+@pytest.mark.parametrize("alike", [0.01, 0.1])
+def test_what_two_queries_choose_together_is_that_of_samples(keys, sigma2, alike):
+    torch.manual_seed(0)
+    shared, *own = torch.randn(3, 3000, keys)
+    first, second = ((sigma2**0.5 * (alike**0.5 * shared + (1 - alike) ** 0.5 * x)).softmax(-1) for x in own)
+    together = (first * second).sum(-1) * keys
+    error = float(together.std() / together.mean()) / 3000**0.5 / math.log(2.0)
+    predicted = float(exponent_shared(alike, sigma2)) / math.log(2.0)
+    assert abs(predicted - math.log2(float(together.mean()))) < 0.5 + 3 * error
 
 
 def test_participation_does_not_depend_on_the_company():

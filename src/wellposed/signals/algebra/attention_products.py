@@ -11,7 +11,7 @@ from wellposed.operators.product import Product
 from wellposed.signals.algebra.causal_queries import common_of_seen, grouped, levels_of_seen, with_pairs
 from wellposed.signals.algebra.local_scales import scales_after_attention
 from wellposed.signals.algebra.product_indices import Indices, average_along, with_single_atoms
-from wellposed.signals.algebra.softmax import LARGEST_EXPONENT, is_uneven, varied
+from wellposed.signals.algebra.softmax import exponent_shared, is_uneven, varied
 from wellposed.signals.algebra.tokens import likeness, relatedness, shared_size, tokens_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.attention import Logits, Seen, Softmax, Tokens
@@ -173,7 +173,7 @@ def of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, valu
     queries = softmax.queries
     known = queries.ndim == len(weights.lengths)
     alike = kernels.off_diagonal_mean(queries, weights.lengths, rows[0]).ravel()[0] if known else 0.0
-    met = min(math.exp(min(alike * softmax.variance, LARGEST_EXPONENT)), softmax.keys * softmax.second)
+    met = min(float(np.exp(exponent_shared(alike, softmax.variance))), softmax.keys * softmax.second)
     others = made.corr
     made = made.with_moments(
         var=var, local_scales=made.local_scales, local_scale_sources=made.local_scale_sources, gauss=made.gauss

@@ -21,7 +21,7 @@ import torch
 from wellposed.arrays import array_of
 from wellposed.signals.algebra.gradient_terms import Adjoint, Gradients, Sent, Term, reduced, settled
 from wellposed.signals.algebra.softmax import (
-    LARGEST_EXPONENT,
+    exponent_shared,
     interpolated_choices,
     interpolated_participations,
     off_diagonal,
@@ -144,7 +144,7 @@ def _choice(
     mixed = spread + related * np.maximum((1.0 - second) - 2.0 * (second - third), 0.0)
     share = visible / np.maximum(visible.sum(axis=1, keepdims=True) * (keys / columns), 1e-300)
     typical = float(np.exp(np.mean(np.log(seen))))
-    common = min(np.exp(min(off_diagonal(q, token) * sigma2, LARGEST_EXPONENT)), typical * kernels.average(second))
+    common = min(float(np.exp(exponent_shared(off_diagonal(q, token), sigma2))), typical * kernels.average(second))
     ones = np.ones(rows)
     return _Choice(share, second * ones, spread * ones, mixed * ones, max(float(common), 1.0))
 

@@ -29,8 +29,8 @@ from wellposed.signals.algebra.masked_scores import is_shut_out, shut_out
 from wellposed.signals.algebra.mixtures import chosen, mixture, within
 from wellposed.signals.algebra.operands import broadcast, operand
 from wellposed.signals.algebra.softmax import (
-    LARGEST_EXPONENT,
     Places,
+    exponent_shared,
     interpolated,
     interpolated_participations,
     is_uneven,
@@ -81,7 +81,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     second, typical = kernels.average(shares), float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=x.axes[axis][0])
     var = _variance_of_weights(x, axis, shares)
-    covariance = _covariance_of_weights(x, axis, rho * law.variance, second, typical)
+    covariance = _covariance_of_weights(x, axis, exponent_shared(rho, law.variance), second, typical)
     corr = kernels.correlation(covariance, var) if var.any() else np.ones((1,) * len(x.lengths))
     flat = flat_weights(mask, False, x.shape[axis - 1], total) if axis == len(x.shape) - 1 and axis else None
     made = Softmax(
@@ -112,7 +112,7 @@ def _covariance_of_weights(x: State, axis: int, exponent: Array, second: float, 
     left, as weights sum to 1.
     """
     at, total = x.axes[axis][0], x.shape[axis]
-    same = np.minimum(np.exp(np.minimum(exponent, LARGEST_EXPONENT)) / typical, second)
+    same = np.minimum(np.exp(exponent) / typical, second)
     same[(0,) * same.ndim] = second
     raw_same = same / total
     raw_other = (1.0 - same) / (total * (total - 1.0)) if total > 1 else np.zeros_like(same)
@@ -242,7 +242,7 @@ def attention(
     typical = float(np.exp(np.mean(np.log(seen))))
     level = kernels.average(ratio)
     share = kernels.average(lifted) / level if level > 0 else 0.0
-    met = min(math.exp(min(r_q * alone.variance, LARGEST_EXPONENT)), typical * kernels.average(a2))
+    met = min(float(np.exp(exponent_shared(r_q, alone.variance))), typical * kernels.average(a2))
     finite_width = finite_width_correlation_after_attention(call, v, share)
     made = _output(call, shape, q, v, token, ratio * levels_of_seen(v, token, flat), finite_width)
     own = varied(typical, law.coarse(), r_v, share)
