@@ -126,6 +126,20 @@ def test_sums_over_ranks_are_refused():
             plan_for(model).apply_(model)
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_centred_weights_are_those_of_one_process(axis):
+    shape = (9, 10, 7)
+    weight = Drawn(name="w", shape=shape, distribution="normal", std=0.1, output_axis=axis, centred=True, reason="test")
+    plan = Plan(method="t", seed=5, model="Module", prescriptions={"w": weight})
+    whole = draw(plan)["w"]
+    for rank, placement in itertools.product(range(3), (Shard(0), Shard(1))):
+        with as_rank(rank, 3):
+            model = nn.Module()
+            model.w = nn.Parameter(sharded(torch.zeros(shape), mesh_of(3), (placement,)))
+            plan.apply_(model)
+            assert torch.equal(model.w.to_local(), sharded(whole, mesh_of(3), (placement,)).to_local())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_centred_biases_are_those_of_one_process(axis, dtype):

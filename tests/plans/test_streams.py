@@ -277,12 +277,25 @@ def test_what_depends_on_the_whole_is_cut_from_it():
     scaled = said("normal", (3, 2), name="scaled").changed(channel_std=(1.0, 2.0, 3.0))
     bias = Centering(name="bias", shape=(6,), weight="weight", value=0.5, reason="test")
     zero = Constant(name="zero", shape=(5, 2), constant=1.5, reason="test")
-    plan = plan_of(weight, scaled, bias, zero)
+    centred = said("normal", (4, 3), name="centred").changed(centred=True, output_axis=0)
+    plan = plan_of(weight, scaled, bias, zero, centred)
     whole = draw(plan)
     for name in whole:
         part = parts(plan, name)
         assert torch.equal(part((slice(1, 3),)), whole[name][1:3])
         assert torch.equal(part((2,)), whole[name][2])
+
+
+@pytest.mark.parametrize(("shape", "axis", "groups"), [((6, 40), 0, 1), ((12, 3, 3, 3), 0, 4), ((8, 5, 3), 1, 2)])
+def test_centred_weights_sum_to_zero_by_output_and_keep_their_size(shape, axis, groups):
+    plain = said("normal", shape, output_axis=axis).changed(groups=groups, std=0.5)
+    whole, before = draw(plan_of(plain.changed(centred=True)))["w"], draw(plan_of(plain))["w"]
+    count = math.prod(shape) // (shape[axis] * (1 if axis == 0 else groups))
+    split = (groups if axis else 1, -1, *shape[1:])
+    rows = [each.view(split).movedim(axis + 1, 1).flatten(2).double() for each in (whole, before)]
+    expected = (rows[1] - rows[1].mean(2, keepdim=True)) * (count / (count - 1)) ** 0.5
+    torch.testing.assert_close(rows[0], expected, rtol=1e-6, atol=1e-6)
+    assert float(rows[0].sum(2).abs().max()) < 1e-5
 
 
 def blocks_drawn(part, index):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph, Node
+from wellposed.methods.growing import straying
 from wellposed.methods.options import Draft, Request, check_distribution
 from wellposed.methods.prescribing import prescriptions_of, words_on_doubt
 from wellposed.methods.remarks import remarks_on
@@ -142,11 +143,18 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
             "wp.propagate(graph) for where it begins; leave strict off for the variance ν / fan-in, or leave them out "
             "with skip="
         )
+    prescriptions = prescriptions_of(graph, weights, chosen, distribution, settings.state == "full")
+    centred = {name for name, one in prescriptions.items() if one.centred}
     return Draft(
-        prescriptions_of(graph, weights, chosen, distribution),
+        prescriptions,
         inputs=in_words(graph, run.inputs),
         coverage=dict(Counter(signal.tag for signal in signals)),
-        warnings=(*unlike_example(graph, settings.inputs), *warnings, *remarks_on(graph, weights, run, signals, given)),
+        warnings=(
+            *unlike_example(graph, settings.inputs),
+            *warnings,
+            *remarks_on(graph, weights, run, signals, given),
+            *straying(graph, weights.uses, weights.functions, centred),
+        ),
     )
 
 

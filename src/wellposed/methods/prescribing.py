@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -19,9 +20,17 @@ from wellposed.structure.tables import tables
 if TYPE_CHECKING:
     from wellposed.methods.directions import Scale
 
+FEWEST = 8
+"""Terms of an output from which on a weight can do without their mean. Chosen: one direction of few is much."""
+_BY_ELEMENT = ("normal", "truncated_normal", "uniform")
+
 
 def prescriptions_of(
-    graph: Graph, weights: PlannedWeights, chosen: Mapping[str, Scale], distribution: RandomDistribution
+    graph: Graph,
+    weights: PlannedWeights,
+    chosen: Mapping[str, Scale],
+    distribution: RandomDistribution,
+    sums_of_zero: bool,
 ) -> dict[str, Prescription]:
     """Return what the pass has chosen, the constants, and the reason for every other parameter.
 
@@ -30,6 +39,7 @@ def prescriptions_of(
         weights: those of the pass.
         chosen: the scales that were given to it, with their reasons, by parameter name.
         distribution: of the weights.
+        sums_of_zero: whether weights whose bias cancels a mean are drawn with sums of 0 as well.
     """
     prescriptions = _fixed(graph, weights, weights.uses)
     uses_of: dict[str | None, list[Contraction]] = defaultdict(list)
@@ -49,6 +59,8 @@ def prescriptions_of(
         target = with_bias.get(bias)
         if target is not None and target.parameter is not None:
             prescriptions[bias] = _centring(graph, bias, target.parameter, target.node, mean)
+            if sums_of_zero:
+                prescriptions[target.parameter] = _centred(prescriptions[target.parameter])
     left = [name for name in graph.parameters if name in weights.zero_kept or name not in prescriptions]
     return prescriptions | _left(graph, weights, left, uses_of)
 
@@ -202,6 +214,21 @@ def _without_choice(graph: Graph, uses: Sequence[Contraction]) -> str:
     """Return why a weight that scales its contractions linearly was given no scale by any of them."""
     where = ", ".join(op_of(graph.nodes[use.node]) for use in uses[:3])
     return f"no rule gives it a scale at {where}, which is run on samples"
+
+
+def _centred(weight: Prescription) -> Prescription:
+    """Return the prescription of a weight whose bias cancels a mean, with means taken out of what each output sums.
+
+    The bias cancels the mean that is predicted. What the mean of one draw differs from that by would enter all outputs,
+    and in deep networks grow from layer to layer: a weight whose sums are 0 passes on no mean, whatever it is.
+    """
+    axis = weight.output_axis
+    if not isinstance(weight, Drawn) or axis is None or weight.mean or weight.rows is not None:
+        return weight
+    outputs = weight.shape[axis] * (1 if axis == 0 else weight.groups)
+    if weight.distribution not in _BY_ELEMENT or math.prod(weight.shape) < FEWEST * outputs:
+        return weight
+    return weight.changed(centred=True, reason=f"{weight.reason}; sums of 0 pass on no mean")
 
 
 def _centring(graph: Graph, bias: str, weight: str, node: int, mean: float) -> Centering:

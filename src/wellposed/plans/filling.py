@@ -93,7 +93,7 @@ def start_(
     box = whole(prescription.shape) if box is None else box
     if not out.numel():
         return []
-    if prescription.channel_std is not None:
+    if prescription.channel_std is not None or prescription.centred:
         return _start_channels_(out, prescription, seed, crew, box)
     constant = _constant(prescription)
     if constant is not None:
@@ -187,7 +187,21 @@ def channels_of(prescription: Drawn | Constant, seed: int, axis: int, first: int
         out = torch.view_as_complex(drawn)
     else:
         out = _drawn_elements(stream_of(_drawn(prescription), seed), prescription.shape, box)
+        if prescription.centred:
+            _without_means_(out, axis, prescription.groups)
     return out if prescription.channel_std is None else rescaled(out, _of_channels(prescription, axis, first, end))
+
+
+def _without_means_(values: Tensor, axis: int, groups: int) -> None:
+    """Take the mean of what each output sums out of a weight's channels, and make up for the size that this costs.
+
+    NumPy sums in one order, whatever the number of threads and of channels.
+    """
+    outputs = _outputs_first(values, axis, 1 if axis == 0 else groups)  # an output of a group is a part of a channel
+    wide = outputs.flatten(2).contiguous().double().numpy()
+    count = wide.shape[-1]
+    wide = (wide - wide.sum(axis=-1, keepdims=True) / count) * math.sqrt(count / max(count - 1, 1))
+    outputs.copy_(torch.from_numpy(wide).view(outputs.shape))
 
 
 def _drawn(prescription: ByChannel) -> Drawn:
@@ -225,10 +239,14 @@ def by_output(weight: Tensor, output_axis: int, groups: int) -> Tensor:
     Groups split the output axis where that is the first (convolutions), else the first axis (transposed convolutions,
     stacked experts).
     """
-    split = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
-    axis = 1 if output_axis == 0 else output_axis + 1
-    moved = split.movedim(axis, 1)
+    moved = _outputs_first(weight, output_axis, groups)
     return moved.reshape(groups, moved.shape[1], math.prod(moved.shape[2:]))
+
+
+def _outputs_first(weight: Tensor, output_axis: int, groups: int) -> Tensor:
+    """Return ``weight`` as ``[groups, outputs of a group, *everything else]``, a view of contiguous memory."""
+    split = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+    return split.movedim(1 if output_axis == 0 else output_axis + 1, 1)
 
 
 def _start_orthogonal_(out: Tensor, prescription: Drawn, seed: int, crew: Crew, box: Box) -> list[Future[None]]:

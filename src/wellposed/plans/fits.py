@@ -297,7 +297,8 @@ def _largest(prescription: Prescription, *, scaled: bool = True) -> float:
         case Constant():
             return max(channels) if channels else abs(prescription.constant)
         case Drawn() if not channels:
-            return abs(prescription.mean) + furthest(prescription) * prescription.std
+            apart = 2.0 * math.sqrt(2.0) if prescription.centred else 1.0  # from a mean of others, and made up for
+            return abs(prescription.mean) + apart * furthest(prescription) * prescription.std
         case Drawn() | Rescaled() if scaled:  # all of it in one number of a row
             rows = 1 if channels is None else len(channels)
             longest = math.sqrt(math.prod(prescription.shape) / max(rows, 1))

@@ -73,7 +73,8 @@ def without_others(plan: Plan, names: set[str]) -> Plan:
 
 def _is_by_element(prescription: Prescription) -> bool:
     """Whether elements are drawn independently of one another."""
-    return prescription.channel_std is None and prescription.distribution != "orthogonal"
+    whole = prescription.channel_std is not None or prescription.centred
+    return not whole and prescription.distribution != "orthogonal"
 
 
 def _part(prescription: Drawn | Constant, seed: int, index: Index) -> torch.Tensor:

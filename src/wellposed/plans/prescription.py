@@ -36,12 +36,13 @@ _FIELDS = (
 )  # fmt: skip
 """The fields of all kinds in the order in which files state them."""
 _LATER: dict[str, Any] = {
-    "base_in": None, "base_out": None, "depth": 1.0, "branch": 1.0, "repeats": 1.0, "rows": None,
+    "base_in": None, "base_out": None, "depth": 1.0, "branch": 1.0, "repeats": 1.0, "rows": None, "centred": False,
 }  # fmt: skip
 """Fields that files state where they say something: version 1 had none of them."""
 
 _ABSENT: dict[str, Any] = {
     "mean": 0.0,
+    "centred": False,
     **dict.fromkeys(("std", "channel_std", "constant", "weight", "value", "tied_to", "rows")),
 }
 """The fields that only some kinds have, with the value that they read as on the others, in files too."""
@@ -52,7 +53,8 @@ class Prescription(BaseModel):
 
     The base of all kinds: `Drawn`, `Constant`, `Centering`, `Rescaled`, `Kept`, `Default` and `Tied`; a prescription is
     made as one of them. What only some kinds have (``mean``, ``std``, ``channel_std``, ``constant``, ``weight``,
-    ``value``, ``tied_to``, ``rows``) can be read on all: it is None on the others, and the mean 0.
+    ``value``, ``tied_to``, ``rows``, ``centred``) can be read on all: it is None on the others, the mean 0, and
+    ``centred`` False.
 
     Attributes:
         name: the parameter's name, as ``named_parameters()`` of the model without wrappers gives it.
@@ -127,6 +129,8 @@ class Prescription(BaseModel):
         def tied_to(self) -> str | None: ...  # noqa: D102
         @property
         def rows(self) -> tuple[tuple[int, int], ...] | None: ...  # noqa: D102
+        @property
+        def centred(self) -> bool: ...  # noqa: D102
 
     else:
 
@@ -149,7 +153,8 @@ class Prescription(BaseModel):
             return self._words.format(self)
         words = self.distribution.replace("_", " ")
         mean = f"mean {self.mean:.4g}, " if self.mean else ""
-        return words if self.std is None else f"{words}, {mean}std {self.std:.4g}"
+        sums = ", sums 0" if self.centred else ""
+        return words if self.std is None else f"{words}, {mean}std {self.std:.4g}{sums}"
 
     def changed(self, **fields: Any) -> Self:
         """Return this prescription with other values of some fields, which are checked."""
@@ -211,12 +216,23 @@ class Drawn(ByChannel):
         channel_std: the root mean square to which each slice along ``output_axis`` is then scaled.
         rows: what is written of the first axis, each range from its first index to before its last; None for all. Other
             rows are left alone, as that of a table's ``padding_idx``.
+        centred: whether the mean of all that one output sums is then taken out, so that these numbers add up to 0; std
+            is what they have afterwards.
     """
 
     distribution: Literal[RandomDistribution, "complex_normal"]
     mean: float = 0.0
     std: float = Field(ge=0.0)
     rows: tuple[Annotated[tuple[int, int], Field(strict=False)], ...] | None = Field(default=None, strict=False)
+    centred: bool = False
+
+    @model_validator(mode="after")
+    def _check_centred(self) -> Self:
+        """Refuse to take means out of what has none by output, or would be no longer what it is."""
+        by_element = self.distribution in ("normal", "truncated_normal", "uniform")
+        if self.centred and (self.output_axis is None or self.mean or self.rows is not None or not by_element):
+            raise ValueError("centred needs output_axis, mean 0, all rows, and elements that are drawn one by one")
+        return self
 
     @model_validator(mode="after")
     def _check_orthogonal(self) -> Self:

@@ -210,6 +210,13 @@ class Weights:
         """
         return weight
 
+    def passes_no_mean(self, value: int) -> bool:
+        """Whether the elements of a weight that one output sums add up to 0 in every draw."""
+        return False
+
+    def note_centred(self, node: Node, data: State) -> None:
+        """Note the signal that enters a node at which its mean is cancelled."""
+
     def led_back(self, node: Node, result: State) -> State:
         """Return the state of a node's result, once the postponed scales that it decides are chosen."""
         return result

@@ -13,6 +13,7 @@ from wellposed.graphs import Graph, Node, Parameter
 from wellposed.operators.contraction import Contraction
 from wellposed.operators.spectral import inverse_after
 from wellposed.signals.context.parameters import Weights, unit_draw
+from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state, rescaled
 from wellposed.signals.distributions.state import State
 from wellposed.signals.weights.composite_scales import CompositeScales
@@ -40,6 +41,8 @@ class PlannedWeights(Weights):
         shares: what the outputs of a weight have in the mean over its uses, relative to the first; 1 unless given.
         centred: for each bias that cancels a mean, that mean.
         doubts: the weights whose signal did not choose their scale, which is that of fan-in.
+        functions: at the nodes at which a mean is cancelled, the function of a Gaussian that enters, and its standard
+            deviation.
         unmet: the weights that met a signal of zeros first, with the first node at which they did.
         scales: scales that are given, by parameter name; the others are chosen. A visitor may add to them on the way.
         targets: what the target variance is multiplied by, by the value that a contraction makes; 1 elsewhere.
@@ -72,6 +75,7 @@ class PlannedWeights(Weights):
         self.kept: frozenset[str] = frozenset(kept)
         self.centred: dict[str, float] = {}
         self.doubts: dict[str, Doubt] = {}
+        self.functions: dict[int, tuple[Pointwise, float]] = {}
         self.unmet: dict[str, int] = {}
         self.gains: dict[str, float] = {
             name: _own_level(graph.parameters[name]) for name, role in self.roles.items() if role == "gain"
@@ -211,6 +215,18 @@ class PlannedWeights(Weights):
         if not self.center or mean == 0.0 or bias not in self.roles or bias in self.kept or self.roles[bias] != "bias":
             return False
         return self.centred.setdefault(bias, mean) == mean
+
+    def passes_no_mean(self, value: int) -> bool:
+        """Whether the elements of a weight that one output sums add up to 0: where ``center`` asks for it, and they
+        are drawn.
+        """
+        found = self.scale_parameters.get(value)
+        return self.center and found is not None and self.roles.get(found.parameter) == "weight"
+
+    def note_centred(self, node: Node, data: State) -> None:
+        """Note the function of a Gaussian of mean 0 that enters a node at which its mean is cancelled."""
+        if data.base is not None and data.fn is not None and self.center:
+            self.functions[node.index] = data.fn, math.sqrt(data.base.second_moment)
 
     def enter(self, name: str, node: Node, fan_in: int, before: float, heavy: bool) -> None:
         """Choose the scale of a weight that takes the input of a recurrent layer, of second moment ``before``."""

@@ -35,6 +35,10 @@ class Prescribed(Protocol):
         """The ranges of rows that are drawn; None for all."""
 
     @property
+    def centred(self) -> bool:
+        """Whether the elements that one output sums add up to 0."""
+
+    @property
     def constant(self) -> float | None:
         """The value of every element of a constant."""
 
@@ -94,3 +98,10 @@ class PrescribedWeights(Weights):
     def centres(self, bias: str, mean: float) -> bool:
         """Whether the plan makes a bias cancel the incoming mean."""
         return bias in self.prescriptions and self.prescriptions[bias].distribution == "centering"
+
+    def passes_no_mean(self, value: int) -> bool:
+        """Whether the plan draws a weight whose elements add up to 0 for each output."""
+        found = self.scale_parameters.get(value)
+        return (
+            found is not None and found.parameter in self.prescriptions and self.prescriptions[found.parameter].centred
+        )

@@ -24,10 +24,12 @@ from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.sums import combine
 from wellposed.signals.algebra.weighted import Pairs
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.lazy import evaluated
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.distributions.views import unpaired
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import gaussian_moments
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.contraction.convolution import convolve
 from wellposed.signals.rules.contraction.dense import multiply_weight
@@ -73,10 +75,26 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
             return _with_bias(call, product_of_signals(call, data, weight, product), bias, product)
         level = 0.0
     weight = weight.changed(mean=weight.mean - level) if level else weight
+    if centred and not call.independent:
+        call.run.weights.note_centred(call.node, data)
+        data = _without_common_mean(data) if call.run.weights.passes_no_mean(product.right) else data
     result = _of_centred_weight(call, data, weight, product, centred)
     if level:
         result = _with_common_part(call, result, data, product, level)
     return _with_bias(call, result, bias, product)
+
+
+def _without_common_mean(data: State) -> State:
+    """Return a signal with what varies between features alone: where local scales tau differ, the mean of a function
+    of sqrt(tau) times a Gaussian differs with them, alike in all features, and a weight whose sums are 0 passes it on
+    to none. The mean of tau stands for all, as it does exactly of functions f(c x) = c f(x).
+    """
+    base, fn = data.base, data.fn
+    if base is None or fn is None or evaluated(base.local_scales) is None or not data.pooled_var > 0.0:
+        return data
+    mean, second = gaussian_moments(fn, base.pooled_mean, math.sqrt(base.pooled_var))
+    share = (second - mean * mean) / data.pooled_var
+    return data.with_moments(var=data.var * share) if 0.0 < share < 1.0 else data
 
 
 def _of_centred_weight(call: Call, data: State, weight: State, product: Product, centred: bool) -> State:
