@@ -344,5 +344,7 @@ def _opened(
     model: Any, args: tuple[Any, ...], inputs: Any, settings: Mapping[str, Any]
 ) -> tuple[JaxModule, tuple[Any, ...], Any]:
     """Return a model's front end, its example arguments and the inputs of real passes, as `wellposed` takes them."""
-    module, given = _prepared(model, args, bool(settings.get("training", True)))
-    return module, given, module.batches(inputs, len(given))
+    module = front_end(model)
+    given, inputs = module.opened(args, inputs)
+    module.prepare(given, bool(settings.get("training", True)))
+    return module, given, inputs

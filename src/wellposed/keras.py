@@ -10,8 +10,10 @@ worker is started for each call. Two more settings are for it: ``time_limit``, t
 ``custom_objects``, classes and functions by name that the model's configuration refers to.
 
 Parameters are named by the paths of Keras' variables. Example inputs are what the model is called with, as arrays or
-tensors; where none are given, they are made from the shapes that the model was built for. What a function takes beside
-them, and what it raises, is what its namesake in `wellposed` takes and raises; and in all of them
+tensors; where none are given, they are made from the shapes that the model was built for. ``inputs`` of real passes are
+described (`wellposed.Input`, also by the names of the model's inputs), an array that is measured, or batches of any
+size. What a function takes beside them, and what it raises, is what its namesake in `wellposed` takes and raises; and
+in all of them
 
 * `InputError`: no Keras model, one that is not built, or one whose inputs are not known and no example is given;
 * `UnsupportedError`: Keras runs on a further backend; a layer is quantised, or runs another framework's code; a worker
@@ -234,18 +236,18 @@ def _plan(module: KerasModule, *args: Any, **settings: Any) -> Plan:
 
 
 def _check(module: KerasModule, *args: Any, inputs: Any, **settings: Any) -> checks.Verdict:
-    given = module.given(args)
-    return checks.check(module, *given, inputs=module.batches(inputs, len(given)), **settings)
+    given, inputs = module.opened(args, inputs)
+    return checks.check(module, *given, inputs=inputs, **settings)
 
 
 def _measure(module: KerasModule, *args: Any, inputs: Any, **settings: Any) -> Any:
-    given = module.given(args)
-    return checks.measure(module, *given, inputs=module.batches(inputs, len(given)), **settings)
+    given, inputs = module.opened(args, inputs)
+    return checks.measure(module, *given, inputs=inputs, **settings)
 
 
 def _explain(module: KerasModule, *args: Any, node: str | None, inputs: Any, **settings: Any) -> checks.Explanation:
-    given = module.given(args)
-    return checks.explain(module, node, *given, inputs=module.batches(inputs, len(given)), **settings)
+    given, inputs = module.opened(args, inputs)
+    return checks.explain(module, node, *given, inputs=inputs, **settings)
 
 
 def _report(
@@ -260,12 +262,12 @@ def _report(
     **settings: Any,
 ) -> reports.Report:
     """Return the report on a module; without a plan it is made by ``method``."""
-    given = module.given(args)
+    given, inputs = module.opened(args, inputs)
     if plan is None:
         choices = {"only": None, "skip": None, **(options or {})}
         plan = planned(module, given, method=method, seed=seed, training=training, **choices)
         options = None
     return reports.report(
-        module, *given, plan=plan, method=method, options=options, inputs=module.batches(inputs, len(given)),
-        training=training, seed=seed, **settings,
+        module, *given, plan=plan, method=method, options=options, inputs=inputs, training=training, seed=seed,
+        **settings,
     )  # fmt: skip

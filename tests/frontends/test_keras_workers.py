@@ -262,6 +262,8 @@ def test_batches_are_read_as_far_as_they_may_be_asked_for():
     assert len(sending._batches([np.ones(3)], 4)) == 1
     assert [int(batch) for batch in sending._batches(lambda draw: [np.array(7), np.array(8)][draw], 4)] == [7, 8]
     assert sending._batches(wp.Input.white(), 4) == wp.Input.white()
+    assert sending._batches(keras.ops.ones((5, 3)).cpu(), 4).shape == (5, 3), "an array is measured"
+    assert sending._batches({"x": np.ones((5, 3))}, 4)["x"].shape == (5, 3)
     with pytest.raises(wp.errors.InputError, match="without a single batch"):
         sending._batches([], 4)
 

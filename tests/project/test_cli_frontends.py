@@ -55,6 +55,10 @@ def training():
 def maker():
     return net, loss, batches()
 
+def convolutional():
+    stack = [layers.Reshape((3, 4, 1)), layers.Conv2D(4, 2), layers.BatchNormalization(), layers.Flatten()]
+    return keras.Sequential([keras.Input((12,)), *stack, layers.Dense(4)]), loss, batches()
+
 def recurrent():
     model = keras.Sequential([keras.Input((3, 4)), layers.LSTM(8), layers.Dense(4)])
     return model, lambda model, batch: loss(model, (batch[0].reshape(-1, 3, 4), batch[1])), batches()
@@ -160,6 +164,14 @@ def test_models_of_keras_are_scored_refined_searched_and_compared(run, net, func
     assert "sequential/tanh_0/kernel" in Plan.load(tmp_path / "plan.json").prescriptions
     for argv in (("lr", name, "--find"), ("compare", name, "--seeds", "2", "--json")):
         code, _, err = run(*argv, "-O", "steps=5")
+        assert code == 0, err
+
+
+@pytest.mark.slow
+def test_models_that_no_stack_can_train_are_searched_and_compared(run, net):
+    name = f"{net}:convolutional"
+    for argv in (("lr", name, "--find"), ("compare", name, "--seeds", "2", "--json")):
+        code, _, err = run(*argv, "-O", "steps=5", "-O", "budget=100")
         assert code == 0, err
 
 

@@ -16,6 +16,7 @@ from flax import nnx
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from wellposed.doors import door
 from wellposed.errors import InputError, PlanError
 from wellposed.frontends.base import Frontend, unique, written
 from wellposed.frontends.jax.arrays import array_like, aval_of, is_float, memory_of, tensor_of
@@ -234,12 +235,10 @@ class NNXModule(JaxModule):
 class FunctionModule(JaxModule):
     """A function of a tree of parameters."""
 
-    def __new__(cls, model: Any = None) -> Self:
-        """Return an instance of a class that is called like the function."""
-        if model is None:
-            return super().__new__(cls)
-        name = getattr(model.apply, "__name__", type(model.apply).__name__)
-        return nn.Module.__new__(type(name, (cls,), {"__doc__": cls.__doc__}))
+    @staticmethod
+    def title(model: Any) -> str:
+        """Return the name of the function."""
+        return getattr(model.apply, "__name__", type(model.apply).__name__)
 
     def _leaves(self, model: Any) -> Iterator[tuple[str, Any, bool]]:
         """Yield the arrays of the tree; raises `InputError` for what is no array."""
@@ -286,12 +285,7 @@ def front_end(model: Any) -> NNXModule | FunctionModule:
         return NNXModule(model)
     if isinstance(model, Function):
         return FunctionModule(model)
-    advice = ""
-    if isinstance(model, nn.Module):
-        advice = "; use wellposed itself for it"
-    elif callable(model):
-        advice = "; a function of parameters is wj.Function(apply, params)"
-    raise InputError(f"wellposed.jax takes a module of Flax NNX, got {type(model).__name__}{advice}")
+    raise InputError(f"wellposed.jax takes a module of Flax NNX, got {type(model).__name__}{door(model)}")
 
 
 def path_of(path: Sequence[Any]) -> str:
