@@ -28,6 +28,9 @@ class KerasModule(Frontend):
 
     What a pass writes (moving averages, states of random generators) it keeps for itself, as a training needs it.
 
+    Attributes:
+        added: the losses that the layers added in the last pass that was not traced: penalties on weights and signals.
+
     Args:
         model: a `keras.Model`, or a layer; built, on the torch backend.
 
@@ -43,6 +46,7 @@ class KerasModule(Frontend):
         check_model(model)
         self._model = (model,)  # in a tuple, or it would be registered: on this backend a layer is a module itself
         self._scopes = dict(_scopes(model))
+        self.added: list[Tensor] = []
         trained = trained_in(model)
         self._variables = named_variables(model)
         recurrent = _in_cells(model)
@@ -50,6 +54,16 @@ class KerasModule(Frontend):
             self.hold(name, variable.value, trained=id(variable) in trained)
             if id(variable) in recurrent & trained:
                 self.kept[name] = "recurrent weights keep their default scheme (Appendix A)"
+
+    @property
+    def model(self) -> Any:
+        """The Keras model."""
+        return self._model[0]
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The model's variables, by path."""
+        return self._variables
 
     @staticmethod
     def title(model: Any) -> str:
@@ -64,11 +78,12 @@ class KerasModule(Frontend):
         stack = running()
         values = [(variable, self.held(name)) for name, variable in self._variables.items()]
         with (
-            keras.StatelessScope(values) as scope,
+            keras.StatelessScope(values, collect_losses=True) as scope,
             nullcontext() if stack is None else self._named(stack),
             nullcontext() if stack is None else whole_operators(),
         ):
             outputs = model(*inputs, training=self.training)
+            self.added = model.losses if stack is None else []
         if stack is None:
             for name, before in self._buffers.items():
                 after = scope.get_current_value(self._variables[name])
