@@ -23,7 +23,7 @@ in all of them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wellposed import checks, graphs, reports
@@ -41,13 +41,12 @@ except ModuleNotFoundError as error:
         "before keras is imported"
     ) from error
 
-from wellposed.frontends.keras import KerasModule, preparing, sending, training, variables
+from wellposed.frontends.keras import KerasModule
+from wellposed.frontends.keras.calls import run, write_
 from wellposed.frontends.keras.keras2 import from_keras2
 from wellposed.frontends.keras.preparing import KerasStart
-from wellposed.options import DEFAULT_METHOD, check_integer
-from wellposed.rates import Rate
-from wellposed.rates.find import BUDGET, SHORT
-from wellposed.rates.schedule import Schedule
+from wellposed.frontends.keras.starting import find_max_lr, prepare, prepare_
+from wellposed.options import DEFAULT_METHOD
 
 __all__ = [
     "KerasModule", "KerasStart", "apply_", "check", "explain", "find_max_lr", "from_keras2", "initialize_", "measure",
@@ -100,7 +99,7 @@ def plan(
         The plan. Kernels and biases of recurrent layers are kept as Keras draws them (AutoInit, Appendix A).
     """
     settings = {"method": method, "seed": seed, "only": only, "skip": skip, "frozen": frozen, "training": training}
-    made: Plan = _run(model, _plan, args, settings | options)
+    made: Plan = run(model, _plan, args, settings | options)
     return made
 
 
@@ -124,10 +123,7 @@ def apply_(
     Raises:
         PlanError: the plan does not fit the model, which is as it was.
     """
-    if sending.on_torch():
-        KerasModule(model).apply_(plan, only=only, skip=skip, frozen=frozen)
-    else:
-        variables.apply_(plan, model, only=only, skip=skip, frozen=frozen)
+    write_(plan, model, only=only, skip=skip, frozen=frozen)
 
 
 def initialize_(model: Any, *args: Any, frozen: bool = False, **settings: Any) -> Plan:
@@ -157,7 +153,7 @@ def check(model: Any, *args: Any, plan: Plan | None = None, inputs: Any = None, 
         inputs: described, or batches, each what the model is called with.
         settings: further ones of `wellposed.check`.
     """
-    verdict: checks.Verdict = _run(model, _check, args, {"plan": plan, "inputs": inputs, **settings})
+    verdict: checks.Verdict = run(model, _check, args, {"plan": plan, "inputs": inputs, **settings})
     return verdict
 
 
@@ -171,7 +167,7 @@ def measure(model: Any, *args: Any, plan: Plan | None = None, inputs: Any = None
         inputs: as for `check`.
         settings: further ones of `wellposed.measure`.
     """
-    return _run(model, _measure, args, {"plan": plan, "inputs": inputs, **settings})
+    return run(model, _measure, args, {"plan": plan, "inputs": inputs, **settings})
 
 
 def explain(
@@ -187,7 +183,7 @@ def explain(
         inputs: as for `check`.
         settings: further ones of `wellposed.explain`.
     """
-    explained: checks.Explanation = _run(
+    explained: checks.Explanation = run(
         model, _explain, args, {"node": node, "plan": plan, "inputs": inputs, **settings}
     )
     return explained
@@ -221,169 +217,11 @@ def report(
     named = {
         "plan": plan, "method": method, "options": options, "inputs": inputs, "training": training, "seed": seed,
     }  # fmt: skip
-    collected: reports.Report = _run(model, _report, args, named | settings)
+    collected: reports.Report = run(model, _report, args, named | settings)
     return collected
 
 
-# ---- trainings -------------------------------------------------------------------------------------------------------
-
-
-def find_max_lr(
-    model: Any,
-    loss: Any = None,
-    data: Any = None,
-    *,
-    optimizer: Any = None,
-    loss_weights: Any = None,
-    batch_size: int = 32,
-    initialize: Plan | str | None = None,
-    steps: int = SHORT,
-    epochs: int | None = None,
-    training_steps: int | None = None,
-    **settings: Any,
-) -> Rate:
-    """Search the learning rate of a model by short trainings from its weights; see `wellposed.rates.find_max_lr`.
-
-    The trainings run on torch, here or in a worker, with Keras' own optimizer. The model is only read.
-
-    Args:
-        model: a built `keras.Model`.
-        loss: as for ``compile``; None for the one that the model was compiled with.
-        data: what ``fit`` takes: ``(x, y)`` or ``(x, y, sample_weight)``, of arrays; or batches of these: a list, a
-            loader, a `keras.utils.PyDataset`, a ``tf.data.Dataset``. As many are read as there are steps.
-        optimizer: name, class or instance, whose rate does not count; None for the model's own, else AdamW.
-        loss_weights: as for ``compile``.
-        batch_size: where the data is arrays.
-        initialize: a plan, or a method of planning, that draws the weights anew for each seed; None for the model's own.
-        steps: of each training.
-        epochs: of the training to come, in the place of ``training_steps``.
-        training_steps: as for `wellposed.rates.find_max_lr`.
-        settings: further ones of it, and for a worker.
-
-    Raises:
-        OptionError: no loss, an unknown optimizer, or a model that trains by a ``train_step`` of its own.
-        RateError, DivergedError: as for `wellposed.rates.find_max_lr`.
-    """
-    if epochs is not None:
-        training_steps = training.steps_in(data, batch_size, epochs)
-    setup = training.training_of(model, data, loss, loss_weights, optimizer, batch_size, steps)
-    settings = {"seeds": 1, **settings} if initialize is None else settings
-    named = {"initialize": initialize, "steps": steps, "training_steps": training_steps, "training": setup}
-    found: Rate = _run(model, preparing.searched, (setup.batches[0][0],), {**named, **settings})
-    return found
-
-
-def prepare(
-    model: Any,
-    data: Any,
-    loss: Any = None,
-    optimizer: Any = None,
-    *,
-    steps: int | None = None,
-    epochs: int | None = None,
-    batch_size: int = 32,
-    loss_weights: Any = None,
-    method: Plan | str | None = None,
-    weight_decay: float | None = None,
-    schedule: Schedule = "warmup_cosine",
-    clip: float | None = None,
-    budget: int = BUDGET,
-    seed: int = 0,
-    only: str | Sequence[str] | None = None,
-    skip: str | Sequence[str] | None = None,
-    journal: str | None = None,
-    progress: bool = True,
-    **options: Any,
-) -> KerasStart:
-    """Work out everything that the training of a model needs before its first step; the model is only read.
-
-    The rate is searched on torch, here or in a worker, with Keras' own optimizer: by trainings of 40 steps from the
-    planned weights; see `wellposed.prepare`. `prepare_` also writes the weights and compiles the model.
-
-    Args:
-        model: a built `keras.Model`; frozen variables stay as they are.
-        data: what ``fit`` takes, as for `find_max_lr`; the first 40 batches are used.
-        loss: as for ``compile``; None for the one that the model was compiled with.
-        optimizer: as for `find_max_lr`.
-        steps: of the training; best rates fall with it. None, and no ``epochs``: 1,000 are assumed.
-        epochs: of the training, in the place of ``steps``.
-        batch_size: where the data is arrays.
-        loss_weights: as for ``compile``.
-        method: of planning, by name, or a plan; ``"own"`` keeps the weights. None: that of `plan`.
-        weight_decay: of weights and embeddings; other variables have none. None: the optimizer's own.
-        schedule: of the rate: ``"warmup_cosine"``, ``"cosine"``, ``"linear"`` or ``"constant"``.
-        clip: the global norm to clip gradients to; None for what the optimizer does itself.
-        budget: gradients that the search may take.
-        seed: of the plan.
-        only: glob patterns of the paths of variables to plan.
-        skip: those to keep.
-        journal: a file that notes finished runs; a search that was killed goes on from it.
-        progress: show a progress bar, where Keras runs on torch.
-        options: of the method, and for a worker.
-
-    Returns:
-        A `KerasStart`: ``print`` shows it on one page, with the reason of each part.
-
-    Raises:
-        OptionError: no loss, a value outside its range, a plan of several rates, or a model that trains by a
-            ``train_step`` of its own.
-        DivergedError, RateError: as for `wellposed.prepare`.
-    """
-    preparing.course(schedule, 1.0, 10)
-    if epochs is not None:
-        check_integer(epochs=epochs)
-        steps = training.steps_in(data, batch_size, epochs)
-    setup = training.training_of(model, data, loss, loss_weights, optimizer, batch_size, SHORT)
-    if weight_decay is not None:
-        setup = setup.with_decay(weight_decay)
-    for_worker = {name: options.pop(name) for name in ("time_limit", "custom_objects") if name in options}
-    settings = {
-        "training": setup, "method": method, "seed": seed, "planning": {"only": only, "skip": skip, **options},
-        "steps": steps, "schedule": schedule, "clip": clip, "budget": budget, "journal": journal, "progress": progress,
-    }  # fmt: skip
-    bare, recipe = _run(model, preparing.prepared, (setup.batches[0][0],), {**settings, **for_worker})
-    return preparing.start_of(bare, recipe, model, training.compiling(model, setup))
-
-
-def prepare_(model: Any, data: Any, loss: Any = None, optimizer: Any = None, **options: Any) -> KerasStart:
-    """Work out everything that the training of a model needs, write the weights into it, and compile it.
-
-    ```python
-    start = wk.prepare_(model, (x, y), "sparse_categorical_crossentropy", epochs=10, metrics=["accuracy"])
-    start.model.fit(x, y, epochs=10)
-    ```
-
-    Args:
-        model: a built `keras.Model`, whose weights are written in place.
-        data: as for `prepare`.
-        loss: as for `prepare`.
-        optimizer: as for `prepare`.
-        options: as for `prepare`; and ``metrics``, as for ``compile``. A model that was compiled keeps its own.
-
-    Returns:
-        The `KerasStart`.
-
-    Raises:
-        PlanError: the model's own weights have a lower loss than any training of the search reached: it looks trained,
-            and is left as it is.
-        OptionError, DivergedError, RateError: as for `prepare`.
-    """
-    metrics = {"metrics": options.pop("metrics")} if "metrics" in options else {}
-    start = preparing.written(prepare(model, data, loss, optimizer, **options))
-    apply_(start.plan, model)
-    start.compile_(**metrics)
-    return start
-
-
 # ---- what runs where Keras runs on torch: here, or in a worker -------------------------------------------------------
-
-
-def _run(model: Any, function: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-    """Return the result of a function on a model's front end, here or in a worker, whose own settings are taken out."""
-    for_worker = {name: settings.pop(name) for name in ("time_limit", "custom_objects") if name in settings}
-    if sending.on_torch():
-        return function(KerasModule(model), *args, **sending.with_models(settings, keras.Model, KerasModule))
-    return sending.in_worker(model, function, args, settings, **for_worker)
 
 
 def _plan(module: KerasModule, *args: Any, **settings: Any) -> Plan:

@@ -99,6 +99,7 @@ def test_steps_are_those_of_fit(optimizer):
         torch.testing.assert_close(module.held(name), variable.value)
 
 
+@pytest.mark.slow
 def test_losses_of_several_outputs_are_weighed():
     x = keras.Input((6,))
     model = keras.Model(x, {"class": layers.Dense(3, "softmax")(x), "size": layers.Dense(1)(x)})
@@ -171,6 +172,7 @@ def test_a_compiled_model_keeps_what_it_was_compiled_with():
     assert model.run_eagerly
 
 
+@pytest.mark.slow
 def test_decay_is_that_of_the_groups(start):
     start.optimizer.build(start.model.trainable_variables)
     decayed = {v.name for v in start.model.trainable_variables if start.optimizer._use_weight_decay(v)}

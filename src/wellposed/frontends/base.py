@@ -135,7 +135,7 @@ class Frontend(nn.Module, ABC):
         if unknown := [name for name in inputs if name not in {*names, *names.values()}]:
             own = ", ".join(map(repr, names)) or "none that has a name"
             raise InputError(f"{type(self).__name__} has no input {unknown[0]!r}; its inputs are {own}")
-        return {names.get(name, name): self.converted(one) for name, one in inputs.items()}
+        return {names.get(str(name), str(name)): self.converted(one) for name, one in inputs.items()}
 
     def opened(self, args: tuple[Any, ...], inputs: Any) -> tuple[tuple[Any, ...], Inputs]:
         """Return example arguments, and inputs of real passes as `wellposed.measure` takes them.

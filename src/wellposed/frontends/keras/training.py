@@ -287,14 +287,10 @@ def compiling(model: Any, training: Training) -> dict[str, Any]:
     settings = {"loss": training.loss, "loss_weights": training.loss_weights}
     if not getattr(model, "compiled", False):
         return settings
-    metrics = model._compile_metrics
-    told = (
-        {}
-        if metrics is None
-        else {"metrics": metrics._user_metrics, "weighted_metrics": metrics._user_weighted_metrics}
-    )
-    kept = ("run_eagerly", "steps_per_execution", "jit_compile")
-    return settings | told | {name: getattr(model, name) for name in kept}
+    told = model._compile_metrics
+    if told is not None:
+        settings |= {"metrics": told._user_metrics, "weighted_metrics": told._user_weighted_metrics}
+    return settings | {name: getattr(model, name) for name in ("run_eagerly", "steps_per_execution", "jit_compile")}
 
 
 @dataclass(frozen=True)
@@ -331,8 +327,8 @@ def training_of(
         if not getattr(type(model), name, keras.Model.train_step).__module__.startswith("keras."):
             raise OptionError(
                 f"{type(model).__name__} trains by its own {name}, which a search does not follow. Where Keras runs on "
-                "torch, wellposed.prepare and wellposed.rates.find_max_lr take wk.KerasModule(model) and a loss_fn(model, "
-                "batch) of your own"
+                "torch, wellposed.prepare and wellposed.rates.find_max_lr take wk.KerasModule(model) and a "
+                "loss_fn(model, batch) of your own"
             )
     compiled = getattr(model, "_compile_loss", None)
     if loss is None:
