@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -137,7 +138,7 @@ def find_max_lr(
             workload = Workload(Objective(model, loss_fn), draws, build, feeds, clip)
             factor = _course(schedule_name, factor, workload.feed.steps)
             training = training_of(workload, (rates[0], rates[-1]), settings)
-            search = Search(workload, training, settings, factor)
+            search = Search(feeds, partial(training.begun, workload), training.at_once, settings, factor)
             notes = opened(
                 journal,
                 # Journals of searches whose seeds shared one order of batches have no such line.
