@@ -16,6 +16,7 @@ in all of them
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,16 +35,21 @@ from wellposed.frontends.jax import (  # noqa: E402 - the message for a library 
     Function,
     FunctionModule,
     JaxModule,
+    JaxStart,
     array_of,
     front_end,
+    kernels_of_zeros,
+    prepare,
+    prepare_,
     rate_groups,
     rule,
+    seed_of,
     transformation,
 )
 
 __all__ = [
-    "Function", "JaxModule", "apply_", "callback", "check", "draw", "explain", "initialize", "initialize_", "measure",
-    "module", "plan", "report", "rule", "trace", "transform",
+    "Function", "JaxModule", "JaxStart", "apply_", "callback", "check", "draw", "explain", "initialize", "initialize_",
+    "measure", "module", "plan", "prepare", "prepare_", "report", "rule", "trace", "transform",
 ]  # fmt: skip
 
 
@@ -77,7 +83,7 @@ def plan(
     model: Any,
     *args: Any,
     method: str = DEFAULT_METHOD,
-    seed: int = 0,
+    seed: int | Any = 0,
     only: str | Sequence[str] | None = None,
     skip: str | Sequence[str] | None = None,
     training: bool = True,
@@ -89,7 +95,7 @@ def plan(
         model: a module of Flax NNX, or a `Function`.
         args: example inputs.
         method: how.
-        seed: of the random streams, one for each parameter.
+        seed: of the random streams, one for each parameter: an integer, or a key of `jax.random`.
         only: glob patterns of the paths of parameters to plan.
         skip: those to keep.
         training: the mode to trace in.
@@ -97,6 +103,7 @@ def plan(
     """
     module, given = _prepared(model, args, training)
     options = _with_base(options, args, training)
+    seed = seed_of(seed)
     return planned(module, given, method=method, seed=seed, only=only, skip=skip, training=training, **options)
 
 
@@ -137,6 +144,7 @@ def initialize_(model: Any, *args: Any, **settings: Any) -> Plan:
         The plan that was written.
     """
     made = plan(model, *args, **settings)
+    _say_zeros(made, settings)
     apply_(made, model)
     return made
 
@@ -156,6 +164,7 @@ def initialize(apply: Callable[..., Any], params: Any, *args: Any, **settings: A
     """
     model = Function(apply, params)
     made = plan(model, *args, **settings)
+    _say_zeros(made, settings)
     return FunctionModule(model).tree(made)
 
 
@@ -208,8 +217,8 @@ def callback(plan: Plan, name: str, *, seed: int | None = None, dtype: Any = Non
 def transform(
     plan: Plan,
     lr: float | Callable[[Any], Any],
-    *,
     optimizer: str | Callable[..., Any] = "adamw",
+    *,
     weight_decay: float = 0.0,
     family: str | None = None,
     decay_all: bool = False,
@@ -322,6 +331,12 @@ def report(
         module, *given, plan=plan, method=method, options=options, inputs=inputs, training=training, seed=seed,
         **settings,
     )  # fmt: skip
+
+
+def _say_zeros(plan: Plan, settings: Mapping[str, Any]) -> None:
+    """Warn of kernels of zeros that stay, where nothing was asked for."""
+    if told := kernels_of_zeros(plan, settings):
+        warnings.warn(told, stacklevel=3)
 
 
 def _prepared(model: Any, args: tuple[Any, ...], training: bool) -> tuple[JaxModule, tuple[Any, ...]]:

@@ -304,6 +304,14 @@ def test_bad_input_is_told(options, error, told):
         prepared(**options)
 
 
+def test_a_plan_may_be_given():
+    model = net()
+    plan = wk.plan(model, method="xavier")
+    assert prepared(model, method=plan, budget=80).plan == plan
+    with pytest.raises(OptionError, match="only= is for making a plan, and one is given"):
+        prepared(model, method=plan, only="*/kernel")
+
+
 def test_an_optimizer_may_be_given_in_every_way():
     ways = ["AdamW", "adamw", keras.optimizers.AdamW, keras.optimizers.AdamW(learning_rate=7.0)]
     configs = [{**Recipe.of(way).serialized["config"], "learning_rate": 0, "name": ""} for way in ways]

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from wellposed import methods
 from wellposed.checks.batches import Inputs, is_described
-from wellposed.errors import InputError
+from wellposed.errors import InputError, OptionError
 from wellposed.graphs import Graph, trace
 from wellposed.graphs.tree import walk
 from wellposed.plans import Plan
@@ -216,6 +216,13 @@ def planned(
     if "inputs" in settings:
         settings["inputs"] = module.described(settings["inputs"], args)
     return plan_of(module, trace(module, *args, training=training), skip=skip, **settings)
+
+
+def check_given(plan: Plan | str | None, settings: Mapping[str, Any]) -> None:
+    """Raise `OptionError` for settings of planning beside a plan."""
+    given = [name for name, value in settings.items() if value is not None]
+    if isinstance(plan, Plan) and given:
+        raise OptionError(f"{given[0]}= is for making a plan, and one is given: leave it out")
 
 
 def plan_of(module: nn.Module, graph: Graph, **settings: Any) -> Plan:

@@ -19,6 +19,9 @@ from wellposed.structure.tables import tables
 if TYPE_CHECKING:
     from wellposed.methods.directions import Scale
 
+ZEROS = "initialised to zero by the model, and kept"
+"""How the reason begins why a weight of zeros is kept."""
+
 
 def prescriptions_of(
     graph: Graph, weights: PlannedWeights, chosen: Mapping[str, Scale], distribution: RandomDistribution
@@ -74,7 +77,7 @@ def _kept(
     """Return the prescription of a parameter that is left as it is, with the reason (``counted``: see `beside`)."""
     shape, role = graph.parameters[name].shape, weights.roles[name]
     if name in weights.zero_kept:
-        return keep(name, shape, "initialised to zero by the model, and kept (zeros='write' draws it)", "weight")
+        return keep(name, shape, f"{ZEROS} (zeros='write' draws it)", "weight")
     if role == "recurrent":
         return keep(name, shape, "recurrent weights keep their default scheme (Appendix A)", role)
     if name in weights.composite.leaves:

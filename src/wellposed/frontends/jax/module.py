@@ -45,6 +45,15 @@ class Function:
     apply: Callable[..., Any]
     params: Any
 
+    def __post_init__(self) -> None:
+        """Refuse a module in the place of a function of its parameters, with the function that is meant.
+
+        Raises:
+            InputError: a module of Linen or Equinox.
+        """
+        if is_module(self.apply):
+            raise InputError(f"a Function is called as apply(params, *inputs), got {kind_of(self.apply)}")
+
 
 @dataclass(frozen=True)
 class _Traced:
@@ -272,6 +281,18 @@ class FunctionModule(JaxModule):
         return jax.tree.unflatten(self._structure, leaves)
 
 
+def is_module(value: Any) -> bool:
+    """Whether a value is a module of Linen or Equinox, and no function that Equinox has wrapped."""
+    packages = [kind.__module__ for kind in type(value).__mro__]
+    of_equinox = any(one.startswith("equinox.") for one in packages) and not packages[0].startswith("equinox._")
+    return of_equinox or any(one.startswith("flax.linen") for one in packages)
+
+
+def kind_of(value: Any) -> str:
+    """Return the class of what was given, and whose functions take it."""
+    return f"{type(value).__name__}{door(value)}"
+
+
 def front_end(model: Any) -> NNXModule | FunctionModule:
     """Return a model as a module.
 
@@ -285,7 +306,7 @@ def front_end(model: Any) -> NNXModule | FunctionModule:
         return NNXModule(model)
     if isinstance(model, Function):
         return FunctionModule(model)
-    raise InputError(f"wellposed.jax takes a module of Flax NNX, got {type(model).__name__}{door(model)}")
+    raise InputError(f"wellposed.jax takes a module of Flax NNX, got {kind_of(model)}")
 
 
 def path_of(path: Sequence[Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from wellposed.errors import OptionError, PlanError
-from wellposed.frontends.base import planned
+from wellposed.frontends.base import check_given, planned
 from wellposed.frontends.keras.module import KerasModule
 from wellposed.frontends.keras.training import Recipe, Training, divided
 from wellposed.frontends.keras.variables import named_variables
@@ -82,6 +82,7 @@ def prepared(
     **settings: Any,
 ) -> tuple[Prepared, Recipe]:
     """Return what `wellposed.prepare` finds for a training, and the recipe of the optimizer that was searched."""
+    check_given(method, planning)
     batches = [module.converted(batch) for batch in training.batches]
     plan = method if isinstance(method, Plan) else _planned(module, batches[0], method=method, seed=seed, **planning)
     recipe = divided(training.recipe, plan, module)
