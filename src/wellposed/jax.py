@@ -183,7 +183,7 @@ def draw(plan: Plan, *, seed: int | None = None, only: str | Sequence[str] | Non
 
     written = [one.name for one in plan.prescriptions.values() if one.action == "write"]
     selected = set(written).difference(plans.unselected({name: [name] for name in written}, only))
-    drawn = plans.draw(plans.without_others(plan, selected), seed=seed)
+    drawn = plans.draw(plans.without_others(plan, selected), seed=seed_of(seed))
     return {name: jnp.asarray(array_of(drawn[name])) for name in drawn if name in selected}
 
 
@@ -206,7 +206,7 @@ def callback(plan: Plan, name: str, *, seed: int | None = None, dtype: Any = Non
     Raises:
         PlanError: the plan does not write this parameter; the message has the near matches.
     """
-    part = plans.parts(plan, name, seed=seed)
+    part = plans.parts(plan, name, seed=seed_of(seed))
 
     def cut(index: Any) -> Any:
         return array_of(part(index), dtype)
@@ -321,10 +321,10 @@ def report(
         seed: of the plan and of the real passes.
         settings: further ones of `wellposed.report`.
     """
+    seed = seed_of(seed)
     module, given, inputs = _opened(model, args, inputs, {"training": training})
     if plan is None:
-        choices = {"only": None, "skip": None, **(options or {})}
-        plan = planned(module, given, method=method, seed=seed, training=training, **choices)
+        plan = planned(module, given, method=method, seed=seed, training=training, **(options or {}))
         options = None
     settings.setdefault("command", f"wellposed.jax.report({type(module).__name__})")
     return reports.report(

@@ -257,8 +257,7 @@ def _report(
     """Return the report on a module; without a plan it is made by ``method``."""
     given, inputs = module.opened(args, inputs)
     if plan is None:
-        choices = {"only": None, "skip": None, **(options or {})}
-        plan = planned(module, given, method=method, seed=seed, training=training, **choices)
+        plan = planned(module, given, method=method, seed=seed, training=training, **(options or {}))
         options = None
     return reports.report(
         module, *given, plan=plan, method=method, options=options, inputs=inputs, training=training, seed=seed,

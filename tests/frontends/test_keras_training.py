@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 from tests.frontends.keras_models import keras, layers
+from tests.frontends.keras_sent import halved
 
 import wellposed as wp
 import wellposed.keras as wk
-from wellposed.errors import DivergedError, InputError, OptionError, PlanError, RateError
+from wellposed.errors import DivergedError, InputError, OptionError, PlanError, RateError, UnsupportedError
 from wellposed.frontends.keras.preparing import course
-from wellposed.frontends.keras.training import Recipe, Steps, batches_of, training_of
+from wellposed.frontends.keras.training import Recipe, Steps, batches_of, check_importable, training_of
 from wellposed.plans import draw
 from wellposed.rates.schedule import schedule_factor
 
@@ -316,6 +317,16 @@ def test_an_optimizer_may_be_given_in_every_way():
     ways = ["AdamW", "adamw", keras.optimizers.AdamW, keras.optimizers.AdamW(learning_rate=7.0)]
     configs = [{**Recipe.of(way).serialized["config"], "learning_rate": 0, "name": ""} for way in ways]
     assert all(config == configs[0] for config in configs)
+
+
+def test_a_loss_must_be_one_that_a_worker_can_import():
+    def inside(y, z):
+        return keras.ops.mean((y - z) ** 2)
+
+    for loss in ("mse", keras.losses.Huber(), {"a": keras.losses.mean_squared_error}, halved):
+        check_importable(loss)
+    with pytest.raises(UnsupportedError, match=r"a worker cannot import the loss '\S+inside': .* Move it to a module"):
+        check_importable({"a": "mse", "b": inside})
 
 
 def test_functions_for_pytorch_take_the_front_end():

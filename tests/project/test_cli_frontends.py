@@ -184,6 +184,17 @@ def test_starts_leave_recurrent_weights_as_keras_draws_them(net):
 
 
 @pytest.mark.slow
+def test_preparations_leave_recurrent_weights_as_keras_draws_them(run, net, tmp_path):
+    code, _, err = run("prepare", f"{net}:recurrent", "--steps", "20", "-O", "budget=40", "-o", tmp_path / "plan.json")
+    assert code == 0, err
+    plan = Plan.load(tmp_path / "plan.json")
+    kept = {name: one.reason for name, one in plan.prescriptions.items() if "lstm" in name}
+    assert len(kept) == 3
+    assert set(kept.values()) == {"recurrent weights keep their default scheme (Appendix A)"}
+    assert plan.prescriptions["sequential/dense/kernel"].action == "write"
+
+
+@pytest.mark.slow
 def test_trainings_are_functions(run, saved):
     _, name = saved
     for argv in (("lr", name, "--find"), ("compare", name), ("score", name), ("refine", name)):

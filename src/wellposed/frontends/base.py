@@ -9,7 +9,7 @@ The tracer takes a front end like any module, so that everything downstream hold
 * names: while it is traced, ``forward`` says which layer runs (`wellposed.graphs.modules.running`);
 * what it takes: example inputs of the shapes that the foreign model knows (`Frontend.example`), and a user's arrays as
   tensors (`Frontend.converted`);
-* the parameters that plans leave as the framework draws them, each with the reason (`Frontend.kept`);
+* the parameters that plans leave as the framework draws them, each with the reason (`Frontend.kept_by_plans`);
 * a way back for what a plan draws (`Frontend.apply_`).
 
 A copy of a front end holds tensors of its own and shares the foreign model, which no pass changes.
@@ -18,10 +18,9 @@ A copy of a front end holds tensors of its own and shares the foreign model, whi
 from __future__ import annotations
 
 import copy
-import glob
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self, cast
 
 from torch import Tensor, nn
@@ -29,7 +28,7 @@ from torch import Tensor, nn
 from wellposed import methods
 from wellposed.checks.batches import Inputs, is_described
 from wellposed.errors import InputError, OptionError
-from wellposed.graphs import Graph, trace
+from wellposed.graphs import trace
 from wellposed.graphs.tree import walk
 from wellposed.plans import Plan
 from wellposed.signals.inputs import Described
@@ -44,7 +43,7 @@ class Frontend(nn.Module, ABC):
     The class of an instance is called like the foreign model (`Frontend.title`): graphs, plans and messages show that.
 
     Attributes:
-        kept: why plans leave a parameter as it is, by its name.
+        kept_by_plans: why plans leave a parameter as it is, by its name; graphs carry it along.
     """
 
     def __new__(cls, model: Any = None) -> Self:
@@ -55,7 +54,7 @@ class Frontend(nn.Module, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: dict[str, str] = {}
+        self.kept_by_plans: dict[str, str] = {}
 
     @staticmethod
     def title(model: Any) -> str:
@@ -196,15 +195,12 @@ def _asked(function: Callable[[int], Any], arguments: Callable[[Any], tuple[Any,
     return batch
 
 
-def planned(
-    module: Frontend, args: tuple[Any, ...], *, skip: str | Sequence[str] | None, training: bool, **settings: Any
-) -> Plan:
+def planned(module: Frontend, args: tuple[Any, ...], *, training: bool, **settings: Any) -> Plan:
     """Return the plan of a front end's model: as `wellposed.plan`, but for the parameters that the front end keeps.
 
     Args:
         module: the front end.
         args: example arguments, as tensors.
-        skip: glob patterns of parameters to keep besides.
         training: the mode to trace in.
         settings: further ones of `wellposed.plan`, and options of the method; errors are those of it. A front end
             among them, which the model is measured against, is traced on the same arguments.
@@ -215,7 +211,7 @@ def planned(
     }
     if "inputs" in settings:
         settings["inputs"] = module.described(settings["inputs"], args)
-    return plan_of(module, trace(module, *args, training=training), skip=skip, **settings)
+    return methods.plan(trace(module, *args, training=training), **settings)
 
 
 def check_given(plan: Plan | str | None, settings: Mapping[str, Any]) -> None:
@@ -223,24 +219,6 @@ def check_given(plan: Plan | str | None, settings: Mapping[str, Any]) -> None:
     given = [name for name, value in settings.items() if value is not None]
     if isinstance(plan, Plan) and given:
         raise OptionError(f"{given[0]}= is for making a plan, and one is given: leave it out")
-
-
-def plan_of(module: nn.Module, graph: Graph, **settings: Any) -> Plan:
-    """Return the plan of a traced model: as `wellposed.plan`, but for the parameters that a front end keeps.
-
-    Args:
-        module: the model, or its front end.
-        graph: of it.
-        settings: of `wellposed.plan`, and options of the method; errors are those of it.
-    """
-    kept = module.kept if isinstance(module, Frontend) else {}
-    if kept:
-        skip = settings.get("skip")
-        skipped = [skip] if isinstance(skip, str) else list(skip or ())
-        settings["skip"] = skipped + [glob.escape(name) for name in kept]
-    plan = methods.plan(graph, **settings)
-    reasons = {name: plan.prescriptions[name].changed(reason=reason) for name, reason in kept.items()}
-    return plan.model_copy(update={"prescriptions": {**plan.prescriptions, **reasons}}) if kept else plan
 
 
 def written(plan: Plan, module: nn.Module, **settings: Any) -> dict[str, Tensor]:

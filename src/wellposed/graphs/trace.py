@@ -197,6 +197,7 @@ class _Tracing:
             example=self.example,
             outputs=outputs,
             returned=returned,
+            kept=getattr(self.model, "kept_by_plans", {}),
         )
 
     def _register_inputs(self, recorder: Recorder) -> dict[int, torch.Tensor]:

@@ -193,7 +193,7 @@ class NNXModule(JaxModule):
         cells = ["/".join(map(str, path)) for path, node in nnx.iter_graph(model) if isinstance(node, nnx.RNNCellBase)]
         for name in self._parameters:
             if any(name.startswith(f"{cell}/") or not cell for cell in cells):
-                self.kept[name] = "recurrent weights keep their default scheme (Appendix A)"
+                self.kept_by_plans[name] = "recurrent weights keep their default scheme (Appendix A)"
 
     def _leaves(self, model: Any) -> Iterator[tuple[str, Any, bool]]:
         """Yield the arrays of a module's variables; those of `nnx.Param` in floating point are trained."""

@@ -53,7 +53,7 @@ class KerasModule(Frontend):
         for name, variable in self._variables.items():
             self.hold(name, variable.value, trained=id(variable) in trained)
             if id(variable) in recurrent & trained:
-                self.kept[name] = "recurrent weights keep their default scheme (Appendix A)"
+                self.kept_by_plans[name] = "recurrent weights keep their default scheme (Appendix A)"
 
     @property
     def model(self) -> Any:

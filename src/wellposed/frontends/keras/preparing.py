@@ -110,7 +110,7 @@ def _planned(module: KerasModule, batch: tuple[Any, ...], **settings: Any) -> Pl
     if settings["method"] == "own":
         settings = {"seed": settings["seed"], "skip": "*"}
     settings = {name: value for name, value in settings.items() if value is not None}
-    return planned(module, (batch[0],), **{"skip": None, "training": True, **settings})
+    return planned(module, (batch[0],), **{"training": True, **settings})
 
 
 def _groups(recipe: Recipe, module: KerasModule) -> Line:
