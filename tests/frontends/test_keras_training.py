@@ -132,6 +132,7 @@ def test_a_compiled_model_brings_its_own_loss_and_optimizer():
     assert given.value > 2 * rate.value, "momentum of 0.9 takes ten times the steps"
 
 
+@pytest.mark.slow
 def test_seeds_draw_weights_by_a_plan():
     rate = wk.find_max_lr(net(), CROSS_ENTROPY, batches(), initialize="steady", seeds=2, steps=5, budget=80)
     assert all(len(point.losses) == 2 for point in rate.curve)
@@ -329,6 +330,7 @@ def test_a_loss_must_be_one_that_a_worker_can_import():
         check_importable({"a": "mse", "b": inside})
 
 
+@pytest.mark.slow
 def test_functions_for_pytorch_take_the_front_end():
     """What no compiled loss says is searched with a loss of one's own."""
     rate = wp.rates.find_max_lr(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -139,10 +140,8 @@ def _wanted(optimizer: str | Callable[..., Any], **given: Any) -> Wanted:
     """Return what is asked for, checked; what is no setting of a preparation is an option of the method."""
     if find_spec("optax") is None:
         raise OptionError("wellposed.jax.prepare needs optax: pip install 'wellposed[jax]'")
-    defaults: dict[str, Any] = {
-        "family": None, "steps": None, "method": None, "weight_decay": None, "schedule": "warmup_cosine", "clip": None,
-        "budget": BUDGET, "seed": 0, "only": None, "skip": None, "journal": None, "progress": True,
-    }  # fmt: skip
+    stated = inspect.signature(prepare).parameters.values()
+    defaults = {one.name: one.default for one in stated if one.kind is one.KEYWORD_ONLY}
     options = given.pop("options", {})
     options |= {name: given.pop(name) for name in list(given) if name not in defaults}
     settings = defaults | given
