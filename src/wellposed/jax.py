@@ -16,6 +16,7 @@ in all of them
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,16 +35,21 @@ from wellposed.frontends.jax import (  # noqa: E402 - the message for a library 
     Function,
     FunctionModule,
     JaxModule,
+    JaxStart,
     array_of,
     front_end,
+    kernels_of_zeros,
+    prepare,
+    prepare_,
     rate_groups,
     rule,
+    seed_of,
     transformation,
 )
 
 __all__ = [
-    "Function", "JaxModule", "apply_", "callback", "check", "draw", "explain", "initialize", "initialize_", "measure",
-    "module", "plan", "report", "rule", "trace", "transform",
+    "Function", "JaxModule", "JaxStart", "apply_", "callback", "check", "draw", "explain", "initialize", "initialize_",
+    "measure", "module", "plan", "prepare", "prepare_", "report", "rule", "trace", "transform",
 ]  # fmt: skip
 
 
@@ -77,7 +83,7 @@ def plan(
     model: Any,
     *args: Any,
     method: str = DEFAULT_METHOD,
-    seed: int = 0,
+    seed: int | Any = 0,
     only: str | Sequence[str] | None = None,
     skip: str | Sequence[str] | None = None,
     training: bool = True,
@@ -89,7 +95,7 @@ def plan(
         model: a module of Flax NNX, or a `Function`.
         args: example inputs.
         method: how.
-        seed: of the random streams, one for each parameter.
+        seed: of the random streams, one for each parameter: an integer, or a key of `jax.random`.
         only: glob patterns of the paths of parameters to plan.
         skip: those to keep.
         training: the mode to trace in.
@@ -97,6 +103,7 @@ def plan(
     """
     module, given = _prepared(model, args, training)
     options = _with_base(options, args, training)
+    seed = seed_of(seed)
     return planned(module, given, method=method, seed=seed, only=only, skip=skip, training=training, **options)
 
 
@@ -137,6 +144,7 @@ def initialize_(model: Any, *args: Any, **settings: Any) -> Plan:
         The plan that was written.
     """
     made = plan(model, *args, **settings)
+    _say_zeros(made, settings)
     apply_(made, model)
     return made
 
@@ -156,6 +164,7 @@ def initialize(apply: Callable[..., Any], params: Any, *args: Any, **settings: A
     """
     model = Function(apply, params)
     made = plan(model, *args, **settings)
+    _say_zeros(made, settings)
     return FunctionModule(model).tree(made)
 
 
@@ -174,7 +183,7 @@ def draw(plan: Plan, *, seed: int | None = None, only: str | Sequence[str] | Non
 
     written = [one.name for one in plan.prescriptions.values() if one.action == "write"]
     selected = set(written).difference(plans.unselected({name: [name] for name in written}, only))
-    drawn = plans.draw(plans.without_others(plan, selected), seed=seed)
+    drawn = plans.draw(plans.without_others(plan, selected), seed=seed_of(seed))
     return {name: jnp.asarray(array_of(drawn[name])) for name in drawn if name in selected}
 
 
@@ -197,7 +206,7 @@ def callback(plan: Plan, name: str, *, seed: int | None = None, dtype: Any = Non
     Raises:
         PlanError: the plan does not write this parameter; the message has the near matches.
     """
-    part = plans.parts(plan, name, seed=seed)
+    part = plans.parts(plan, name, seed=seed_of(seed))
 
     def cut(index: Any) -> Any:
         return array_of(part(index), dtype)
@@ -208,8 +217,8 @@ def callback(plan: Plan, name: str, *, seed: int | None = None, dtype: Any = Non
 def transform(
     plan: Plan,
     lr: float | Callable[[Any], Any],
-    *,
     optimizer: str | Callable[..., Any] = "adamw",
+    *,
     weight_decay: float = 0.0,
     family: str | None = None,
     decay_all: bool = False,
@@ -312,16 +321,22 @@ def report(
         seed: of the plan and of the real passes.
         settings: further ones of `wellposed.report`.
     """
+    seed = seed_of(seed)
     module, given, inputs = _opened(model, args, inputs, {"training": training})
     if plan is None:
-        choices = {"only": None, "skip": None, **(options or {})}
-        plan = planned(module, given, method=method, seed=seed, training=training, **choices)
+        plan = planned(module, given, method=method, seed=seed, training=training, **(options or {}))
         options = None
     settings.setdefault("command", f"wellposed.jax.report({type(module).__name__})")
     return reports.report(
         module, *given, plan=plan, method=method, options=options, inputs=inputs, training=training, seed=seed,
         **settings,
     )  # fmt: skip
+
+
+def _say_zeros(plan: Plan, settings: Mapping[str, Any]) -> None:
+    """Warn of kernels of zeros that stay, where nothing was asked for."""
+    if told := kernels_of_zeros(plan, settings):
+        warnings.warn(told, stacklevel=3)
 
 
 def _prepared(model: Any, args: tuple[Any, ...], training: bool) -> tuple[JaxModule, tuple[Any, ...]]:
@@ -344,5 +359,7 @@ def _opened(
     model: Any, args: tuple[Any, ...], inputs: Any, settings: Mapping[str, Any]
 ) -> tuple[JaxModule, tuple[Any, ...], Any]:
     """Return a model's front end, its example arguments and the inputs of real passes, as `wellposed` takes them."""
-    module, given = _prepared(model, args, bool(settings.get("training", True)))
-    return module, given, module.batches(inputs, len(given))
+    module = front_end(model)
+    given, inputs = module.opened(args, inputs)
+    module.prepare(given, bool(settings.get("training", True)))
+    return module, given, inputs

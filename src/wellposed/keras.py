@@ -10,8 +10,10 @@ worker is started for each call. Two more settings are for it: ``time_limit``, t
 ``custom_objects``, classes and functions by name that the model's configuration refers to.
 
 Parameters are named by the paths of Keras' variables. Example inputs are what the model is called with, as arrays or
-tensors; where none are given, they are made from the shapes that the model was built for. What a function takes beside
-them, and what it raises, is what its namesake in `wellposed` takes and raises; and in all of them
+tensors; where none are given, they are made from the shapes that the model was built for. ``inputs`` of real passes are
+described (`wellposed.Input`, also by the names of the model's inputs), an array that is measured, or batches of any
+size. What a function takes beside them, and what it raises, is what its namesake in `wellposed` takes and raises; and
+in all of them
 
 * `InputError`: no Keras model, one that is not built, or one whose inputs are not known and no example is given;
 * `UnsupportedError`: Keras runs on a further backend; a layer is quantised, or runs another framework's code; a worker
@@ -21,7 +23,7 @@ them, and what it raises, is what its namesake in `wellposed` takes and raises; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wellposed import checks, graphs, reports
@@ -39,12 +41,16 @@ except ModuleNotFoundError as error:
         "before keras is imported"
     ) from error
 
-from wellposed.frontends.keras import KerasModule, sending, variables
+from wellposed.frontends.keras import KerasModule
+from wellposed.frontends.keras.calls import run, write_
 from wellposed.frontends.keras.keras2 import from_keras2
+from wellposed.frontends.keras.preparing import KerasStart
+from wellposed.frontends.keras.starting import find_max_lr, prepare, prepare_
 from wellposed.options import DEFAULT_METHOD
 
 __all__ = [
-    "KerasModule", "apply_", "check", "explain", "from_keras2", "initialize_", "measure", "plan", "report", "trace",
+    "KerasModule", "KerasStart", "apply_", "check", "explain", "find_max_lr", "from_keras2", "initialize_", "measure",
+    "plan", "prepare", "prepare_", "report", "trace",
 ]  # fmt: skip
 
 
@@ -93,7 +99,7 @@ def plan(
         The plan. Kernels and biases of recurrent layers are kept as Keras draws them (AutoInit, Appendix A).
     """
     settings = {"method": method, "seed": seed, "only": only, "skip": skip, "frozen": frozen, "training": training}
-    made: Plan = _run(model, _plan, args, settings | options)
+    made: Plan = run(model, _plan, args, settings | options)
     return made
 
 
@@ -117,10 +123,7 @@ def apply_(
     Raises:
         PlanError: the plan does not fit the model, which is as it was.
     """
-    if sending.on_torch():
-        KerasModule(model).apply_(plan, only=only, skip=skip, frozen=frozen)
-    else:
-        variables.apply_(plan, model, only=only, skip=skip, frozen=frozen)
+    write_(plan, model, only=only, skip=skip, frozen=frozen)
 
 
 def initialize_(model: Any, *args: Any, frozen: bool = False, **settings: Any) -> Plan:
@@ -150,7 +153,7 @@ def check(model: Any, *args: Any, plan: Plan | None = None, inputs: Any = None, 
         inputs: described, or batches, each what the model is called with.
         settings: further ones of `wellposed.check`.
     """
-    verdict: checks.Verdict = _run(model, _check, args, {"plan": plan, "inputs": inputs, **settings})
+    verdict: checks.Verdict = run(model, _check, args, {"plan": plan, "inputs": inputs, **settings})
     return verdict
 
 
@@ -164,7 +167,7 @@ def measure(model: Any, *args: Any, plan: Plan | None = None, inputs: Any = None
         inputs: as for `check`.
         settings: further ones of `wellposed.measure`.
     """
-    return _run(model, _measure, args, {"plan": plan, "inputs": inputs, **settings})
+    return run(model, _measure, args, {"plan": plan, "inputs": inputs, **settings})
 
 
 def explain(
@@ -180,7 +183,7 @@ def explain(
         inputs: as for `check`.
         settings: further ones of `wellposed.explain`.
     """
-    explained: checks.Explanation = _run(
+    explained: checks.Explanation = run(
         model, _explain, args, {"node": node, "plan": plan, "inputs": inputs, **settings}
     )
     return explained
@@ -214,19 +217,11 @@ def report(
     named = {
         "plan": plan, "method": method, "options": options, "inputs": inputs, "training": training, "seed": seed,
     }  # fmt: skip
-    collected: reports.Report = _run(model, _report, args, named | settings)
+    collected: reports.Report = run(model, _report, args, named | settings)
     return collected
 
 
 # ---- what runs where Keras runs on torch: here, or in a worker -------------------------------------------------------
-
-
-def _run(model: Any, function: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-    """Return the result of a function on a model's front end, here or in a worker, whose own settings are taken out."""
-    for_worker = {name: settings.pop(name) for name in ("time_limit", "custom_objects") if name in settings}
-    if sending.on_torch():
-        return function(KerasModule(model), *args, **sending.with_models(settings, keras.Model, KerasModule))
-    return sending.in_worker(model, function, args, settings, **for_worker)
 
 
 def _plan(module: KerasModule, *args: Any, **settings: Any) -> Plan:
@@ -234,18 +229,18 @@ def _plan(module: KerasModule, *args: Any, **settings: Any) -> Plan:
 
 
 def _check(module: KerasModule, *args: Any, inputs: Any, **settings: Any) -> checks.Verdict:
-    given = module.given(args)
-    return checks.check(module, *given, inputs=module.batches(inputs, len(given)), **settings)
+    given, inputs = module.opened(args, inputs)
+    return checks.check(module, *given, inputs=inputs, **settings)
 
 
 def _measure(module: KerasModule, *args: Any, inputs: Any, **settings: Any) -> Any:
-    given = module.given(args)
-    return checks.measure(module, *given, inputs=module.batches(inputs, len(given)), **settings)
+    given, inputs = module.opened(args, inputs)
+    return checks.measure(module, *given, inputs=inputs, **settings)
 
 
 def _explain(module: KerasModule, *args: Any, node: str | None, inputs: Any, **settings: Any) -> checks.Explanation:
-    given = module.given(args)
-    return checks.explain(module, node, *given, inputs=module.batches(inputs, len(given)), **settings)
+    given, inputs = module.opened(args, inputs)
+    return checks.explain(module, node, *given, inputs=inputs, **settings)
 
 
 def _report(
@@ -260,12 +255,11 @@ def _report(
     **settings: Any,
 ) -> reports.Report:
     """Return the report on a module; without a plan it is made by ``method``."""
-    given = module.given(args)
+    given, inputs = module.opened(args, inputs)
     if plan is None:
-        choices = {"only": None, "skip": None, **(options or {})}
-        plan = planned(module, given, method=method, seed=seed, training=training, **choices)
+        plan = planned(module, given, method=method, seed=seed, training=training, **(options or {}))
         options = None
     return reports.report(
-        module, *given, plan=plan, method=method, options=options, inputs=module.batches(inputs, len(given)),
-        training=training, seed=seed, **settings,
+        module, *given, plan=plan, method=method, options=options, inputs=inputs, training=training, seed=seed,
+        **settings,
     )  # fmt: skip

@@ -137,6 +137,22 @@ def table(*stack):
     return keras.Sequential([keras.Input((8,)), *stack])
 
 
+def trained():
+    """Return how a start is prepared and what its training comes to, of a model whose penalty counts."""
+    x = np.random.default_rng(0).normal(size=(320, 6)).astype("float32")
+    y = x[:, :3].argmax(1)
+    stack = [layers.Dense(16, "relu", kernel_regularizer="l2"), layers.Dense(3)]
+    model = keras.Sequential([keras.Input((6,)), *stack], name="net")
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    start = wk.prepare_(model, (x, y), loss, epochs=20, metrics=["accuracy"], progress=False)
+    told = model.fit(x, y, epochs=20, verbose=0).history
+    return {
+        "rate": start.rate.value, "page": str(start), "plan": start.plan.model_dump_json(),
+        "accuracy": told["accuracy"][-1], "decayed": [v.path for v in model.trainable_variables
+                                                      if model.optimizer._use_weight_decay(v)],
+    }  # fmt: skip
+
+
 def refused(call, *args, **kwargs):
     """Return the class and message of the error of a call, the seconds that it took, and whether values changed."""
     before, start = digest(args[0]), time.perf_counter()
@@ -162,6 +178,8 @@ def main():
     small = models[MODELS.index(separable)]
     batches = (np.random.default_rng(draw).normal(size=(8, 12, 12, 3)).astype("float32") for draw in range(100))
     verdict = wk.check(small, inputs=batches, draws=4)
+    keras.utils.clear_session(free_memory=False)
+    said |= {"trained": trained()}
     said |= {"check": verdict.to_json(), "unread": sum(1 for _ in batches)}
 
     class Inner(layers.Layer):

@@ -401,7 +401,7 @@ def test_batches_are_what_the_model_is_called_with():
     seen = wk.measure(model, inputs=[batch() for _ in range(3)], draws=3)
     pictures = next(signal for signal in seen if signal.name.startswith("conv2d"))
     assert pictures.mean == pytest.approx(2.0, abs=5 / (3 * 8 * 16 * 16 * 3) ** 0.5)
-    with pytest.raises(InputError, match="a batch"):
+    with pytest.raises(TraceError, match="expects 2 named input"):
         wk.check(model, plan=plan, inputs=[batch()["table"]])
 
 
@@ -447,7 +447,7 @@ def test_what_is_no_built_model_is_refused():
         wk.plan(nn.Linear(2, 2))
     with pytest.raises(InputError, match="takes a Keras model, got int"):
         wk.plan(3)
-    with pytest.raises(InputError, match=r"Sequential 'fresh' is not built .* call model.build\(input_shape\)"):
+    with pytest.raises(InputError, match=r"Sequential 'fresh' is not built .* call it once on a batch"):
         wk.plan(keras.Sequential([layers.Dense(3)], name="fresh"))
 
 
@@ -463,11 +463,30 @@ def test_a_layer_that_is_not_built_is_refused():
     model = Late()
     with pytest.warns(UserWarning, match="does not have a `build"):
         model.build((None, 4))
-    with pytest.raises(TraceError, match=r"layer 'inner' \(Dense\) is not built .* run the model once on a batch"):
+    with pytest.raises(InputError, match=r"Late 'late' is not built and has no weights yet: call it once on a batch"):
         wk.plan(model)
     assert not model.inner.built
     model(np.zeros((2, 4), "float32"))
     assert wk.check(model, plan=wk.plan(model)).ok
+
+
+def test_one_layer_that_is_not_built_is_named():
+    class Partly(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.inner = layers.Dense(4), layers.Dense(3, name="inner")
+
+        def build(self, input_shape):
+            self.first.build(input_shape)
+            self.built = True
+
+        def call(self, x):
+            return self.inner(self.first(x))
+
+    model = Partly()
+    model.build((None, 4))
+    with pytest.raises(TraceError, match=r"layer 'inner' \(Dense\) is not built .* call the model once on a batch"):
+        wk.plan(model)
 
 
 def test_lengths_that_are_not_known_need_an_example():

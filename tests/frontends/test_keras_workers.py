@@ -72,6 +72,16 @@ def test_what_a_worker_checks_is_what_is_checked_here(said):
     assert said["unread"] == 100 - 3 * 4, "no more batches are read than can be asked for"
 
 
+@pytest.mark.slow
+def test_a_training_is_prepared_as_here(said):
+    here, theirs = keras_sent.trained(), said["trained"]
+    assert theirs["plan"] == here["plan"]
+    assert theirs["page"] == here["page"]
+    assert theirs["rate"] == here["rate"]
+    assert theirs["decayed"] == ["net/dense/kernel", "net/dense_1/kernel"]
+    assert theirs["accuracy"] > 0.9
+
+
 REFUSED = {
     "died": r"WorkerError: .* exit code 3 .* as it was. Its last lines:\nthese are the last words",
     "hung": "WorkerError: .* no answer within time_limit=0.2 seconds, and was stopped; the model is as it was",
@@ -262,6 +272,8 @@ def test_batches_are_read_as_far_as_they_may_be_asked_for():
     assert len(sending._batches([np.ones(3)], 4)) == 1
     assert [int(batch) for batch in sending._batches(lambda draw: [np.array(7), np.array(8)][draw], 4)] == [7, 8]
     assert sending._batches(wp.Input.white(), 4) == wp.Input.white()
+    assert sending._batches(keras.ops.ones((5, 3)).cpu(), 4).shape == (5, 3), "an array is measured"
+    assert sending._batches({"x": np.ones((5, 3))}, 4)["x"].shape == (5, 3)
     with pytest.raises(wp.errors.InputError, match="without a single batch"):
         sending._batches([], 4)
 

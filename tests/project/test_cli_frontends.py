@@ -55,6 +55,10 @@ def training():
 def maker():
     return net, loss, batches()
 
+def convolutional():
+    stack = [layers.Reshape((3, 4, 1)), layers.Conv2D(4, 2), layers.BatchNormalization(), layers.Flatten()]
+    return keras.Sequential([keras.Input((12,)), *stack, layers.Dense(4)]), loss, batches()
+
 def recurrent():
     model = keras.Sequential([keras.Input((3, 4)), layers.LSTM(8), layers.Dense(4)])
     return model, lambda model, batch: loss(model, (batch[0].reshape(-1, 3, 4), batch[1])), batches()
@@ -163,12 +167,31 @@ def test_models_of_keras_are_scored_refined_searched_and_compared(run, net, func
         assert code == 0, err
 
 
+@pytest.mark.slow
+def test_models_that_no_stack_can_train_are_searched_and_compared(run, net):
+    name = f"{net}:convolutional"
+    for argv in (("lr", name, "--find"), ("compare", name, "--seeds", "2", "--json")):
+        code, _, err = run(*argv, "-O", "steps=5", "-O", "budget=100")
+        assert code == 0, err
+
+
 def test_starts_leave_recurrent_weights_as_keras_draws_them(net):
     training = zoo.load_training(f"{net}:recurrent")
     args = (training.first()[0].reshape(-1, 3, 4), None)
     plan = planned_start(training.make(), args, "autoinit", 0)
     actions = {name.rpartition("/")[2]: one.action for name, one in plan.prescriptions.items() if "lstm" in name}
     assert actions == {"kernel": "keep", "recurrent_kernel": "keep", "bias": "keep"}
+
+
+@pytest.mark.slow
+def test_preparations_leave_recurrent_weights_as_keras_draws_them(run, net, tmp_path):
+    code, _, err = run("prepare", f"{net}:recurrent", "--steps", "20", "-O", "budget=40", "-o", tmp_path / "plan.json")
+    assert code == 0, err
+    plan = Plan.load(tmp_path / "plan.json")
+    kept = {name: one.reason for name, one in plan.prescriptions.items() if "lstm" in name}
+    assert len(kept) == 3
+    assert set(kept.values()) == {"recurrent weights keep their default scheme (Appendix A)"}
+    assert plan.prescriptions["sequential/dense/kernel"].action == "write"
 
 
 @pytest.mark.slow

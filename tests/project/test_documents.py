@@ -124,6 +124,7 @@ def registries():
 @pytest.mark.usefixtures("registries")
 @pytest.mark.filterwarnings("ignore:.*treespec.*:FutureWarning")  # Lightning's, about torch
 @pytest.mark.filterwarnings("ignore:.*num_workers.*:UserWarning")  # Lightning's advice on loaders
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras', as it reads its own rates
 @documents_with("python")
 def test_python_blocks_run(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -86,8 +86,7 @@ def plan(
     """Work out how to draw every parameter of MODEL, and show it."""
     options = method_options(plan, method, target_variance, distribution, only, skip, option)
     with show.Stages("loading", "tracing", "planning") as stages:
-        from wellposed import graphs
-        from wellposed.frontends.base import plan_of
+        from wellposed import graphs, methods
         from wellposed.plans.files import require_writable
 
         if output is not None:  # before the long work
@@ -100,7 +99,7 @@ def plan(
         stages.next()
         graph = graphs.trace(module, *args, **kwargs)
         stages.next()
-        planned = plan_of(module, graph, method=method, seed=seed, **with_base(options, seed, device))
+        planned = methods.plan(graph, method=method, seed=seed, **with_base(options, seed, device))
     show.plan_result(planned, output, as_json, lambda: show.plan(planned, graph))
 
 
@@ -176,8 +175,7 @@ def _graph_and_plan(
     stages: show.Stages, model: str, plan_file: Path | None, method: str | None, seed: int, options: dict[str, Any]
 ) -> tuple[Graph, Plan | None]:
     """Load and trace a model, and make or load what is asked of a plan: None where its own weights are meant."""
-    from wellposed import graphs, plans
-    from wellposed.frontends.base import plan_of
+    from wellposed import graphs, methods, plans
 
     stages.next()
     module, args, kwargs = load(model, seed)
@@ -188,7 +186,7 @@ def _graph_and_plan(
     if plan_file is not None:
         planned = plans.Plan.load(plan_file)
     elif method is not None or options:
-        planned = plan_of(module, graph, method=method or DEFAULT_METHOD, seed=seed, **with_base(options, seed))
+        planned = methods.plan(graph, method=method or DEFAULT_METHOD, seed=seed, **with_base(options, seed))
     stages.next()
     return graph, planned
 

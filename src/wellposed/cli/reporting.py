@@ -74,8 +74,7 @@ def report(
             "--training takes gradients of real weights, which --meta does not build; leave one of them out"
         )
     with streams.err().status("loading") as status:
-        from wellposed import graphs, plans, reports
-        from wellposed.frontends.base import Frontend, plan_of
+        from wellposed import plans, reports
         from wellposed.graphs.tree import example_of
         from wellposed.plans.files import require_writable
         from wellposed.reports.html import require_plotly
@@ -95,9 +94,6 @@ def report(
         else:
             module, args, kwargs = load(model, seed, device)
         options = with_base(options, seed, device)
-        if planned is None and isinstance(module, Frontend):
-            planned = plan_of(module, graphs.trace(module, *args, **kwargs), method=method, seed=seed, **options)
-            options = {}
         made = reports.report(
             module,
             *args,

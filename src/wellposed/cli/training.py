@@ -335,9 +335,8 @@ def refine(
 
 def _planned(model: Any, batch: Any, method: str, seed: int) -> Any:
     """Plan a model whose example is what its forward takes of a batch."""
-    from wellposed import graphs
-    from wellposed.frontends.base import plan_of
+    from wellposed import graphs, methods
     from wellposed.graphs.tree import example_of
 
     args, kwargs = example_of(batch)
-    return plan_of(model, graphs.trace(model, *args, **kwargs), method=method, seed=seed)
+    return methods.plan(graphs.trace(model, *args, **kwargs), method=method, seed=seed)

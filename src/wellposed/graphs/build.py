@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
@@ -50,6 +50,7 @@ class Facts:
     outputs: Sequence[int]
     returned: str | None = None
     untold: tuple[str, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_graph(recorder: Recorder, facts: Facts) -> Graph:
@@ -103,6 +104,7 @@ def build_graph(recorder: Recorder, facts: Facts) -> Graph:
         unused_parameters=tuple(name for name, p in parameters.items() if not p.uses and p.value not in facts.outputs),
         dead_nodes=dead,
         remarks=tuple(_remarks(recorder, facts, parameters.values(), frozenset(dead))),
+        kept=MappingProxyType(dict(facts.kept)),
     )
 
 

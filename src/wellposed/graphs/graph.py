@@ -154,6 +154,7 @@ class Graph(Shown):
         dead_nodes: nodes that reach no output.
         remarks: what keeps the graph from showing the whole model, in words: values that leave PyTorch, parameters that
             reach no output, an output without tensors.
+        kept: why plans leave a parameter as it is, by name, where the model's front end says so.
         remembered: what follows from the structure alone, by the function that worked it out (`once`).
     """
 
@@ -173,6 +174,7 @@ class Graph(Shown):
     unused_parameters: tuple[str, ...]
     dead_nodes: tuple[int, ...]
     remarks: tuple[str, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)
     remembered: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from wellposed.doors import door, is_of_torch
 from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError, in_words
 from wellposed.graphs.build import Facts, Held, build_graph
 from wellposed.graphs.execution import NeedsValuesError, meta_like
@@ -72,8 +73,10 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
         UnsupportedError: a parameter is complex, quantised, sparse or not materialised yet, an input is nested or
             quantised, or an operator makes a nested tensor.
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"trace takes a torch.nn.Module and example inputs for it; got {type(model).__name__}")
+    if not is_of_torch(model):
+        raise InputError(
+            f"trace takes a torch.nn.Module and example inputs for it; got {type(model).__name__}{door(model)}"
+        )
     check_parameters(model)
     check_inputs(args, kwargs)
     resharded_(model)
@@ -202,6 +205,7 @@ class _Tracing:
             outputs=outputs,
             returned=returned,
             untold=tuple(map(str, self.untold)),
+            kept=getattr(self.model, "kept_by_plans", {}),
         )
 
     def _register_inputs(self, recorder: Recorder) -> dict[int, torch.Tensor]:

@@ -113,7 +113,7 @@ def plan(
     uses = contractions(graph)
     kept = not_selected(graph, only, skip, frozen)
     found = {} if method == "default" else on_purpose(graph, uses, kept, only is not None)  # it writes nothing
-    kept |= {name: one.reason for name, one in found.items() if choices[one.kind] == "keep"}
+    kept |= {name: one.reason for name, one in found.items() if choices[one.kind] == "keep"} | dict(graph.kept)
     draft = draft_of(graph, Request(seed, kept), **options)
     why = unscaled(graph, uses)
     prescriptions = _complete(graph, draft, kept, method, why, widths(graph, uses))

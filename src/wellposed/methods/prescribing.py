@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FEWEST = 8
 """Terms of an output from which on a weight can do without their mean. Chosen: one direction of few is much."""
 _BY_ELEMENT = ("normal", "truncated_normal", "uniform")
+ZEROS = "initialised to zero by the model, and kept"
+"""How the reason begins why a weight of zeros is kept."""
 
 
 def prescriptions_of(
@@ -86,7 +88,7 @@ def _kept(
     """Return the prescription of a parameter that is left as it is, with the reason (``counted``: see `beside`)."""
     shape, role = graph.parameters[name].shape, weights.roles[name]
     if name in weights.zero_kept:
-        return keep(name, shape, "initialised to zero by the model, and kept (zeros='write' draws it)", "weight")
+        return keep(name, shape, f"{ZEROS} (zeros='write' draws it)", "weight")
     if role == "recurrent":
         return keep(name, shape, "recurrent weights keep their default scheme (Appendix A)", role)
     if name in weights.composite.leaves:

@@ -15,6 +15,7 @@ from torch import nn
 
 from wellposed import methods
 from wellposed.checks.contest import OWN
+from wellposed.doors import door, is_of_torch
 from wellposed.errors import OptionError, PlanError, RateError
 from wellposed.graphs import Graph, trace
 from wellposed.graphs.restore import restored_attributes
@@ -111,8 +112,8 @@ def prepare(
     check_integer(**{name: value for name, value in {"steps": steps, "budget": budget}.items() if value is not None})
     if clip is not None:
         check_positive(clip=clip)
-    if not isinstance(model, nn.Module):
-        raise OptionError(f"prepare takes a model of PyTorch, received {type(model).__name__}")
+    if not is_of_torch(model):
+        raise OptionError(f"prepare takes a model of PyTorch, received {type(model).__name__}{door(model)}")
     if any(parameter.is_meta for parameter in model.parameters()):
         raise OptionError(
             f"{type(model).__name__} is on the meta device, where nothing can be trained: materialise it first "

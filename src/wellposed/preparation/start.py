@@ -37,38 +37,30 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Start(Shown):
-    """Everything that a training needs before its first step; see `wellposed.prepare`.
+class Prepared(Shown):
+    """Everything that a training needs before its first step, in any framework.
 
     Attributes:
         plan: how the weights are drawn.
         rate: the learning rate, with its interval and how it was found.
-        optimizer: of the model's own parameters, in the groups that were searched, at that rate.
+        optimizer: the framework's.
         steps: of the training.
-        schedule: of the rate: its name, or the function that was given (`scheduler`).
-        clip: the global norm to clip gradients to (`wellposed.clip_grad_norm_`); None for none.
-        written: whether the weights are in the model; else ``start.plan.apply_(model)`` writes them.
+        schedule: of the rate: its name, or the function that was given.
+        clip: the global norm to clip gradients to; None for none.
+        written: whether the weights are in the model.
         lines: all of it in words, each with its reason.
         warnings: where it means less than it seems.
     """
 
     plan: Plan
     rate: Rate
-    optimizer: torch.optim.Optimizer
+    optimizer: Any
     steps: int
     schedule: Schedule
     clip: float | None
     written: bool
     lines: tuple[Line, ...]
     warnings: tuple[str, ...]
-
-    def scheduler(self, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
-        """Return a scheduler of the optimizer, or of another one, that is stepped after each step of the training.
-
-        It sets the rate to that of the first step, which a warm-up begins from 0.
-        """
-        _, factor = schedule_factor(self.schedule)
-        return LambdaLR(self.optimizer if optimizer is None else optimizer, partial(_factor, factor, self.steps))
 
     @property
     def warmup(self) -> int:
@@ -97,11 +89,6 @@ class Start(Shown):
 
     def to_json(self) -> str:
         """Return the plan, the rate, the groups' numbers and the lines as JSON."""
-        groups: list[dict[str, Any]] = [
-            {name: value for name, value in group.items() if isinstance(value, int | float | str | list | tuple)}
-            | {"params": sum(parameter.numel() for parameter in group["params"])}
-            for group in self.optimizer.param_groups
-        ]
         document = {
             "steps": self.steps,
             "warmup": self.warmup,
@@ -110,10 +97,49 @@ class Start(Shown):
             "lines": {line.part: {"value": line.value, "reason": line.reason} for line in self.lines},
             "warnings": self.warnings,
             "rate": self.rate.model_dump(mode="json"),
-            "groups": groups,
+            "groups": self._groups(),
             "plan": self.plan.model_dump(mode="json"),
         }
         return json.dumps(document, indent=2)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Return the numbers of the optimizer's groups."""
+        return []
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Start(Prepared):
+    """Everything that a training needs before its first step; see `wellposed.prepare`.
+
+    Attributes:
+        plan: how the weights are drawn.
+        rate: the learning rate, with its interval and how it was found.
+        optimizer: of the model's own parameters, in the groups that were searched, at that rate.
+        steps: of the training.
+        schedule: of the rate: its name, or the function that was given (`scheduler`).
+        clip: the global norm to clip gradients to (`wellposed.clip_grad_norm_`); None for none.
+        written: whether the weights are in the model; else ``start.plan.apply_(model)`` writes them.
+        lines: all of it in words, each with its reason.
+        warnings: where it means less than it seems.
+    """
+
+    optimizer: torch.optim.Optimizer
+
+    def scheduler(self, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
+        """Return a scheduler of the optimizer, or of another one, that is stepped after each step of the training.
+
+        It sets the rate to that of the first step, which a warm-up begins from 0.
+        """
+        _, factor = schedule_factor(self.schedule)
+        return LambdaLR(self.optimizer if optimizer is None else optimizer, partial(_factor, factor, self.steps))
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Return the plain numbers of each group, and how many elements are in it."""
+        return [
+            {name: value for name, value in group.items() if isinstance(value, int | float | str | list | tuple)}
+            | {"params": sum(parameter.numel() for parameter in group["params"])}
+            for group in self.optimizer.param_groups
+        ]
 
 
 def warmup_of(schedule: Schedule, steps: int) -> int:

@@ -122,13 +122,13 @@ def _finite(loss: Tensor, model: nn.Module, batch: Any, graph: Graph) -> float:
     if spoilt:
         where = f"the batch holds numbers that are not finite ({spoilt[0]}): clean the data"
     else:
-        where = _birthplace(graph, model) or (
+        where = birthplace(graph, model) or (
             "all that the model computes of the first batch is finite: look at the loss function, and at the targets"
         )
     raise DivergedError(f"the loss is {value} before the first step, so that no learning rate can help; {where}")
 
 
-def _birthplace(graph: Graph, model: nn.Module) -> str:
+def birthplace(graph: Graph, model: nn.Module) -> str:
     """Return in words where the first infinity arises on the graph's example; ``""`` where none does."""
     tensors = dict(model.named_parameters(remove_duplicate=False))
     parameters = {name: tensors[name].detach() for name in graph.parameters}

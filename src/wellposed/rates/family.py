@@ -257,7 +257,8 @@ class _Sweep:
             self._notes = opened(self._path(), fingerprint(work, name, limits) | self._settings(ending))
         self.warnings += [f"{self._where}: {text}" for text in how.warnings]
         self._outcomes = ranks.shared(dict(self._notes.outcomes) if self._notes is not None else {})
-        return Search(work, how, limits, factor, ending=ending, label=self._where)
+        begin = partial(how.begun, work)
+        return Search(family.feeds, begin, how.at_once, limits, factor, ending=ending, label=self._where)
 
     def curve(self, carried: float | None) -> SizeCurve:
         """Train at the rates, continue and refine them as the valleys ask for, and at the rate that is carried.

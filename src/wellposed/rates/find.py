@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -137,9 +138,9 @@ def find_max_lr(
             rates = checked_grid(grid) if grid is not None else default_grid(name)
             feeds = feeds_of(batches, steps, tuple(draws), _device(draws[seed]))
             workload = Workload(Objective(model, loss_fn), draws, build, feeds, clip)
-            factor = _course(schedule_name, factor, workload.feed.steps)
+            factor = course_in(schedule_name, factor, workload.feed.steps)
             training = training_of(workload, (rates[0], rates[-1]), settings)
-            search = Search(workload, training, settings, factor)
+            search = Search(feeds, partial(training.begun, workload), training.at_once, settings, factor)
             notes = opened(
                 journal,
                 # Journals of searches whose seeds shared one order of batches have no such line.
@@ -178,10 +179,15 @@ def _lengths(
     if training_steps is not None:
         budget = BUDGET if budget is None else budget
         if steps is None:
-            steps = max(1, min(SHORT, training_steps, budget // _RUNS))
+            steps = short_of(training_steps, budget)
         return steps if isinstance(steps, int) else SHORT, 1 if seeds is None else seeds, budget
     short = isinstance(steps, str)
     return SHORT if isinstance(steps, str) else steps, (1 if short else 3) if seeds is None else seeds, budget
+
+
+def short_of(training_steps: int, budget: int) -> int:
+    """Return the steps of a search for a training, so that a budget of gradients suffices for enough runs."""
+    return max(1, min(SHORT, training_steps, budget // _RUNS))
 
 
 def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:
@@ -195,7 +201,7 @@ def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:
     check_choice("target", settings.target, get_args(Definition))
 
 
-def _course(name: str, factor: Callable[[float], float], steps: int) -> Callable[[float], float]:
+def course_in(name: str, factor: Callable[[float], float], steps: int) -> Callable[[float], float]:
     """Return the schedule of a training of so many steps: one step alone has the whole rate.
 
     Raises:

@@ -15,6 +15,7 @@ from wellposed.errors import RateError
 from wellposed.random_states import seed_all
 from wellposed.rates.answer import Exploration
 from wellposed.rates.ensemble import Member, Outcome, Runs, Single, Stack, Workload
+from wellposed.rates.feed import Feed
 from wellposed.rates.grid import continued
 from wellposed.rates.journal import Journal
 from wellposed.rates.probe import probe, stacking_cost
@@ -77,6 +78,13 @@ class HowTrained:
     description: str
     warnings: tuple[str, ...]
 
+    def begun(self, workload: Workload, members: Sequence[Member]) -> Runs:
+        """Return the runs of some members as one stack, or the only one by itself."""
+        if self.at_once:
+            return Stack(workload.objective, workload.draws, members, self.updates, self.moving, workload.clip)
+        (member,) = members
+        return Single(workload.objective, workload.draws[member.seed], member.rate, workload.build, workload.clip)
+
 
 def training_of(workload: Workload, rates: tuple[float, float], settings: SearchSettings) -> HowTrained:
     """Return how runs between two rates are trained: stacked where that is possible and no slower.
@@ -112,23 +120,30 @@ def _free_memory(device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Everything that the runs of one search share.
+    """Everything that the runs of one search share, in whatever framework they are trained.
 
     Attributes:
-        workload: model, loss, weights, optimizer and batches.
-        training: how they are trained.
+        feeds: the batches of each seed.
+        begin: what begins the runs of some members.
+        at_once: members that are trained side by side; 0 for one by one.
         settings: see `find_max_lr`.
         factor: the schedule.
         ending: what the loss at the end is; None for the mean over batches that were trained on.
         label: what is shown beside the progress bar.
     """
 
-    workload: Workload
-    training: HowTrained
+    feeds: Mapping[int, Feed]
+    begin: Callable[[Sequence[Member]], Runs]
+    at_once: int
     settings: SearchSettings
     factor: Callable[[float], float]
     ending: Ending | None = None
     label: str = "learning rates"
+
+    @property
+    def steps(self) -> int:
+        """Steps of a whole run."""
+        return next(iter(self.feeds.values())).steps
 
     def explore(self, rates: tuple[float, ...], notes: Journal | None, *, progress: bool) -> Exploration:
         """Train what the journal does not hold, and continue the grid where its smallest loss lies at an edge.
@@ -154,7 +169,7 @@ class Search:
         ones. ``notes`` is the journal, on rank 0 alone.
         """
         outcomes = ranks.shared(dict(notes.outcomes) if notes is not None else {})
-        whole, pace = self.workload.feed.steps * len(self.workload.draws), Pace(self.workload.feed.steps)
+        whole, pace = self.steps * len(self.feeds), Pace(self.steps)
         tried, widened = rates[:: math.ceil(len(rates) / _FIRST)], 0
         while True:
             # From the middle outwards: where runs are trained one by one, the later ones are held against these.
@@ -169,7 +184,7 @@ class Search:
 
     def _exploration(self, outcomes: Mapping[Member, Outcome], rates: Sequence[float], widened: int) -> Exploration:
         """Return what the runs at some rates gave."""
-        seeds = tuple(self.workload.draws)
+        seeds = tuple(self.feeds)
         ended = [[outcomes[Member(rate, seed)] for seed in seeds] for rate in rates]
         return Exploration(
             tuple(Point(rate=r, losses=tuple(o.loss for o in of)) for r, of in zip(rates, ended, strict=True)),
@@ -177,7 +192,7 @@ class Search:
             widened,
             self.settings.reference,
             stopped=sum(o.steps is not None and o.loss is not None for of in ended for o in of),
-            gradients=sum(o.steps or self.workload.feed.steps for of in ended for o in of),
+            gradients=sum(o.steps or self.steps for of in ended for o in of),
         )
 
     def complete(
@@ -190,7 +205,7 @@ class Search:
         pace: Pace | None = None,
     ) -> None:
         """Train at ``rates`` what ``outcomes`` do not hold, and add it to them and to the journal."""
-        wanted = [Member(rate, seed) for seed in self.workload.draws for rate in rates]
+        wanted = [Member(rate, seed) for seed in self.feeds for rate in rates]
         missing = [member for member in wanted if member not in outcomes]
         for part in self._run(missing, progress=progress, pace=pace):
             outcomes.update({Member(o.rate, o.seed): o for o in part})
@@ -199,16 +214,16 @@ class Search:
 
     def _run(self, members: Sequence[Member], *, progress: bool, pace: Pace | None) -> Iterator[list[Outcome]]:
         """Train some runs, in as few ensembles as memory and journal allow; yield the outcomes of each ensemble."""
-        size, feeds = self.training.at_once or 1, self.workload.feeds
-        groups = [[member for member in members if member.seed == seed] for seed in self.workload.draws]
+        size = self.at_once or 1
+        groups = [[member for member in members if member.seed == seed] for seed in self.feeds]
         parts = [group[start : start + size] for group in groups for start in range(0, len(group), size)]
-        with _bar(progress and bool(members), len(members) * self.workload.feed.steps, self.label) as advance:
+        with _bar(progress and bool(members), len(members) * self.steps, self.label) as advance:
             for part in parts:
                 seed_all(part[0].seed + ranks.index())
                 yield train(
-                    self._runs(part),
+                    self.begin(part),
                     part,
-                    feeds[part[0].seed],
+                    self.feeds[part[0].seed],
                     bound=self.settings.bound,
                     probes=self.settings.probes,
                     ending=self.ending,
@@ -216,14 +231,6 @@ class Search:
                     advance=partial(advance, len(part)),
                     pace=pace,
                 )
-
-    def _runs(self, members: Sequence[Member]) -> Runs:
-        """Return the runs of some members as one stack, or the only one by itself."""
-        workload, training = self.workload, self.training
-        if training.at_once:
-            return Stack(workload.objective, workload.draws, members, training.updates, training.moving, workload.clip)
-        (member,) = members
-        return Single(workload.objective, workload.draws[member.seed], member.rate, workload.build, workload.clip)
 
 
 def _next(exploration: Exploration, tried: Sequence[float]) -> tuple[list[float], bool]:

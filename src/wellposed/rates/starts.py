@@ -11,6 +11,7 @@ from itertools import chain
 from torch import nn
 
 from wellposed import ranks
+from wellposed.doors import door, is_of_torch
 from wellposed.errors import OptionError, RateError, listed
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.unwrap import compiled_part
@@ -70,8 +71,8 @@ def drawn(
     for seed in seeds:
         seed_all(seed)
         model = model_fn()
-        if not isinstance(model, nn.Module):
-            raise RateError(f"model_fn must return an nn.Module, not {type(model).__name__}")
+        if not is_of_torch(model):
+            raise RateError(f"model_fn must return an nn.Module, not {type(model).__name__}{door(model)}")
         filled = model
         if initialize is not None:
             filled = copy_of(model, "initialize=")

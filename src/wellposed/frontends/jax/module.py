@@ -16,6 +16,7 @@ from flax import nnx
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from wellposed.doors import door
 from wellposed.errors import InputError, PlanError
 from wellposed.frontends.base import Frontend, unique, written
 from wellposed.frontends.jax.arrays import array_like, aval_of, is_float, memory_of, tensor_of
@@ -43,6 +44,15 @@ class Function:
 
     apply: Callable[..., Any]
     params: Any
+
+    def __post_init__(self) -> None:
+        """Refuse a module in the place of a function of its parameters, with the function that is meant.
+
+        Raises:
+            InputError: a module of Linen or Equinox.
+        """
+        if is_module(self.apply):
+            raise InputError(f"a Function is called as apply(params, *inputs), got {kind_of(self.apply)}")
 
 
 @dataclass(frozen=True)
@@ -183,7 +193,7 @@ class NNXModule(JaxModule):
         cells = ["/".join(map(str, path)) for path, node in nnx.iter_graph(model) if isinstance(node, nnx.RNNCellBase)]
         for name in self._parameters:
             if any(name.startswith(f"{cell}/") or not cell for cell in cells):
-                self.kept[name] = "recurrent weights keep their default scheme (Appendix A)"
+                self.kept_by_plans[name] = "recurrent weights keep their default scheme (Appendix A)"
 
     def _leaves(self, model: Any) -> Iterator[tuple[str, Any, bool]]:
         """Yield the arrays of a module's variables; those of `nnx.Param` in floating point are trained."""
@@ -234,12 +244,10 @@ class NNXModule(JaxModule):
 class FunctionModule(JaxModule):
     """A function of a tree of parameters."""
 
-    def __new__(cls, model: Any = None) -> Self:
-        """Return an instance of a class that is called like the function."""
-        if model is None:
-            return super().__new__(cls)
-        name = getattr(model.apply, "__name__", type(model.apply).__name__)
-        return nn.Module.__new__(type(name, (cls,), {"__doc__": cls.__doc__}))
+    @staticmethod
+    def title(model: Any) -> str:
+        """Return the name of the function."""
+        return getattr(model.apply, "__name__", type(model.apply).__name__)
 
     def _leaves(self, model: Any) -> Iterator[tuple[str, Any, bool]]:
         """Yield the arrays of the tree; raises `InputError` for what is no array."""
@@ -273,6 +281,18 @@ class FunctionModule(JaxModule):
         return jax.tree.unflatten(self._structure, leaves)
 
 
+def is_module(value: Any) -> bool:
+    """Whether a value is a module of Linen or Equinox, and no function that Equinox has wrapped."""
+    packages = [kind.__module__ for kind in type(value).__mro__]
+    of_equinox = any(one.startswith("equinox.") for one in packages) and not packages[0].startswith("equinox._")
+    return of_equinox or any(one.startswith("flax.linen") for one in packages)
+
+
+def kind_of(value: Any) -> str:
+    """Return the class of what was given, and whose functions take it."""
+    return f"{type(value).__name__}{door(value)}"
+
+
 def front_end(model: Any) -> NNXModule | FunctionModule:
     """Return a model as a module.
 
@@ -286,12 +306,7 @@ def front_end(model: Any) -> NNXModule | FunctionModule:
         return NNXModule(model)
     if isinstance(model, Function):
         return FunctionModule(model)
-    advice = ""
-    if isinstance(model, nn.Module):
-        advice = "; use wellposed itself for it"
-    elif callable(model):
-        advice = "; a function of parameters is wj.Function(apply, params)"
-    raise InputError(f"wellposed.jax takes a module of Flax NNX, got {type(model).__name__}{advice}")
+    raise InputError(f"wellposed.jax takes a module of Flax NNX, got {kind_of(model)}")
 
 
 def path_of(path: Sequence[Any]) -> str:

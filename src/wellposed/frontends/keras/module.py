@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import keras
 import torch
+from keras.src.utils.naming import to_snake_case
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from wellposed.errors import InputError, UnsupportedError
-from wellposed.frontends.base import BATCH, Frontend, unique
+from wellposed.frontends.base import BATCH, Frontend, is_array, unique
 from wellposed.frontends.keras.variables import check_model, layers_of, made_again, named_variables, trained_in
 from wellposed.frontends.keras.whole import whole_operators
 from wellposed.graphs.modules import ModuleStack, running
@@ -23,6 +25,11 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 class KerasModule(Frontend):
     """A built Keras model as a module. It shares the memory of the model's variables, and changes nothing else of it.
+
+    What a pass writes (moving averages, states of random generators) it keeps for itself, as a training needs it.
+
+    Attributes:
+        added: the losses that the layers added in the last pass that was not traced: penalties on weights and signals.
 
     Args:
         model: a `keras.Model`, or a layer; built, on the torch backend.
@@ -39,13 +46,31 @@ class KerasModule(Frontend):
         check_model(model)
         self._model = (model,)  # in a tuple, or it would be registered: on this backend a layer is a module itself
         self._scopes = dict(_scopes(model))
+        self.added: list[Tensor] = []
         trained = trained_in(model)
         self._variables = named_variables(model)
         recurrent = _in_cells(model)
         for name, variable in self._variables.items():
             self.hold(name, variable.value, trained=id(variable) in trained)
             if id(variable) in recurrent & trained:
-                self.kept[name] = "recurrent weights keep their default scheme (Appendix A)"
+                self.kept_by_plans[name] = "recurrent weights keep their default scheme (Appendix A)"
+
+    @property
+    def model(self) -> Any:
+        """The Keras model."""
+        return self._model[0]
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """The model's variables, by path."""
+        return self._variables
+
+    @staticmethod
+    def title(model: Any) -> str:
+        """Return the name that a model was given, or its class where Keras made the name of that."""
+        kind, name = type(model).__name__, str(getattr(model, "name", ""))
+        made = re.fullmatch(rf"{re.escape(to_snake_case(kind))}(_\d+)?", name)
+        return kind if made or not name else name
 
     def forward(self, *inputs: Any) -> Any:
         """Call the model with the tensors that are registered now, in this module's mode."""
@@ -53,16 +78,31 @@ class KerasModule(Frontend):
         stack = running()
         values = [(variable, self.held(name)) for name, variable in self._variables.items()]
         with (
-            keras.StatelessScope(values),
+            keras.StatelessScope(values, collect_losses=True) as scope,
             nullcontext() if stack is None else self._named(stack),
             nullcontext() if stack is None else whole_operators(),
         ):
-            return model(*inputs, training=self.training)
+            outputs = model(*inputs, training=self.training)
+            self.added = model.losses if stack is None else []
+        if stack is None:
+            for name, before in self._buffers.items():
+                after = scope.get_current_value(self._variables[name])
+                if after is not before:
+                    self._buffers[name] = after.detach()
+        return outputs
 
     def example(self) -> tuple[Any, ...]:
         """Return normal numbers, or zeros for integers, of the shapes that the model was built for."""
         (model,) = self._model
         return (keras.tree.map_structure(_example, _specification(model)),)
+
+    def input_names(self, args: tuple[Any, ...]) -> dict[str, str]:
+        """Return the names of a graph's inputs by those of the model's, and by keys of dicts."""
+        (model,) = self._model
+        struct = getattr(getattr(model, "_functional", None) or model, "_inputs_struct", None)
+        symbols = [] if struct is None or len(args) != 1 else keras.tree.flatten_with_path(struct)
+        own = {symbol.name: ".".join(["0", *map(str, path)]) for path, symbol in symbols}
+        return own | super().input_names(args)
 
     def converted(self, tree: Any) -> Any:
         """Return arguments with every array as a tensor."""
@@ -168,6 +208,4 @@ def _example(symbol: Any) -> Tensor:
 
 def _tensor(value: Any) -> Any:
     """Return an array as a tensor; numbers, strings and None as they are."""
-    if value is None or isinstance(value, (Tensor, str, bool, int, float)):
-        return value
-    return keras.ops.convert_to_tensor(value)
+    return keras.ops.convert_to_tensor(value) if is_array(value) and not isinstance(value, Tensor) else value

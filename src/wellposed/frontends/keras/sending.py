@@ -26,6 +26,7 @@ from torch import Tensor
 from wellposed.checks.batches import is_described
 from wellposed.checks.check import AGAIN
 from wellposed.errors import InputError, OptionError, UnsupportedError, WorkerError
+from wellposed.frontends.base import is_array
 from wellposed.frontends.keras.variables import check_model, layers_of, trained_in
 
 TIME_LIMIT = 600.0
@@ -297,15 +298,13 @@ def _plain(tree: Any) -> Any:
 
 
 def _array(value: Any) -> Any:
-    if value is None or isinstance(value, (Tensor, str, bool, int, float)):
-        return value
-    return keras.ops.convert_to_numpy(value)
+    return keras.ops.convert_to_numpy(value) if is_array(value) and not isinstance(value, Tensor) else value
 
 
 def _batches(inputs: Any, count: int) -> Any:
     """Return inputs of real passes as a worker takes them: a description, or a list of at most ``count`` batches."""
-    if is_described(inputs):
-        return inputs
+    if is_array(inputs) or is_described(inputs):
+        return _plain(inputs)
     given = _asked_for(inputs) if callable(inputs) else inputs
     batches = [_plain(batch) for batch in islice(given, count)]
     if not batches:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wellposed.doors import door
 from wellposed.errors import InputError, UnsupportedError
 from wellposed.frontends.base import unique, written
 from wellposed.plans import Plan
@@ -39,12 +40,11 @@ def long_paths(calls: int) -> Iterator[None]:
 def check_model(model: Any) -> None:
     """Raise for what is no built Keras model, and for layers that cannot be traced, by name."""
     if not isinstance(model, keras.Layer):
-        advice = "; use wellposed itself for it" if isinstance(model, nn.Module) else ""
-        raise InputError(f"wellposed.keras takes a Keras model, got {type(model).__name__}{advice}")
-    if not model.built:
+        raise InputError(f"wellposed.keras takes a Keras model, got {type(model).__name__}{door(model)}")
+    if not model.built or not (model.variables or all(layer.built for layer in layers_of(model))):
         raise InputError(
-            f"{type(model).__name__} {model.name!r} is not built and has no weights yet: call model.build(input_shape) "
-            "or run it once on a batch"
+            f"{type(model).__name__} {model.name!r} is not built and has no weights yet: call it once on a batch, "
+            "model(batch)"
         )
     for layer in layers_of(model):
         kind = type(layer).__name__

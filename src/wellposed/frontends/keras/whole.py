@@ -229,8 +229,8 @@ def _build(original: Function) -> Function:
         """Build a layer, and refuse one that would make weights only now."""
         if not layer.built and type(layer).build is not keras.Layer.build:
             raise InputError(
-                f"layer {layer.name!r} ({type(layer).__name__}) is not built and has no weights yet: run the model "
-                "once on a batch"
+                f"layer {layer.name!r} ({type(layer).__name__}) is not built and has no weights yet: call the model "
+                "once on a batch, model(batch)"
             )
         return original(layer, call_spec)
 
