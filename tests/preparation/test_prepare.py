@@ -346,3 +346,90 @@ def test_bad_input_is_told(options: dict[str, Any], error: type[Exception], told
     with pytest.raises(error, match=told):
         prepared(**options)
     assert not before or same(state(model), before)
+
+
+# ---- without batches ------------------------------------------------------------------------------------------------
+
+
+def static(model: nn.Module | None = None, **options: Any) -> Any:
+    return wp.prepare(model_fn() if model is None else model, example=batches()[0][0], **options)
+
+
+def size_of(model: nn.Module, plan: Any) -> float:
+    plan.apply_(model)
+    return float(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).square().mean().sqrt())
+
+
+@pytest.mark.slow
+def test_without_batches_adams_rate_is_a_share_of_the_weights() -> None:
+    model = model_fn()
+    before = state(model)
+    start = static(model, steps=200)
+    assert same(state(model), before)
+    assert start.plan.prescriptions == wp.plan(model_fn(), batches()[0][0]).prescriptions
+    assert start.rate.value == pytest.approx(0.038 * size_of(model_fn(), start.plan), rel=1e-6)
+    assert start.rate.interval == (start.rate.value / 8, start.rate.value * 8)
+    assert {group["lr"] for group in start.optimizer.param_groups} == {start.rate.value}
+    assert static(steps=6400).rate.value == pytest.approx(start.rate.value / 2)
+    page = " ".join(str(start).split())
+    assert "nothing was trained, as no batches were given" in page
+    assert "within a factor of 8" in page
+    assert "nothing is known of the size of gradients" in page
+
+
+def test_without_batches_groups_at_other_rates_count_by_their_steps() -> None:
+    def build(model: Any, lr: float) -> torch.optim.Optimizer:
+        return torch.optim.Adam([{"params": list(model.parameters()), "lr": lr / 4}], lr)
+
+    assert static(optimizer=build).rate.value == pytest.approx(4 * static(optimizer="adam").rate.value)
+
+
+def test_without_batches_sgds_rate_follows_the_kernel_and_the_momentum() -> None:
+    start = static(optimizer="sgd", steps=200)
+    relative = wp.rates.relative(model_fn(), batches()[0][0], rule="kernel", plan=start.plan)
+    assert start.rate.value == pytest.approx(0.76 * relative.value**0.5)
+    assert static(optimizer="momentum", steps=200).rate.value == pytest.approx(start.rate.value / 10)
+    assert "a mean cross-entropy is assumed" in start.warnings[0]
+
+
+def test_without_batches_weights_are_written_where_that_is_asked_for() -> None:
+    model = model_fn()
+    start = wp.prepare_(model, example={"input": batches()[0][0]})
+    start.plan.apply_(other := model_fn())
+    assert same(state(model), state(other))
+    assert start.written
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({}, OptionError, r"prepare\(model, loss_fn, batches\), or what the model is called with"),
+        ({"loss_fn": batches()[0][0]}, OptionError, "received Tensor; what the model is called with is given by name"),
+        ({"loss_fn": loss_fn}, OptionError, "a loss is given, and no batches"),
+        ({"loss_fn": loss_fn, "batches": batches(), "example": 1}, OptionError, "example= stands in the place of"),
+        ({"example": batches()[0][0], "journal": "a.jsonl"}, OptionError, "journal= is for a search"),
+        ({"example": batches()[0][0], "optimizer": "adagrad"}, RateError, "no rate of Adagrad is known without"),
+        ({"example": batches()[0][0], "schedule": "cosin"}, OptionError, "did you mean 'cosine'"),
+    ],
+)
+def test_what_is_missing_is_told(options: dict[str, Any], error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        wp.prepare(model_fn(), **options)
+
+
+def test_without_batches_what_looks_trained_is_named() -> None:
+    model = model_fn()
+    with torch.no_grad():
+        model[1].weight.uniform_(0.5, 1.5)
+        model[1].num_batches_tracked.fill_(7)
+    assert "method='own' keeps the weights" in static(model).warnings[0]
+    assert not static().warnings
+    assert not static(model, method="own").warnings
+
+
+def test_weights_of_zero_have_no_rate_in_proportion() -> None:
+    model = nn.Sequential(nn.Linear(6, 3))
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    with pytest.raises(RateError, match="weights are all zero"):
+        static(model, method="own")

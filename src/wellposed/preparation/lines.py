@@ -6,6 +6,8 @@ from collections import Counter
 
 import torch
 
+from wellposed.graphs import Graph
+from wellposed.methods.trained import in_words, trained_and_written
 from wellposed.plans import Plan
 from wellposed.preparation.start import warmup_of
 from wellposed.preparation.trial import Trial
@@ -53,19 +55,22 @@ def found(rate: Rate) -> Words:
     return f"{rate.value:.3g}, the best lies between {low:.2g} and {high:.2g}", rate.reason
 
 
-def course(rate: Rate, schedule: Schedule, steps: int, *, assumed: bool) -> Words:
+def course(rate: Rate, schedule: Schedule, steps: int, *, assumed: bool, searched: bool) -> Words:
     """Return how the rate changes."""
     warmup = warmup_of(schedule, steps)
     course = f": up from 0 over {warmup:,} steps, then down to 0 at {steps:,}" if warmup else ""
     given = " (the length is assumed: steps= gives another)" if assumed else ""
-    return (
-        f"{rate.conditions.schedule}{course}{given}",
-        "the search ran through the same in its own steps, so that the rate holds with it; start.scheduler() makes it",
-    )
+    how = "the search ran through the same in its own steps, so that the rate holds with it"
+    if not searched:
+        how = "the rate is meant for one that ends at 0"
+    return f"{rate.conditions.schedule}{course}{given}", f"{how}; start.scheduler() makes it"
 
 
-def clipping(clip: float | None, tried: Trial) -> Words:
-    """Return to what gradients are clipped, and what their norms are at the start."""
+def clipping(clip: float | None, tried: Trial | None) -> Words:
+    """Return to what gradients are clipped, and what their norms are at the start, where that was tried."""
+    if tried is None:
+        what = "none, as none was asked for" if clip is None else f"to a global norm of {clip:g}, as asked for"
+        return what, "without a loss and batches nothing is known of the size of gradients"
     low, high = min(tried.norms), max(tried.norms)
     norms = f"gradients of {len(tried.norms)} batches at the start have norms from {low:.3g} to {high:.3g}"
     if clip is None:
@@ -76,6 +81,17 @@ def clipping(clip: float | None, tried: Trial) -> Words:
 def limits(rate: Rate) -> tuple[str, ...]:
     """Return the warnings of a rate but for the one that says why the search took longer than it might have."""
     return tuple(text for text in rate.warnings if not text.startswith("trained one by one"))
+
+
+def drawn_anew(graph: Graph, plan: Plan) -> tuple[str, ...]:
+    """Return a warning where a plan draws anew what looks trained, which no loss says."""
+    found = trained_and_written(graph, plan)
+    if not found:
+        return ()
+    return (
+        f"{graph.model} looks trained, and the plan draws it anew: {in_words(found)}; method='own' keeps the weights, "
+        "and only= names those that are new",
+    )
 
 
 def trained(own: float | None, rate: Rate) -> tuple[str, ...]:
