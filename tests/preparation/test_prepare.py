@@ -420,9 +420,12 @@ def test_what_is_missing_is_told(options: dict[str, Any], error: type[Exception]
 def test_without_batches_what_looks_trained_is_named() -> None:
     model = model_fn()
     with torch.no_grad():
+        model[0].bias.normal_()
+    (warning,) = static(model).warnings
+    assert "the plan draws it anew: '0.bias'" in warning
+    with torch.no_grad():
         model[1].weight.uniform_(0.5, 1.5)
-        model[1].num_batches_tracked.fill_(7)
-    assert "method='own' keeps the weights" in static(model).warnings[0]
+    assert ["looks trained" in text for text in static(model).warnings] == [True]
     assert not static().warnings
     assert not static(model, method="own").warnings
 
@@ -433,3 +436,9 @@ def test_weights_of_zero_have_no_rate_in_proportion() -> None:
         nn.init.zeros_(parameter)
     with pytest.raises(RateError, match="weights are all zero"):
         static(model, method="own")
+
+
+def test_a_new_model_on_labels_of_chance_is_not_taken_for_trained() -> None:
+    noise = [(x, torch.randint(3, (16,), generator=torch.Generator().manual_seed(2))) for x, _ in batches()]
+    for steps in (5, 200):
+        assert not [text for text in prepared(given=noise, steps=steps).warnings if "looks trained" in text]

@@ -17,7 +17,7 @@ from wellposed.plans import Plan
 from wellposed.preparation.lines import keeps_all
 from wellposed.preparation.trial import Trial, mean_loss, trial
 from wellposed.rates.ensemble import copy_of
-from wellposed.rates.feed import Batches, Feed, feeds_of
+from wellposed.rates.feed import Batches, feeds_of
 from wellposed.rates.find import SHORT
 from wellposed.rates.losses import LossFn
 
@@ -32,12 +32,12 @@ class Data:
     Attributes:
         loss_fn: the loss.
         batches: as they were given, an iterator's in a list.
-        feed: the same, on the model's device.
+        first: some of them, on the model's device.
     """
 
     loss_fn: LossFn
     batches: Batches
-    feed: Feed
+    first: list[Any]
 
     def tried(self, model: nn.Module, plan: Plan, graph: Graph) -> tuple[float | None, Trial]:
         """Return the loss of the model's own weights, None where the plan keeps them, and a trial of the planned ones.
@@ -45,11 +45,10 @@ class Data:
         Raises:
             DivergedError, RateError: as `wellposed.preparation.trial.trial`.
         """
-        first = list(islice(self.feed, _TRIED))
         untouched, written = copy_of(model, "prepare"), written_copy(model, plan)
         with model.register_forward_pre_hook(_refuse, prepend=True):
-            own = None if keeps_all(plan) else mean_loss(untouched, self.loss_fn, first)
-            return own, trial(written, self.loss_fn, first, graph)
+            own = None if keeps_all(plan) else mean_loss(untouched, self.loss_fn, self.first)
+            return own, trial(written, self.loss_fn, self.first, graph)
 
 
 def data_of(
@@ -85,7 +84,7 @@ def data_of(
     if isinstance(batches, Iterator):
         batches = list(islice(batches, SHORT))
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    return Data(loss_fn, batches, feeds_of(batches, SHORT, (0,), device)[0])
+    return Data(loss_fn, batches, list(islice(feeds_of(batches, SHORT, (0,), device)[0], _TRIED)))
 
 
 def arguments_in(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

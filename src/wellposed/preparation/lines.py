@@ -17,6 +17,8 @@ from wellposed.rates.schedule import Schedule
 TRAINED = "the model looks trained"
 """How the warning begins that weights are better than a short training from the planned ones."""
 
+_COUNTS = 0.01
+"""Share of the loss at the start from which on a difference of losses counts; chosen."""
 Words = tuple[str, str]
 """What a part is, and why."""
 
@@ -86,7 +88,7 @@ def limits(rate: Rate) -> tuple[str, ...]:
 def drawn_anew(graph: Graph, plan: Plan) -> tuple[str, ...]:
     """Return a warning where a plan draws anew what looks trained, which no loss says."""
     found = trained_and_written(graph, plan)
-    if not found:
+    if not found or any("looks trained" in text for text in plan.warnings):
         return ()
     return (
         f"{graph.model} looks trained, and the plan draws it anew: {in_words(found)}; method='own' keeps the weights, "
@@ -94,12 +96,18 @@ def drawn_anew(graph: Graph, plan: Plan) -> tuple[str, ...]:
     )
 
 
-def trained(own: float | None, rate: Rate) -> tuple[str, ...]:
-    """Return a warning where a model's own weights have a lower loss than the trainings of a search came to."""
+def trained(own: float | None, tried: Trial, rate: Rate) -> tuple[str, ...]:
+    """Return a warning where a model's own weights have a lower loss than the trainings of a search came to.
+
+    Less than a hundredth of the loss at the start is chance.
+    """
     reached = [point.mean for point in rate.curve if point.mean is not None]
-    if own is None or not reached or not own < min(reached):
+    if own is None or not reached:
+        return ()
+    least = min(reached)
+    if not own < least - _COUNTS * abs(tried.loss):
         return ()
     return (
         f"{TRAINED}: its own weights have a loss of {own:.4g}, and the trainings of the search, from the planned ones, "
-        f"came to {min(reached):.4g}",
+        f"came to {least:.4g}",
     )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from wellposed import methods
+from wellposed import methods, ranks
 from wellposed.checks.contest import OWN
 from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph, trace
@@ -25,7 +25,6 @@ from wellposed.plans.recipes import AnyOptimizer, recipe_of
 from wellposed.preparation.data import arguments_in, data_of, written_copy
 from wellposed.preparation.lines import TRAINED, clipping, course, drawn_anew, found, groups, limits, trained, weights
 from wellposed.preparation.start import Line, Start
-from wellposed.preparation.trial import Trial
 from wellposed.random_states import restored_random_state
 from wellposed.rates.feed import Batches
 from wellposed.rates.find import BUDGET, find_max_lr
@@ -123,16 +122,18 @@ def prepare(
     length, (named, _) = steps or ASSUMED, schedule_factor(schedule)
     with restored_random_state(), restored_attributes(model):
         data = data_of(model, loss_fn, batches, example, journal)
-        args, kwargs = arguments_in(example) if data is None else arguments_of(model, data.loss_fn, data.feed.first)
-        graph = trace(model, *args, **kwargs)
-        plan = _planned(graph, method, {"seed": seed, "only": only, "skip": skip, **options})
-        decay, build = _building(plan, optimizer, weight_decay)
-        tried: Trial | None = None
-        if data is None:
+        with ranks.failing_together():
+            args, kwargs = arguments_in(example) if data is None else arguments_of(model, data.loss_fn, data.first[0])
+            graph = trace(model, *args, **kwargs)
+            plan = _planned(graph, method, {"seed": seed, "only": only, "skip": skip, **options})
+        plan = ranks.shared(plan)
+        with ranks.failing_together():
+            decay, build = building(plan, optimizer, weight_decay)
+            own, tried = (None, None) if data is None else data.tried(model, plan, graph)
+        if data is None or tried is None:
             doubts = drawn_anew(graph, plan)
             rate = static_rate(written_copy(model, plan), args, kwargs, build, steps=length, schedule=named)
         else:
-            own, tried = data.tried(model, plan, graph)
             rate = find_max_lr(
                 model,
                 data.loss_fn,
@@ -146,7 +147,7 @@ def prepare(
                 journal=journal,
                 progress=progress,
             )
-            doubts = trained(own, rate)
+            doubts = trained(ranks.shared(own), ranks.shared(tried), rate)
     built = build(model, rate.value)
     lines = (
         Line("weights", *weights(plan, written=False)),
@@ -207,10 +208,14 @@ def _planned(graph: Graph, method: str | Plan | None, options: dict[str, Any]) -
     return methods.plan(graph, **(options if method is None else options | {"method": method}))
 
 
-def _building(
+def building(
     plan: Plan, optimizer: AnyOptimizer | Build, weight_decay: float | None
 ) -> tuple[float | None, Callable[[nn.Module, float], torch.optim.Optimizer]]:
-    """Return the weight decay, None where the user builds the groups, and what builds the optimizer at a rate."""
+    """Return the weight decay, None where the user builds the groups, and what builds the optimizer at a rate.
+
+    Raises:
+        OptionError: an unknown optimizer, one that needs two, or a weight decay beside groups of the user's own.
+    """
     given: Any = optimizer
     kind = given.func if isinstance(given, partial) else given
     if callable(kind) and not isinstance(kind, type):

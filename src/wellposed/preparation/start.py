@@ -67,8 +67,7 @@ class Start(Shown):
 
         It sets the rate to that of the first step, which a warm-up begins from 0.
         """
-        _, factor = schedule_factor(self.schedule)
-        return LambdaLR(self.optimizer if optimizer is None else optimizer, partial(_factor, factor, self.steps))
+        return scheduled(self.optimizer if optimizer is None else optimizer, self.schedule, self.steps)
 
     @property
     def warmup(self) -> int:
@@ -114,6 +113,12 @@ class Start(Shown):
             "plan": self.plan.model_dump(mode="json"),
         }
         return json.dumps(document, indent=2)
+
+
+def scheduled(optimizer: torch.optim.Optimizer, schedule: Schedule, steps: int) -> LambdaLR:
+    """Return a scheduler of an optimizer for a training of so many steps."""
+    _, factor = schedule_factor(schedule)
+    return LambdaLR(optimizer, partial(_factor, factor, steps))
 
 
 def warmup_of(schedule: Schedule, steps: int) -> int:
