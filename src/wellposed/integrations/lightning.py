@@ -13,6 +13,7 @@ from torch import nn
 
 from wellposed.errors import OptionError
 from wellposed.integrations.clipping import warn_of_clipping
+from wellposed.integrations.console import on_console
 from wellposed.integrations.lightning_steps import Steps
 from wellposed.integrations.preparing import Course, groups_of, optimizer_of, prepared_
 from wellposed.integrations.signals import Patterns
@@ -40,9 +41,10 @@ class WellposedCallback(_Callback):
     ```
 
     The figures are those of `wellposed.integrations.watch`, and go to all loggers of the trainer, at rank 0, under the
-    number of steps that the optimizer has made before (``global_step``, where there is one optimizer). What is traced,
-    and initialised by a method's name, is the first of the LightningModule and its children that ``training_step``
-    calls. A training that goes on from a checkpoint, or in a second ``fit``, is not initialised again.
+    number of steps that the optimizer has made before (``global_step``, where there is one optimizer); without loggers
+    the smallest and the largest of them are printed. What is traced, and initialised by a method's name, is the first
+    of the LightningModule and its children that ``training_step`` calls. A training that goes on from a checkpoint, or
+    in a second ``fit``, is not initialised again.
 
     Where the trainer clips by a global norm, and the optimizer's groups carry different constants
     (`wellposed.clip_grad_norm_`), a `wellposed.integrations.ClippingWarning` says what to do.
@@ -86,7 +88,7 @@ class WellposedCallback(_Callback):
         path = self._module
         self.watcher = Watcher(
             pl_module,
-            partial(_log, trainer.loggers) if trainer.loggers else None,
+            partial(_log, trainer.loggers) if trainer.loggers else on_console,
             initialize=None if trained or resumed else self._initialize,
             every=self._every,
             nodes=self._nodes,

@@ -14,6 +14,7 @@ from torch import nn
 from wellposed.errors import OptionError
 from wellposed.graphs.unwrap import unwrap
 from wellposed.integrations.clipping import warn_of_clipping
+from wellposed.integrations.console import on_console
 from wellposed.integrations.preparing import Course, groups_of, optimizer_of, prepared_
 from wellposed.integrations.signals import Patterns
 from wellposed.integrations.updates import Figures
@@ -134,9 +135,9 @@ class WellposedCallback(_Callback):
     ```
 
     The figures are those of `wellposed.integrations.watch`. They go to what ``args.report_to`` names (TensorBoard,
-    Weights & Biases, ...), at rank 0, under the trainer's ``global_step`` before the step; the trainer's console and
-    ``log_history`` are spared. A training that goes on from a checkpoint, or in a second ``train``, is not initialised
-    again.
+    Weights & Biases, ...), at rank 0, under the trainer's ``global_step`` before the step; ``log_history`` is spared.
+    Where it names nothing (``"none"``), the smallest and the largest of them are printed. A training that goes on from
+    a checkpoint, or in a second ``train``, is not initialised again.
 
     The trainer clips gradients by a global norm (``TrainingArguments.max_grad_norm``, 1 by default). Where the
     optimizer's groups carry different constants (`wellposed.clip_grad_norm_`), a
@@ -222,7 +223,7 @@ class WellposedCallback(_Callback):
         self._stop()
 
     def _reports(self, args: Any, state: Any, model: nn.Module) -> Log | None:
-        """Return what sends figures to the trainer's reporting callbacks, None where there are none."""
+        """Return what sends figures to the trainer's reporting callbacks, or to the console where there are none."""
         if self._trainer is None:
             return None
         kinds = tuple(_transformers.integrations.get_reporting_integration_callbacks(args.report_to))
@@ -232,7 +233,7 @@ class WellposedCallback(_Callback):
             for reporter in reporters:
                 reporter.on_log(args, state, self._trainer.control, logs=dict(figures), model=model)
 
-        return log if reporters else None
+        return log if reporters else on_console
 
     def _stop(self) -> None:
         if self.watcher is not None:
