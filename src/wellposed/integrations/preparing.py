@@ -18,7 +18,7 @@ from wellposed import ranks
 from wellposed.errors import OptionError, listed
 from wellposed.plans.recipes import changed_steps
 from wellposed.preparation import Start, prepare_
-from wellposed.rates.feed import Feed
+from wellposed.rates.feed import Feed, size_of
 from wellposed.rates.find import SHORT
 from wellposed.rates.losses import loss_of
 
@@ -110,8 +110,9 @@ def groups_of(loader: Iterable[Any], size: int, placed: Callable[[Any], Any]) ->
         size: batches over which gradients are accumulated.
         placed: puts a batch on the device.
     """
-    length = len(loader) if hasattr(loader, "__len__") else SHORT * size
-    feed = Feed(loader, min(SHORT * size, max(length, size)), 0, torch.device("cpu"))
+    there = size_of(loader)
+    count = SHORT * size if there is None else min(SHORT * size, max(there, size))
+    feed = Feed(loader, count, 0, torch.device("cpu"))
     batches = [placed(batch) for batch in feed]
     whole = len(batches) - len(batches) % size
     return [batches[start : start + size] for start in range(0, whole, size)]

@@ -22,6 +22,7 @@ from wellposed.integrations.watcher import EVERY, Log, Watcher, check_settings
 from wellposed.options import check_positive
 from wellposed.plans import Plan, clip_grad_norm_
 from wellposed.preparation import Start
+from wellposed.rates.feed import size_of
 from wellposed.zoo import import_library
 
 _transformers: Any = import_library("transformers", what="wellposed.integrations.transformers")
@@ -93,7 +94,11 @@ def _steps_of(args: Any, loader: Any) -> int:
     """Return the optimizer steps of a training."""
     if args.max_steps > 0:
         return int(args.max_steps)
-    return math.ceil(args.num_train_epochs * max(1, math.ceil(len(loader) / args.gradient_accumulation_steps)))
+    batches = size_of(loader)
+    if batches is None:
+        raise OptionError("a stream does not say how long a training is: give TrainingArguments(max_steps=...)")
+    epochs, steps = float(args.num_train_epochs), max(1, math.ceil(batches / args.gradient_accumulation_steps))
+    return math.ceil(epochs * steps)
 
 
 def _optimizer_of(trainer: Any) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Feed:
         """Count the steps, the fewest of all ranks; raises `RateError` where there are none or their number is
         unknown.
         """
-        size = _size(batches)
+        size = size_of(batches)
         if steps is None and size is None:
             raise RateError("an iterator or a stream does not say how many batches it has: give steps=")
         wanted = steps if steps is not None else size
@@ -178,7 +178,7 @@ class Feed:
         return with_twins(batch, twins) if twins else batch
 
 
-def _size(batches: Iterable[Any]) -> int | None:
+def size_of(batches: Iterable[Any]) -> int | None:
     """Return how many batches there are, where the iterable knows."""
     if not isinstance(batches, Sized):
         return None
