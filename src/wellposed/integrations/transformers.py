@@ -97,8 +97,8 @@ def _steps_of(args: Any, loader: Any) -> int:
     batches = size_of(loader)
     if batches is None:
         raise OptionError("a stream does not say how long a training is: give TrainingArguments(max_steps=...)")
-    epochs, steps = float(args.num_train_epochs), max(1, math.ceil(batches / args.gradient_accumulation_steps))
-    return math.ceil(epochs * steps)
+    steps: float = args.num_train_epochs * max(1, math.ceil(batches / args.gradient_accumulation_steps))
+    return math.ceil(steps)
 
 
 def _optimizer_of(trainer: Any) -> dict[str, Any]:
