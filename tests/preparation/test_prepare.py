@@ -305,6 +305,21 @@ def spoilt() -> list[tuple[Tensor, Tensor]]:
     return [(torch.full_like(x, torch.nan), y) for x, y in batches()]
 
 
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = model_fn()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inner(x), x
+
+
+def stepped(model: Any, batch: Any) -> Tensor:
+    loss = loss_fn(model, batch)
+    loss.backward()
+    return loss
+
+
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
@@ -338,6 +353,14 @@ def spoilt() -> list[tuple[Tensor, Tensor]]:
         ({"steps": 0}, OptionError, "steps must be an integer of at least 1"),
         ({"clip": -1.0}, OptionError, "clip must be a finite number above 0"),
         ({"optimizer": lambda model, lr: None, "weight_decay": 0.1}, OptionError, "the function builds its own"),
+        ({"loss": nn.CrossEntropyLoss}, OptionError, r"the loss is a class: make one of it, CrossEntropyLoss\(\)"),
+        ({"loss": lambda model: 0}, RateError, r"holds 0: float32\[16, 6\], 1: int64\[16\] \(TypeError: .* takes 1"),
+        ({"given": [(x, y + 5) for x, y in batches()]}, RateError, r"the loss fails on a batch .*Target 7 is out of"),
+        ({"model": Pair(), "loss": nn.CrossEntropyLoss()}, RateError, "scores one tensor, and Pair returns tuple"),
+        ({"loss": stepped}, RateError, r"returns the loss alone, and does not run backward\(\)"),
+        ({"loss": lambda model, batch: model[0](batch[0]).sum()}, RateError, "or give the part that it calls as the"),
+        ({"given": torch.utils.data.TensorDataset(*batches()[0])}, OptionError, "holds samples: give a DataLoader"),
+        ({"lr": 0.1}, OptionError, "lr= is what prepare finds"),
     ],
 )
 def test_bad_input_is_told(options: dict[str, Any], error: type[Exception], told: str) -> None:
@@ -438,7 +461,38 @@ def test_weights_of_zero_have_no_rate_in_proportion() -> None:
         static(model, method="own")
 
 
+@pytest.mark.slow
 def test_a_new_model_on_labels_of_chance_is_not_taken_for_trained() -> None:
     noise = [(x, torch.randint(3, (16,), generator=torch.Generator().manual_seed(2))) for x, _ in batches()]
     for steps in (5, 200):
         assert not [text for text in prepared(given=noise, steps=steps).warnings if "looks trained" in text]
+
+
+@pytest.mark.slow
+def test_a_trained_body_under_a_new_head_is_named() -> None:
+    model = model_fn()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(200):
+        optimizer.zero_grad()
+        loss_fn(model, batches()[step % 10]).backward()
+        optimizer.step()
+    torch.manual_seed(5)
+    model[3] = nn.Linear(16, 3)
+    with torch.no_grad():
+        model[3].weight.mul_(20)  # whose loss is no better than that of planned weights
+    assert any("looks trained" in text and "only=" in text for text in prepared(model).warnings)
+    start = prepared(model, only="3.*")
+    assert {name for name, one in start.plan.prescriptions.items() if one.action == "write"} == {"3.weight", "3.bias"}
+    assert not [text for text in start.warnings if "looks trained" in text]
+
+
+@pytest.mark.slow
+def test_a_budget_for_runs_shorter_than_those_measured_is_warned_of() -> None:
+    assert "runs of 5 steps stand for 1,000, where runs of 20" in prepared(budget=50).warnings[0]
+    assert not prepared(budget=200).warnings
+    assert not prepared(steps=5).warnings
+
+
+@pytest.mark.slow
+def test_a_function_may_give_the_same_batches_to_every_seed() -> None:
+    assert prepared(given=lambda: batches()).rate.value == prepared(given=lambda seed: batches()).rate.value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -109,6 +109,7 @@ def prepare(
         RateError: no batches, or the loss does not depend on the model; without both, no rule for the optimizer.
         TraceError: the model cannot be run on what the loss calls it with.
     """
+    _check_options(options)
     check_integer(**{name: value for name, value in {"steps": steps, "budget": budget}.items() if value is not None})
     if clip is not None:
         check_positive(clip=clip)
@@ -147,7 +148,7 @@ def prepare(
                 journal=journal,
                 progress=progress,
             )
-            doubts = trained(ranks.shared(own), ranks.shared(tried), rate)
+            doubts = trained(ranks.shared(own), ranks.shared(tried), rate) or drawn_anew(graph, plan)
     built = build(model, rate.value)
     lines = (
         Line("weights", *weights(plan, written=False)),
@@ -194,6 +195,13 @@ def prepare_(
     start.plan.apply_(model)
     lines = (Line("weights", *weights(start.plan, written=True)), *start.lines[1:])
     return replace(start, written=True, lines=lines)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise `OptionError` for what is worked out here, given as an option of the method."""
+    for name in ("lr", "rate", "learning_rate"):
+        if name in options:
+            raise OptionError(f"{name}= is what prepare finds: leave it out, or build the optimizer yourself")
 
 
 def _planned(graph: Graph, method: str | Plan | None, options: dict[str, Any]) -> Plan:

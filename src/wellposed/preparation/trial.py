@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from wellposed.checks.infinities import Infinities
-from wellposed.errors import DivergedError, RateError
+from wellposed.errors import DivergedError, RateError, in_words
 from wellposed.graphs import Graph, Node, run
-from wellposed.graphs.tree import batch_copy, output_tensors, walk, with_twins
+from wellposed.graphs.tree import output_tensors, walk, with_twins
 from wellposed.random_states import seed_all
-from wellposed.rates.losses import LossFn, called, loss_of
+from wellposed.rates.losses import LossFn, loss_of, result_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def trial(model: nn.Module, loss_fn: LossFn, batches: Iterable[Any], graph: Grap
     with hook:
         for batch in batches:
             reached.clear()
-            loss = loss_of(called(loss_fn)(model, batch_copy(batch)))
+            loss = loss_of(result_of(loss_fn, model, batch))
             losses.append(_finite(loss, model, batch, graph))
             if not loss.requires_grad or not parameters:
                 raise RateError(
@@ -90,15 +90,20 @@ def _scores(model: nn.Module, loss_fn: LossFn, batch: Any, loss: Tensor, outputs
 def mean_loss(model: nn.Module, loss_fn: LossFn, batches: Iterable[Any]) -> float:
     """Return the mean loss of some batches, finite or not; the model's buffers and random generators move on."""
     seed_all(0)
-    losses = [float(loss_of(called(loss_fn)(model, batch_copy(batch))).detach()) for batch in batches]
+    losses = [float(loss_of(result_of(loss_fn, model, batch)).detach()) for batch in batches]
     return sum(losses) / len(losses)
 
 
 def _norm(loss: Tensor, parameters: Mapping[str, Tensor]) -> float:
     """Return the global norm of the gradient of a loss; raise `DivergedError` where it is not finite."""
-    gradients: Sequence[Tensor | None] = torch.autograd.grad(
-        loss, list(parameters.values()), allow_unused=True, retain_graph=True
-    )
+    gradients: Sequence[Tensor | None]
+    try:
+        gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True, retain_graph=True)
+    except RuntimeError as error:
+        raise RateError(
+            f"no gradient of the loss can be taken ({in_words(error)}); loss_fn(model, batch) returns the loss alone, "
+            "and does not run backward() itself"
+        ) from error
     squares = [torch.zeros((), dtype=torch.float64)]
     for path, gradient in zip(parameters, gradients, strict=True):
         if gradient is None:

@@ -4,6 +4,7 @@ numbers they draw themselves.
 
 from __future__ import annotations
 
+import inspect
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -42,6 +43,11 @@ def feeds_of(batches: Batches, steps: int | None, seeds: Sequence[int], device: 
         batches = [batches]
     if callable(batches) and not isinstance(batches, Iterable):
         return {seed: Feed(_given(batches, seed), steps, seed, device) for seed in seeds}
+    if not isinstance(batches, Iterable) and hasattr(batches, "__getitem__") and isinstance(batches, Sized):
+        raise OptionError(
+            f"batches are wanted, and {type(batches).__name__} holds samples: give a DataLoader of it, "
+            "torch.utils.data.DataLoader(dataset, batch_size=..., shuffle=True)"
+        )
     if not isinstance(batches, Iterable):
         raise OptionError(f"batches must be batches or a function of the seed, received {type(batches).__name__}")
     if isinstance(batches, Iterator) and steps is not None:
@@ -63,8 +69,8 @@ def is_batch(batches: object) -> bool:
     return one.shape[:1] == other.shape[:1] and (one.dtype, one.shape) != (other.dtype, other.shape)
 
 
-def _given(batches: Callable[[int], Iterable[Any]], seed: int) -> Iterable[Any]:
-    given = batches(seed)
+def _given(batches: Callable[..., Iterable[Any]], seed: int) -> Iterable[Any]:
+    given = batches(seed) if inspect.signature(batches).parameters else batches()
     if not isinstance(given, Iterable):
         raise RateError(f"batches(seed) must return batches, not {type(given).__name__}")
     return given

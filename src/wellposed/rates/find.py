@@ -37,6 +37,8 @@ BUDGET = 400
 """Gradients that a search for a longer training may take by default; chosen."""
 _RUNS = 10
 """Whole runs that a budget suffices for; chosen: eight rates to begin with, and the ends of the plateau."""
+_LEAST = 20
+"""Steps of the shortest runs that were held against whole trainings (docs/results/prepared.md)."""
 Short = Literal["short"]
 
 
@@ -160,7 +162,13 @@ def find_max_lr(
                 loss=name_of(loss_fn),
                 inputs=feed.described(),
             )
-            warnings = (*unlike, *training.warnings, *_same_weights(workload), *_same_batches(batches, workload))
+            warnings = (
+                *unlike,
+                *_too_short(feed.steps, training_steps),
+                *training.warnings,
+                *_same_weights(workload),
+                *_same_batches(batches, workload),
+            )
     found = answer(exploration, conditions, training.description + feed.repeated(), warnings, settings.target)
     return found if training_steps is None else found.in_training(training_steps)
 
@@ -180,6 +188,16 @@ def _lengths(
         return steps if isinstance(steps, int) else SHORT, 1 if seeds is None else seeds, budget
     short = isinstance(steps, str)
     return SHORT if isinstance(steps, str) else steps, (1 if short else 3) if seeds is None else seeds, budget
+
+
+def _too_short(steps: int, training_steps: int | None) -> tuple[str, ...]:
+    """Return a warning where the runs that stand for a training are shorter than those that were measured."""
+    if training_steps is None or steps >= min(_LEAST, training_steps):
+        return ()
+    return (
+        f"runs of {steps} steps stand for {training_steps:,}, where runs of {_LEAST} and more were measured: raise "
+        "budget= or steps=",
+    )
 
 
 def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:

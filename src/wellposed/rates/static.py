@@ -19,7 +19,7 @@ from wellposed.plans.optimizers import family_of
 from wellposed.rates.kernel import kernel
 from wellposed.rates.passes import small_graph
 from wellposed.rates.rate import LENGTH, WITHIN, Conditions, Rate
-from wellposed.rates.steps import Build
+from wellposed.rates.steps import Build, named
 
 SHARE = 0.038
 """Rate of Adam over the root mean square of the weights; fitted on the trainings of one half of
@@ -52,14 +52,19 @@ def static_rate(
         The rate, with a factor of 8 to either side as its interval.
 
     Raises:
+        OptionError: what is built is no optimizer.
         RateError: no such rule is known for the optimizer, or it does not apply to the model.
     """
     built = build(model, 1.0)
+    named(built)
     name = _optimizer_name(built)
     warnings: tuple[str, ...] = ()
     if name == "sgd":
         momentum = float(built.param_groups[0].get("momentum", 0.0))
-        relative = kernel(small_graph(model, args, kwargs, training=True)).value
+        try:
+            relative = kernel(small_graph(model, args, kwargs, training=True)).value
+        except RateError as error:
+            raise RateError(f"{error}; a loss and batches find a rate by trainings") from error
         value = KERNEL * (1.0 - momentum) * math.sqrt(relative)
         reason = f"{KERNEL:g} times the root of {relative:.3g}, the relative rate by rule 'kernel'" + (
             f", times {1.0 - momentum:.2g} for a momentum of {momentum:g}" if momentum else ""
