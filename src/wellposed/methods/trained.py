@@ -45,9 +45,12 @@ def trained_and_written(graph: Graph, plan: Plan) -> dict[str, str]:
 
 
 def is_written(plan: Plan, name: str) -> bool:
-    """Whether a plan writes a parameter, or of a buffer anything."""
-    known = plan.prescriptions.get(name)
-    return any(p.action == "write" for p in plan.prescriptions.values()) if known is None else known.action == "write"
+    """Whether a plan writes a parameter, or of a buffer one that stands beside it, or anything where none does."""
+    if name in plan.prescriptions:
+        return plan.prescriptions[name].action == "write"
+    module = name.rpartition(".")[0]
+    beside = [p for other, p in plan.prescriptions.items() if other.rpartition(".")[0] == module]
+    return any(p.action == "write" for p in beside or plan.prescriptions.values())
 
 
 def _gains_and_counters(graph: Graph) -> dict[str, str]:
