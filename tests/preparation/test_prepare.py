@@ -496,3 +496,16 @@ def test_a_budget_for_runs_shorter_than_those_measured_is_warned_of() -> None:
 @pytest.mark.slow
 def test_a_function_may_give_the_same_batches_to_every_seed() -> None:
     assert prepared(given=lambda: batches()).rate.value == prepared(given=lambda seed: batches()).rate.value
+
+
+def test_a_batch_that_is_spoilt_is_found_wherever_it_lies_and_masks_are_not() -> None:
+    given = 4 * batches()
+    given[33] = spoilt()[0]
+    with pytest.raises(DivergedError, match=r"the batch holds numbers that are not finite \(0\): clean the data"):
+        prepared(given=given)
+
+    def masked(model: Any, batch: Any) -> Tensor:
+        return functional.cross_entropy(model(batch[0]) + batch[1], batch[2])
+
+    mask = torch.tensor([0.0, 0.0, -torch.inf])
+    assert prepared(loss=masked, given=[(x, mask, y.clamp(max=1)) for x, y in batches()], budget=200).rate.value

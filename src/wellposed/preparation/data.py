@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from wellposed import ranks
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph
 from wellposed.plans import Plan
 from wellposed.preparation.lines import keeps_all
-from wellposed.preparation.trial import Trial, mean_loss, trial
+from wellposed.preparation.trial import Trial, check_spoilt, mean_loss, trial
 from wellposed.rates.ensemble import copy_of
-from wellposed.rates.feed import Batches, feeds_of
+from wellposed.rates.feed import Batches, Feed, feeds_of
 from wellposed.rates.find import SHORT
 from wellposed.rates.losses import LossFn
 
@@ -32,11 +33,13 @@ class Data:
     Attributes:
         loss_fn: the loss.
         batches: as they were given, an iterator's in a list.
-        first: some of them, on the model's device.
+        feed: those of the search, on the model's device.
+        first: some of them.
     """
 
     loss_fn: LossFn
     batches: Batches
+    feed: Feed
     first: list[Any]
 
     def tried(self, model: nn.Module, plan: Plan, graph: Graph) -> tuple[float | None, Trial]:
@@ -48,7 +51,10 @@ class Data:
         untouched, written = copy_of(model, "prepare"), written_copy(model, plan)
         with model.register_forward_pre_hook(_refuse, prepend=True):
             own = None if keeps_all(plan) else mean_loss(untouched, self.loss_fn, self.first)
-            return own, trial(written, self.loss_fn, self.first, graph)
+            tried = trial(written, self.loss_fn, self.first, graph)
+            if ranks.count() == 1:  # reading a stream takes messages, in a block that has none
+                check_spoilt(written, self.loss_fn, self.feed, graph)
+        return own, tried
 
 
 def data_of(
@@ -84,7 +90,8 @@ def data_of(
     if isinstance(batches, Iterator):
         batches = list(islice(batches, SHORT))
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    return Data(loss_fn, batches, list(islice(feeds_of(batches, SHORT, (0,), device)[0], _TRIED)))
+    feed = feeds_of(batches, SHORT, (0,), device)[0]
+    return Data(loss_fn, batches, feed, list(islice(feed, _TRIED)))
 
 
 def arguments_in(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

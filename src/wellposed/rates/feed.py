@@ -43,18 +43,24 @@ def feeds_of(batches: Batches, steps: int | None, seeds: Sequence[int], device: 
         batches = [batches]
     if callable(batches) and not isinstance(batches, Iterable):
         return {seed: Feed(_given(batches, seed), steps, seed, device) for seed in seeds}
-    if not isinstance(batches, Iterable) and hasattr(batches, "__getitem__") and isinstance(batches, Sized):
-        raise OptionError(
-            f"batches are wanted, and {type(batches).__name__} holds samples: give a DataLoader of it, "
-            "torch.utils.data.DataLoader(dataset, batch_size=..., shuffle=True)"
-        )
     if not isinstance(batches, Iterable):
-        raise OptionError(f"batches must be batches or a function of the seed, received {type(batches).__name__}")
+        raise _no_batches(batches)
     if isinstance(batches, Iterator) and steps is not None:
         batches = list(islice(batches, steps))
     if isinstance(batches, list | tuple):
         return {seed: Feed(_reordered(batches, seed), steps, seed, device) for seed in seeds}
     return {seed: Feed(batches, steps, seed, device, turn=index) for index, seed in enumerate(seeds)}
+
+
+def _no_batches(given: object) -> OptionError:
+    """Return the error of what is given for batches and holds none."""
+    kind = type(given).__name__
+    return OptionError(
+        f"batches are wanted, and {kind} holds samples: give a DataLoader of it, torch.utils.data.DataLoader(dataset, "
+        "batch_size=..., shuffle=True)"
+        if hasattr(given, "__getitem__")
+        else f"batches must be batches or a function of the seed, received {kind}"
+    )
 
 
 def is_batch(batches: object) -> bool:
