@@ -488,7 +488,7 @@ def test_a_trained_body_under_a_new_head_is_named() -> None:
 
 @pytest.mark.slow
 def test_a_budget_for_runs_shorter_than_those_measured_is_warned_of() -> None:
-    assert "runs of 5 steps stand for 1,000, where runs of 20" in prepared(budget=50).warnings[0]
+    assert "runs of 7 steps stand for 1,000, where runs of 20" in prepared(budget=50).warnings[0]
     assert not prepared(budget=200).warnings
     assert not prepared(steps=5).warnings
 

@@ -19,7 +19,7 @@ from wellposed.errors import OptionError, listed
 from wellposed.plans.recipes import changed_steps
 from wellposed.preparation import Start, prepare_
 from wellposed.rates.feed import Feed, size_of
-from wellposed.rates.find import SHORT
+from wellposed.rates.find import LONG
 from wellposed.rates.losses import loss_of
 
 
@@ -111,7 +111,7 @@ def groups_of(loader: Iterable[Any], size: int, placed: Callable[[Any], Any]) ->
         placed: puts a batch on the device.
     """
     there = size_of(loader)
-    count = SHORT * size if there is None else min(SHORT * size, max(there, size))
+    count = LONG * size if there is None else min(LONG * size, max(there, size))
     feed = Feed(loader, count, 0, torch.device("cpu"))
     batches = [placed(batch) for batch in feed]
     whole = len(batches) - len(batches) % size

@@ -19,7 +19,7 @@ from wellposed.preparation.lines import keeps_all
 from wellposed.preparation.trial import Trial, check_spoilt, mean_loss, trial
 from wellposed.rates.ensemble import copy_of
 from wellposed.rates.feed import Batches, Feed, feeds_of
-from wellposed.rates.find import SHORT
+from wellposed.rates.find import LONG
 from wellposed.rates.losses import LossFn
 
 _TRIED = 4
@@ -88,9 +88,9 @@ def data_of(
     if batches is None:
         raise OptionError("a loss is given, and no batches to train on: give these too, or example=inputs alone")
     if isinstance(batches, Iterator):
-        batches = list(islice(batches, SHORT))
+        batches = list(islice(batches, LONG))
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    feed = feeds_of(batches, SHORT, (0,), device)[0]
+    feed = feeds_of(batches, LONG, (0,), device)[0]
     return Data(loss_fn, batches, feed, list(islice(feed, _TRIED)))
 
 

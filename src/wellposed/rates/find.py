@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
 from wellposed import ranks
-from wellposed.errors import OptionError
+from wellposed.errors import OptionError, RateError
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import walk
 from wellposed.options import check_choice, check_integer, check_positive
@@ -19,16 +20,17 @@ from wellposed.plans import Plan
 from wellposed.plans.recipes import AnyOptimizer
 from wellposed.random_states import restored_random_state
 from wellposed.rates.answer import answer
-from wellposed.rates.ensemble import Draw, Objective, Workload
+from wellposed.rates.ensemble import Draw, Objective, Workload, copied
 from wellposed.rates.feed import Batches, feeds_of
 from wellposed.rates.fingerprint import digest_of, fingerprint, name_of
 from wellposed.rates.grid import checked_grid, default_grid
 from wellposed.rates.journal import opened
 from wellposed.rates.losses import LossFn
-from wellposed.rates.rate import Conditions, Definition, Rate
+from wellposed.rates.rate import LENGTH, Conditions, Definition, Rate
 from wellposed.rates.schedule import Schedule, schedule_factor
 from wellposed.rates.search import Search, SearchSettings, training_of
 from wellposed.rates.starts import builder_of, drawn, left_out, untouched
+from wellposed.rates.static import STEPS, expected_rate
 from wellposed.rates.steps import Build, builder, named
 
 SHORT = 40
@@ -37,6 +39,11 @@ BUDGET = 400
 """Gradients that a search for a longer training may take by default; chosen."""
 _RUNS = 10
 """Whole runs that a budget suffices for; chosen: eight rates to begin with, and the ends of the plateau."""
+LONG = 60
+"""Steps of a search for a longer training that begins around an expected rate; chosen on ten nets that are not those
+of docs/results/prepared.md."""
+_AROUND = (1 / 8, 1 / 2, 2.0, 8.0)
+"""Rates that it begins with, over the expected one; chosen."""
 _LEAST = 20
 """Steps of the shortest runs that were held against whole trainings (docs/results/prepared.md)."""
 Short = Literal["short"]
@@ -102,10 +109,11 @@ def find_max_lr(
             of the steps, then to zero), ``"linear"`` or ``"cosine"`` (both to zero), ``"constant"``, or a function that
             maps the fraction of steps done to the learning rate's factor.
         clip: the global norm to which the training clips its gradients (`wellposed.clip_grad_norm_`).
-        training_steps: steps of the training to come. The search then takes 40 steps of one seed, within a budget of
-            400 gradients, unless these are given, and its answer is carried to that length
-            (`wellposed.rates.Rate.in_training`).
-        budget: gradients that the search may take: it begins with eight rates, stops runs that lag far behind,
+        training_steps: steps of the training to come. The search then takes 60 steps of one seed, within a budget of
+            400 gradients, unless these are given. It begins with four rates around the one that is known without a
+            training (`wellposed.rates.static`), or takes 40 steps at eight rates where there is none, and its answer
+            is carried to that length (`wellposed.rates.Rate.in_training`).
+        budget: gradients that the search may take: it begins with some of the rates, stops runs that lag far behind,
             and refines the ends of the plateau; None for every rate of the grid to the end.
         journal: a file of JSON lines that notes every finished run; a search that was killed goes on from it.
         progress: show a progress bar, on rank 0.
@@ -120,7 +128,10 @@ def find_max_lr(
             ``model_fn`` for several seeds, which would all have its weights.
     """
     given, module = untouched(model_fn), model_fn if isinstance(model_fn, nn.Module) else None
+    asked = steps
     steps, seeds, budget = _lengths(steps, seeds, training_steps, budget)
+    if isinstance(batches, Iterator) and training_steps is not None:
+        batches = list(islice(batches, max(LONG, steps or 0)))
     model_fn = builder_of(model_fn, "" if initialize is not None or seeds == 1 else _FOR_ALL_SEEDS)
     settings = replace(settings or SearchSettings(), **fields)
     _check(seeds, steps, settings)
@@ -134,7 +145,15 @@ def find_max_lr(
             unlike = left_out(module or model)
             built = named(build(model, 1.0))
             name = name or built
-            rates = checked_grid(grid) if grid is not None else default_grid(name)
+            rates, expected = checked_grid(grid) if grid is not None else default_grid(name), None
+            if grid is None and training_steps is not None:
+                one = next(iter(feeds_of(batches, 1, (seed,), _device(draws[seed])).values())).first
+                expected = _expected(Objective(model, loss_fn), draws[seed], build, one)
+            if expected is not None:
+                assert training_steps is not None
+                assert budget is not None
+                steps = max(1, min(LONG, training_steps, budget * LONG // BUDGET)) if asked is None else steps
+                rates = tuple(expected * (STEPS / (steps or LONG)) ** LENGTH * factor for factor in _AROUND)
             feeds = feeds_of(batches, steps, tuple(draws), _device(draws[seed]))
             workload = Workload(Objective(model, loss_fn), draws, build, feeds, clip)
             factor = _course(schedule_name, factor, workload.feed.steps)
@@ -170,7 +189,18 @@ def find_max_lr(
                 *_same_batches(batches, workload),
             )
     found = answer(exploration, conditions, training.description + feed.repeated(), warnings, settings.target)
-    return found if training_steps is None else found.in_training(training_steps)
+    if training_steps is None:
+        return found
+    return found.in_training(training_steps, expected and expected * (STEPS / training_steps) ** LENGTH)
+
+
+def _expected(objective: Objective, draw: Draw, build: Build, batch: Any) -> float | None:
+    """Return the rate that is known without a training, on rank 0; None where there is none."""
+    try:
+        model = copied(objective, draw).model
+    except RateError:
+        return None
+    return ranks.shared(expected_rate(model, objective.loss_fn, batch, build))
 
 
 def _lengths(

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from wellposed.errors import OptionError, RateError, UnsupportedError
+from wellposed.errors import OptionError, RateError, UnsupportedError, WellposedError
 from wellposed.plans.optimizers import family_of
 from wellposed.rates.kernel import kernel
+from wellposed.rates.losses import LossFn, arguments_of, loss_of, result_of
 from wellposed.rates.passes import small_graph
-from wellposed.rates.rate import LENGTH, WITHIN, Conditions, Rate
+from wellposed.rates.rate import APART, LENGTH, WITHIN, Conditions, Rate
 from wellposed.rates.steps import Build, named
 
 SHARE = 0.038
@@ -29,8 +30,6 @@ KERNEL = 0.76
 convolutional nets (docs/results/static.md)."""
 STEPS = 200
 """Steps of the trainings that the constants are from."""
-APART = 8.0
-"""Factor around the answer within which best rates lie; measured (docs/results/static.md)."""
 _ALIKE = ("adam", "adamw", "nadam", "radam", "adamax", "rmsprop", "adam8bit", "adamw8bit")
 """Optimizers whose steps have the size of Adam's; measured are Adam and AdamW."""
 
@@ -91,6 +90,38 @@ def static_rate(
         ),
         warnings=warnings,
     )
+
+
+def expected_rate(model: nn.Module, loss_fn: LossFn, batch: Any, build: Build) -> float | None:
+    """Return the rate that such a rule gives for a training of `STEPS` steps, given a loss too; None where none does.
+
+    For SGD it is divided by the size of the loss's gradient with respect to one output, which for a cross-entropy is
+    about 1. It is known for outputs ``[samples, features]`` alone.
+
+    Args:
+        model: a model that may be changed, with the weights that the training begins with.
+        loss_fn: as for `wellposed.rates.find_max_lr`.
+        batch: a batch.
+        build: makes the optimizer.
+    """
+    try:
+        args, kwargs = arguments_of(model, loss_fn, batch)
+        found = static_rate(model, args, kwargs, build, steps=STEPS, schedule="")
+        pull = _pull(model, loss_fn, batch) if found.conditions.optimizer in ("sgd", "momentum") else 1.0
+    except WellposedError:
+        return None
+    return found.value / pull if 0.0 < pull < math.inf else None
+
+
+def _pull(model: nn.Module, loss_fn: LossFn, batch: Any) -> float:
+    """Return the size of the loss's gradient with respect to one output, times the samples; 0 where it is not known."""
+    outputs: list[Any] = []
+    with model.register_forward_hook(lambda module, args, output: outputs.append(output)):
+        loss = loss_of(result_of(loss_fn, model, batch))
+    if len(outputs) != 1 or not isinstance(outputs[0], Tensor) or outputs[0].ndim != 2 or not loss.requires_grad:
+        return 0.0
+    (gradient,) = torch.autograd.grad(loss, outputs, allow_unused=True)
+    return 0.0 if gradient is None else float(gradient.norm()) * math.sqrt(len(gradient))
 
 
 def _optimizer_name(built: torch.optim.Optimizer) -> str:
