@@ -13,7 +13,7 @@ LENGTH = 0.2
 """Power of the ratio of lengths by which best rates fall; fitted on five trainings of 150 to 3,000 steps, whose best
 rates fell by 0 to 2.5 octaves for tenfold length. On 14 others the median answer is .1 octaves off."""
 WITHIN = 4.0
-"""Factor around the answer of a search of 40 steps within which the best rate lay in 41 of 42 cases; measured
+"""Factor around the answer of a search of 60 steps within which the best rate lay in all of 42 cases; measured
 (docs/results/prepared.md)."""
 
 
@@ -223,7 +223,7 @@ class Rate(Shown, Record):
             why += f"drawn by {share:.0%}, in log rate, to the {expected:.3g} that is known without a training; "
         value = self.value * factor
         reason = (
-            f"{self.reason}; {why}the best rate was within a factor of {WITHIN:g} of such answers in 41 of 42 cases, "
+            f"{self.reason}; {why}the best rate was within a factor of {WITHIN:g} of such answers in all of 42 cases, "
             "and above is the riskier side"
         )
         return self.scaled(factor, reason).model_copy(
