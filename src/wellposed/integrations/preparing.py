@@ -31,21 +31,8 @@ def optimizer_of(optimizer: Optimizer) -> dict[str, Any]:
     Raises:
         OptionError: groups differ otherwise, or its steps are not those of its class.
     """
-    groups = optimizer.param_groups
-    decays = {float(group.get("weight_decay", 0.0)) for group in groups}
-    plain = [
-        {name: group.get("initial_lr", value) if name == "lr" else value for name, value in group.items()}
-        for group in groups
-    ]
-    differing = [
-        name for name in optimizer.defaults if name != "weight_decay" and any(g[name] != plain[0][name] for g in plain)
-    ]
-    positive = sorted(decays - {0.0})
-    why = changed_steps(optimizer)
-    if differing:
-        why = f"its groups differ in {listed(differing)}"
-    elif len(positive) > 1:
-        why = f"its groups have weight decays of {listed([f'{one:g}' for one in positive])}"
+    positive = sorted({float(group.get("weight_decay", 0.0)) for group in optimizer.param_groups} - {0.0})
+    why = _obstacle(optimizer, positive)
     if why:
         raise OptionError(
             f"{type(optimizer).__name__} cannot be built again with the groups of a plan: {why}; give optimizer= a "
@@ -59,6 +46,21 @@ def optimizer_of(optimizer: Optimizer) -> dict[str, Any]:
     }
     decay = {"weight_decay": (positive or [0.0])[0]} if "weight_decay" in optimizer.defaults else {}
     return {"optimizer": partial(type(optimizer), **kept), **decay}
+
+
+def _obstacle(optimizer: Optimizer, decays: Sequence[float]) -> str:
+    """Return in words why an optimizer cannot be built again with other groups; ``""`` where it can."""
+    plain = [
+        {name: group.get("initial_lr", value) if name == "lr" else value for name, value in group.items()}
+        for group in optimizer.param_groups
+    ]
+    names = [name for name in optimizer.defaults if name != "weight_decay"]
+    differing = [name for name in names if any(group[name] != plain[0][name] for group in plain)]
+    if differing:
+        return f"its groups differ in {listed(differing)}"
+    if len(decays) > 1:
+        return f"its groups have weight decays of {listed([f'{one:g}' for one in decays])}"
+    return changed_steps(optimizer)
 
 
 class Course:

@@ -19,12 +19,12 @@ from wellposed.options import check_choice, check_integer, check_positive
 from wellposed.plans import Plan
 from wellposed.plans.recipes import AnyOptimizer
 from wellposed.random_states import restored_random_state
-from wellposed.rates.answer import answer
+from wellposed.rates.answer import Exploration, answer
 from wellposed.rates.ensemble import Draw, Objective, Workload, copied
 from wellposed.rates.feed import Batches, feeds_of
 from wellposed.rates.fingerprint import digest_of, fingerprint, name_of
 from wellposed.rates.grid import checked_grid, default_grid
-from wellposed.rates.journal import opened
+from wellposed.rates.journal import Journal, opened
 from wellposed.rates.losses import LossFn
 from wellposed.rates.rate import LENGTH, Conditions, Definition, Rate
 from wellposed.rates.schedule import Schedule, schedule_factor
@@ -130,13 +130,10 @@ def find_max_lr(
     given, module = untouched(model_fn), model_fn if isinstance(model_fn, nn.Module) else None
     asked = steps
     steps, seeds, budget = _lengths(steps, seeds, training_steps, budget)
-    if isinstance(batches, Iterator) and training_steps is not None:
-        batches = list(islice(batches, max(LONG, steps or 0)))
+    batches = _kept(batches, steps, training_steps)
     model_fn = builder_of(model_fn, "" if initialize is not None or seeds == 1 else _FOR_ALL_SEEDS)
     settings = replace(settings or SearchSettings(), **fields)
-    _check(seeds, steps, settings)
-    if clip is not None:
-        check_positive(clip=clip)
+    _check(seeds, steps, settings, clip)
     name, build = builder(optimizer)
     schedule_name, factor = schedule_factor(schedule)
     with restored_random_state(), given:
@@ -145,32 +142,22 @@ def find_max_lr(
             unlike = left_out(module or model)
             built = named(build(model, 1.0))
             name = name or built
-            rates, expected = checked_grid(grid) if grid is not None else default_grid(name), None
+            expected = None
             if grid is None and training_steps is not None:
-                one = next(iter(feeds_of(batches, 1, (seed,), _device(draws[seed])).values())).first
-                expected = _expected(Objective(model, loss_fn), draws[seed], build, one)
-            if expected is not None:
-                assert training_steps is not None
-                assert budget is not None
-                steps = max(1, min(LONG, training_steps, budget * LONG // BUDGET)) if asked is None else steps
-                rates = tuple(expected * (STEPS / (steps or LONG)) ** LENGTH * factor for factor in _AROUND)
+                expected = _expected(Objective(model, loss_fn), draws[seed], build, batches, seed)
+            if expected is not None and asked is None:
+                steps = _longer(training_steps, budget)
+            rates = _first_rates(grid, name, expected, steps)
             feeds = feeds_of(batches, steps, tuple(draws), _device(draws[seed]))
             workload = Workload(Objective(model, loss_fn), draws, build, feeds, clip)
             factor = _course(schedule_name, factor, workload.feed.steps)
             training = training_of(workload, (rates[0], rates[-1]), settings)
             search = Search(workload, training, settings, factor)
-            notes = opened(
-                journal,
-                # Journals of searches whose seeds shared one order of batches have no such line.
-                fingerprint(workload, schedule_name, settings)
-                | {"order of batches": "each seed its own"}
-                | ({} if budget is None else {"runs that lag": "stopped"}),
-            )
-            shown = progress and ranks.index() == 0
-            if budget is None:
-                exploration = search.explore(rates, notes, progress=shown)
-            else:
-                exploration = search.explore_within(budget, rates, notes, progress=shown)
+            told = {"order of batches": "each seed its own"}  # what journals of one order for all seeds do not say
+            if budget is not None:
+                told["runs that lag"] = "stopped"
+            notes = opened(journal, fingerprint(workload, schedule_name, settings) | told)
+            exploration = _explored(search, budget, rates, notes, shown=progress and ranks.index() == 0)
             feed = workload.feed
             conditions = Conditions(
                 optimizer=name,
@@ -189,13 +176,50 @@ def find_max_lr(
                 *_same_batches(batches, workload),
             )
     found = answer(exploration, conditions, training.description + feed.repeated(), warnings, settings.target)
-    if training_steps is None:
-        return found
-    return found.in_training(training_steps, expected and expected * (STEPS / training_steps) ** LENGTH)
+    return found if training_steps is None else _carried(found, training_steps, expected)
 
 
-def _expected(objective: Objective, draw: Draw, build: Build, batch: Any) -> float | None:
+def _carried(found: Rate, training_steps: int, expected: float | None) -> Rate:
+    """Return the rate for the training that a search stands for."""
+    known = None if expected is None else expected * (STEPS / training_steps) ** LENGTH
+    return found.in_training(training_steps, known)
+
+
+def _kept(batches: Batches, steps: int | None, training_steps: int | None) -> Batches:
+    """Return batches that can be read again, where one of them is looked at before the search."""
+    if isinstance(batches, Iterator) and training_steps is not None:
+        return list(islice(batches, max(LONG, steps or 0)))
+    return batches
+
+
+def _first_rates(
+    grid: Sequence[float] | None, name: str, expected: float | None, steps: int | None
+) -> tuple[float, ...]:
+    """Return the rates that a search of so many steps begins with."""
+    if grid is not None:
+        return checked_grid(grid)
+    if expected is None:
+        return default_grid(name)
+    return tuple(expected * (STEPS / (steps or LONG)) ** LENGTH * factor for factor in _AROUND)
+
+
+def _longer(training_steps: int | None, budget: int | None) -> int:
+    """Return the steps of a search that begins around an expected rate."""
+    return max(1, min(LONG, training_steps or LONG, (budget or BUDGET) * LONG // BUDGET))
+
+
+def _explored(
+    search: Search, budget: int | None, rates: tuple[float, ...], notes: Journal | None, *, shown: bool
+) -> Exploration:
+    """Return what the runs of a search gave."""
+    if budget is None:
+        return search.explore(rates, notes, progress=shown)
+    return search.explore_within(budget, rates, notes, progress=shown)
+
+
+def _expected(objective: Objective, draw: Draw, build: Build, batches: Batches, seed: int) -> float | None:
     """Return the rate that is known without a training, on rank 0; None where there is none."""
+    batch = feeds_of(batches, 1, (seed,), _device(draw))[seed].first
     try:
         model = copied(objective, draw).model
     except RateError:
@@ -230,7 +254,7 @@ def _too_short(steps: int, training_steps: int | None) -> tuple[str, ...]:
     )
 
 
-def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:
+def _check(seeds: int, steps: int | None, settings: SearchSettings, clip: float | None) -> None:
     """Raise `OptionError` for numbers out of range or an unknown target."""
     widen, probes, bound = settings.widen, settings.probes, settings.bound
     if seeds < 1 or widen < 0 or probes < 1 or not bound > 0 or (steps is not None and steps < 1):
@@ -239,6 +263,8 @@ def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:
             f"steps={steps}, probes={probes}, widen={widen}, bound={bound}"
         )
     check_choice("target", settings.target, get_args(Definition))
+    if clip is not None:
+        check_positive(clip=clip)
 
 
 def _course(name: str, factor: Callable[[float], float], steps: int) -> Callable[[float], float]:
