@@ -290,6 +290,18 @@ def test_what_cannot_be_prepared_is_told_and_left_alone(module, settings, told):
     assert same(state_of(module), before)
 
 
+def test_several_loaders_are_refused_and_a_data_modules_loader_is_taken():
+    with pytest.raises(OptionError, match="on one train loader, and the trainer has several"):
+        prepared(Module(), data={"one": loader(), "other": loader()})
+
+    class Held(lightning.LightningDataModule):
+        def train_dataloader(self):
+            return loader()
+
+    start, _, _ = prepared(Module(), steps=2, data=Held())
+    assert start.written
+
+
 def test_what_is_told_by_options_goes_before_the_modules_own():
     start, _, trainer = prepared(
         Rates(), options={"optimizer": "adam", "schedule": "linear", "steps": 20, "clip": 1.0, "method": "xavier"}

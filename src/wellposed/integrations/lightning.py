@@ -187,6 +187,11 @@ class PrepareCallback(_Callback):
         _check_preparable(trainer, module)
         if trainer.train_dataloader is None:
             trainer.fit_loop.setup_data()
+        if isinstance(trainer.train_dataloader, Mapping | list | tuple):
+            raise OptionError(
+                "a module is prepared on one train loader, and the trainer has several: give fit one of them, or call "
+                "wellposed.prepare_ with a function of the seed that yields what training_step takes"
+            )
         length = self._options.get("steps") or trainer.estimated_stepping_batches
         if not 0 < length < math.inf:
             raise OptionError("the trainer does not say how long it trains: give max_steps=, or steps= to the callback")
