@@ -70,7 +70,7 @@ def prepare(
         scheduler.step()
     ```
 
-    The weights are planned on the arguments of the loss's first call of the model. The rate is found by trainings of 40
+    The weights are planned on the arguments of the loss's first call of the model. The rate is found by trainings of 60
     steps from these weights, with the optimizer, the groups, the schedule and the clipping that are returned.
     `prepare_` also writes the weights.
 
