@@ -1,10 +1,11 @@
 """Does `wellposed.prepare` find the rate of a training? Its answer, held against the whole training at a fine grid.
 
-    python benchmarks/prepared.py [--data ../shared/datasets/cifar10]
+    python benchmarks/prepared.py [--data ../shared/datasets/cifar10] [--set judging]
 
 Each net is trained whole at rates √2 apart, from two draws of the weights, with a warm-up and a cosine to zero. Then
 its rate is searched within budgets of gradients, from three other draws. *Lost* is the share of the
-training's gain that is lost at the rate that a search gave, against the best rate of the grid.
+training's gain that is lost at the rate that a search gave, against the best rate of the grid. How a search within a
+budget goes was chosen on the nets of ``--set choosing``, and the results are those of others.
 """
 
 from __future__ import annotations
@@ -78,6 +79,33 @@ def convolutional() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
 
 
+class Block(nn.Module):
+    """A residual block of a perceptron, with a norm before its weights."""
+
+    def __init__(self, width: int) -> None:
+        """Make the layers."""
+        super().__init__()
+        layers = (nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        self.branch = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the branch."""
+        return x + self.branch(x)
+
+
+def residual() -> nn.Module:
+    """Return five residual blocks."""
+    blocks = [Block(48) for _ in range(5)]
+    return nn.Sequential(nn.Linear(192, 48), *blocks, nn.LayerNorm(48), nn.Linear(48, 10))
+
+
+def deeper() -> nn.Module:
+    """Return six convolutions without norms, pooled."""
+    sizes = enumerate(itertools.pairwise((3, 8, 16, 16, 32, 32, 32)))
+    layers = [m for i, (a, b) in sizes for m in (nn.Conv2d(a, b, 3, stride=1 + (i in (0, 3)), padding=1), nn.GELU())]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+
+
 TASKS = (
     Task("3 layers ReLU", lambda: perceptron(3, 64, nn.ReLU), "adam"),
     Task("20 layers tanh", lambda: perceptron(20, 32, nn.Tanh), "sgd"),
@@ -87,6 +115,19 @@ TASKS = (
     Task("convolutions", convolutional, "momentum", flat=False),
     Task("convolutions", convolutional, "adam", flat=False),
 )
+CHOOSING = (
+    Task("5 layers ReLU", lambda: perceptron(5, 64, nn.ReLU), "adamw"),
+    Task("16 layers tanh", lambda: perceptron(16, 32, nn.Tanh), "adam"),
+    Task("10 layers GELU", lambda: perceptron(10, 48, nn.GELU), "sgd"),
+    Task("6 layers with batch norm", lambda: perceptron(6, 48, nn.ReLU, norm=True), "momentum"),
+    Task("residual blocks", residual, "adamw"),
+    Task("6 convolutions", deeper, "sgd", flat=False),
+    Task("14 layers SiLU", lambda: perceptron(14, 40, nn.SiLU), "momentum"),
+    Task("14 layers SiLU", lambda: perceptron(14, 40, nn.SiLU), "adam"),
+    Task("2 layers sigmoid", lambda: perceptron(2, 64, nn.Sigmoid), "adam"),
+    Task("20 layers ReLU", lambda: perceptron(20, 32, nn.ReLU), "adamw"),
+)
+"""Nets on which the steps of a search, the rates that it begins with, and what it is drawn to were chosen."""
 
 
 def loss_fn(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
@@ -188,17 +229,18 @@ def main() -> None:
     """Run the benchmark and write its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help="folder with train.parquet of CIFAR-10")
+    parser.add_argument("--set", choices=("judging", "choosing"), default="judging")
     parser.add_argument("--steps", type=int, nargs="+", default=[200, 1000])
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     pictures = images(options.data, 4000, side=8)
     rows: list[dict[str, Any]] = []
-    for task, steps in itertools.product(TASKS, options.steps):
+    for task, steps in itertools.product(TASKS if options.set == "judging" else CHOOSING, options.steps):
         rows += rows_of(task, steps, batches_of(task, steps, pictures))
         print(markdown(by_case(rows)[-1:], CASES).splitlines()[-1], flush=True)
         told = "\n\n".join((markdown(summarised(rows), COLUMNS), markdown(by_case(rows), CASES)))
-        write("prepared", told, rows, options.out)
+        write("prepared" if options.set == "judging" else "prepared_choosing", told, rows, options.out)
 
 
 if __name__ == "__main__":

@@ -84,6 +84,16 @@ def test_figures_reach_tensorboard_and_nothing_else(tmp_path):
 
 
 @pytest.mark.slow
+def test_figures_go_to_the_console_where_nothing_is_reported_to(tmp_path, capsys):
+    trainer = trainer_for(tmp_path, WithLoss(), report_to="none")
+    trainer.add_callback(WellposedCallback(trainer, initialize="autoinit", every=3))
+    trainer.train()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert [line.partition(":")[0] for line in lines] == ["step 0", "step 3"]
+    assert all("; updates from" in line and "signals from" in line and "(net." in line for line in lines)
+
+
+@pytest.mark.slow
 def test_a_training_has_the_same_bits_with_and_without(tmp_path):
     states, record = [], Record()
     for watched in (False, True):

@@ -305,6 +305,21 @@ def spoilt() -> list[tuple[Tensor, Tensor]]:
     return [(torch.full_like(x, torch.nan), y) for x, y in batches()]
 
 
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = model_fn()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inner(x), x
+
+
+def stepped(model: Any, batch: Any) -> Tensor:
+    loss = loss_fn(model, batch)
+    loss.backward()
+    return loss
+
+
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
@@ -338,6 +353,14 @@ def spoilt() -> list[tuple[Tensor, Tensor]]:
         ({"steps": 0}, OptionError, "steps must be an integer of at least 1"),
         ({"clip": -1.0}, OptionError, "clip must be a finite number above 0"),
         ({"optimizer": lambda model, lr: None, "weight_decay": 0.1}, OptionError, "the function builds its own"),
+        ({"loss": nn.CrossEntropyLoss}, OptionError, r"the loss is a class: make one of it, CrossEntropyLoss\(\)"),
+        ({"loss": lambda model: 0}, RateError, r"holds 0: float32\[16, 6\], 1: int64\[16\] \(TypeError: .* takes 1"),
+        ({"given": [(x, y + 5) for x, y in batches()]}, RateError, r"the loss fails on a batch .*Target 7 is out of"),
+        ({"model": Pair(), "loss": nn.CrossEntropyLoss()}, RateError, "scores one tensor, and Pair returns tuple"),
+        ({"loss": stepped}, RateError, r"returns the loss alone, and does not run backward\(\)"),
+        ({"loss": lambda model, batch: model[0](batch[0]).sum()}, RateError, "or give the part that it calls as the"),
+        ({"given": torch.utils.data.TensorDataset(*batches()[0])}, OptionError, "holds samples: give a DataLoader"),
+        ({"lr": 0.1}, OptionError, "lr= is what prepare finds"),
     ],
 )
 def test_bad_input_is_told(options: dict[str, Any], error: type[Exception], told: str) -> None:
@@ -346,3 +369,143 @@ def test_bad_input_is_told(options: dict[str, Any], error: type[Exception], told
     with pytest.raises(error, match=told):
         prepared(**options)
     assert not before or same(state(model), before)
+
+
+# ---- without batches ------------------------------------------------------------------------------------------------
+
+
+def static(model: nn.Module | None = None, **options: Any) -> Any:
+    return wp.prepare(model_fn() if model is None else model, example=batches()[0][0], **options)
+
+
+def size_of(model: nn.Module, plan: Any) -> float:
+    plan.apply_(model)
+    return float(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).square().mean().sqrt())
+
+
+@pytest.mark.slow
+def test_without_batches_adams_rate_is_a_share_of_the_weights() -> None:
+    model = model_fn()
+    before = state(model)
+    start = static(model, steps=200)
+    assert same(state(model), before)
+    assert start.plan.prescriptions == wp.plan(model_fn(), batches()[0][0]).prescriptions
+    assert start.rate.value == pytest.approx(0.038 * size_of(model_fn(), start.plan), rel=1e-6)
+    assert start.rate.interval == (start.rate.value / 8, start.rate.value * 8)
+    assert {group["lr"] for group in start.optimizer.param_groups} == {start.rate.value}
+    assert static(steps=6400).rate.value == pytest.approx(start.rate.value / 2)
+    page = " ".join(str(start).split())
+    assert "nothing was trained, as no batches were given" in page
+    assert "within a factor of 8" in page
+    assert "nothing is known of the size of gradients" in page
+
+
+def test_without_batches_groups_at_other_rates_count_by_their_steps() -> None:
+    def build(model: Any, lr: float) -> torch.optim.Optimizer:
+        return torch.optim.Adam([{"params": list(model.parameters()), "lr": lr / 4}], lr)
+
+    assert static(optimizer=build).rate.value == pytest.approx(4 * static(optimizer="adam").rate.value)
+
+
+def test_without_batches_sgds_rate_follows_the_kernel_and_the_momentum() -> None:
+    start = static(optimizer="sgd", steps=200)
+    relative = wp.rates.relative(model_fn(), batches()[0][0], rule="kernel", plan=start.plan)
+    assert start.rate.value == pytest.approx(0.76 * relative.value**0.5)
+    assert static(optimizer="momentum", steps=200).rate.value == pytest.approx(start.rate.value / 10)
+    assert "a mean cross-entropy is assumed" in start.warnings[0]
+
+
+def test_without_batches_weights_are_written_where_that_is_asked_for() -> None:
+    model = model_fn()
+    start = wp.prepare_(model, example={"input": batches()[0][0]})
+    start.plan.apply_(other := model_fn())
+    assert same(state(model), state(other))
+    assert start.written
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({}, OptionError, r"prepare\(model, loss_fn, batches\), or what the model is called with"),
+        ({"loss_fn": batches()[0][0]}, OptionError, "received Tensor; what the model is called with is given by name"),
+        ({"loss_fn": loss_fn}, OptionError, "a loss is given, and no batches"),
+        ({"loss_fn": loss_fn, "batches": batches(), "example": 1}, OptionError, "example= stands in the place of"),
+        ({"example": batches()[0][0], "journal": "a.jsonl"}, OptionError, "journal= is for a search"),
+        ({"example": batches()[0][0], "optimizer": "adagrad"}, RateError, "no rate of Adagrad is known without"),
+        ({"example": batches()[0][0], "schedule": "cosin"}, OptionError, "did you mean 'cosine'"),
+    ],
+)
+def test_what_is_missing_is_told(options: dict[str, Any], error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        wp.prepare(model_fn(), **options)
+
+
+def test_without_batches_what_looks_trained_is_named() -> None:
+    model = model_fn()
+    with torch.no_grad():
+        model[0].bias.normal_()
+    (warning,) = static(model).warnings
+    assert "the plan draws it anew: '0.bias'" in warning
+    with torch.no_grad():
+        model[1].weight.uniform_(0.5, 1.5)
+    assert ["looks trained" in text for text in static(model).warnings] == [True]
+    assert not static().warnings
+    assert not static(model, method="own").warnings
+
+
+def test_weights_of_zero_have_no_rate_in_proportion() -> None:
+    model = nn.Sequential(nn.Linear(6, 3))
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    with pytest.raises(RateError, match="weights are all zero"):
+        static(model, method="own")
+
+
+@pytest.mark.slow
+def test_a_new_model_on_labels_of_chance_is_not_taken_for_trained() -> None:
+    noise = [(x, torch.randint(3, (16,), generator=torch.Generator().manual_seed(2))) for x, _ in batches()]
+    for steps in (5, 200):
+        assert not [text for text in prepared(given=noise, steps=steps).warnings if "looks trained" in text]
+
+
+@pytest.mark.slow
+def test_a_trained_body_under_a_new_head_is_named() -> None:
+    model = model_fn()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(200):
+        optimizer.zero_grad()
+        loss_fn(model, batches()[step % 10]).backward()
+        optimizer.step()
+    torch.manual_seed(5)
+    model[3] = nn.Linear(16, 3)
+    with torch.no_grad():
+        model[3].weight.mul_(20)  # whose loss is no better than that of planned weights
+    assert any("looks trained" in text and "only=" in text for text in prepared(model).warnings)
+    start = prepared(model, only="3.*")
+    assert {name for name, one in start.plan.prescriptions.items() if one.action == "write"} == {"3.weight", "3.bias"}
+    assert not [text for text in start.warnings if "looks trained" in text]
+
+
+@pytest.mark.slow
+def test_a_budget_for_runs_shorter_than_those_measured_is_warned_of() -> None:
+    assert "runs of 7 steps stand for 1,000, where runs of 20" in prepared(budget=50).warnings[0]
+    assert not prepared(budget=200).warnings
+    assert not prepared(steps=5).warnings
+
+
+@pytest.mark.slow
+def test_a_function_may_give_the_same_batches_to_every_seed() -> None:
+    assert prepared(given=lambda: batches()).rate.value == prepared(given=lambda seed: batches()).rate.value
+
+
+def test_a_batch_that_is_spoilt_is_found_wherever_it_lies_and_masks_are_not() -> None:
+    given = 4 * batches()
+    given[33] = spoilt()[0]
+    with pytest.raises(DivergedError, match=r"the batch holds numbers that are not finite \(0\): clean the data"):
+        prepared(given=given)
+
+    def masked(model: Any, batch: Any) -> Tensor:
+        return functional.cross_entropy(model(batch[0]) + batch[1], batch[2])
+
+    mask = torch.tensor([0.0, 0.0, -torch.inf])
+    assert prepared(loss=masked, given=[(x, mask, y.clamp(max=1)) for x, y in batches()], budget=200).rate.value

@@ -225,6 +225,15 @@ def test_prepare_prints_a_page_and_writes_the_plan(run, file, tmp_path):
     assert (code, "'foo' is no option of prepare or xavier" in " ".join(err.split())) == (2, True)
 
 
+def test_prepare_without_batches_trains_nothing(run, file):
+    code, out, _ = run("prepare", "--static", f"{file}:base", "--steps", "200", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["rate"]["interval"] == pytest.approx([found["rate"]["value"] / 8, found["rate"]["value"] * 8])
+    code, _, err = run("prepare", "--static", f"{file}:base", "-O", "example=1")
+    assert (code, "'example' is no option of prepare" in " ".join(err.split())) == (2, True)
+
+
 @pytest.mark.slow
 def test_compare_trains_from_every_start(run, file):
     options = ("--seeds", "2", "-O", "grid=[0.1, 0.3, 1.0]", "-O", "widen=0")

@@ -15,13 +15,14 @@ import wellposed as wp
 from wellposed.errors import OptionError, RateError
 from wellposed.rates.ensemble import Member
 from wellposed.rates.find import find_max_lr
+from wellposed.rates.grid import default_grid
 from wellposed.rates.rate import Rate
 from wellposed.rates.running import Pace
 from wellposed.rates.schedule import schedule_factor
 
 
-def search(**options: Any) -> Rate:
-    return find_max_lr(model_fn, loss_fn, data(), **{"seeds": 1, "progress": False, **options})
+def search(loss: Any = loss_fn, **options: Any) -> Rate:
+    return find_max_lr(model_fn, loss, data(), **{"seeds": 1, "progress": False, **options})
 
 
 def curve(rate: Rate) -> list[float | None]:
@@ -105,7 +106,7 @@ def test_a_search_keeps_to_its_budget(budget: int, vectorize: bool) -> None:
         model_fn, counting, data(), training_steps=1000, budget=budget, vectorize=vectorize, progress=False
     )
     assert gradients(rate) <= budget
-    assert rate.conditions.steps == budget // 10
+    assert rate.conditions.steps == budget * 60 // 400
     if not vectorize:  # and what is evaluated at the end, and tried before, beside it
         assert steps >= gradients(rate)
 
@@ -142,8 +143,10 @@ def test_what_lags_is_stopped_and_the_best_never() -> None:
 # ---- for a longer training ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_answer_for_a_longer_training_is_lower_and_says_how_far_it_may_be_off() -> None:
-    short, long = search(steps=40, budget=400), search(training_steps=4000)
+    grid = default_grid("sgd")
+    short, long = search(steps=40, budget=400, grid=grid), search(training_steps=4000, grid=grid)
     assert long.value == pytest.approx(short.value * 0.01**0.2)
     assert long.interval == pytest.approx((long.value / 4, long.value * 4))
     assert (long.conditions.steps, long.conditions.training_steps) == (40, 4000)
@@ -151,6 +154,48 @@ def test_an_answer_for_a_longer_training_is_lower_and_says_how_far_it_may_be_off
     assert "the best lies between" in repr(long)
     assert long.curve == short.curve
     assert search(training_steps=12).conditions.steps == 12
+
+
+def known(rate: Rate) -> float:
+    """Return the rate that a search was told of, from its reason."""
+    return float(rate.reason.partition(" that is known without")[0].rpartition("to the ")[2])
+
+
+def test_a_search_begins_around_the_rate_that_is_known_without_and_is_drawn_to_it() -> None:
+    found = search(training_steps=1000)
+    assert found.conditions.steps == 60
+    scale = known(found) * (1000 / 60) ** 0.2
+    tried = [point.rate for point in found.curve]
+    first = [min(tried, key=lambda rate: abs(math.log(rate / scale / factor))) for factor in (1 / 8, 1 / 2, 2, 8)]
+    assert [rate / scale for rate in first] == pytest.approx([1 / 8, 1 / 2, 2, 8], rel=0.01)  # three digits are told
+    alone = search(steps=60, training_steps=1000, grid=first)
+    share = 0.4 * (1 - 60 / 1000)
+    assert found.value == pytest.approx(alone.value ** (1 - share) * known(found) ** share, rel=0.01)
+    assert "drawn by 38%, in log rate" in found.reason
+
+
+@pytest.mark.slow
+def test_a_rate_that_is_known_without_counts_within_a_factor_of_8_and_for_what_the_search_leaves_out() -> None:
+    found = search(steps=60, budget=400)
+    plain = found.in_training(6000).value
+    assert found.in_training(6000, plain * 7).value == pytest.approx(plain * 7 ** (0.4 * 0.99))
+    assert found.in_training(6000, plain * 9).value == plain
+    assert found.in_training(60, found.value * 7).value == found.value
+    assert "known without" not in search(training_steps=60).reason
+
+
+@pytest.mark.slow
+def test_a_scaled_loss_has_its_rates_scaled() -> None:
+    def scaled(model: nn.Module, batch: Any) -> Tensor:
+        return 1e4 * loss_fn(model, batch)
+
+    found, other = search(training_steps=1000), search(training_steps=1000, loss=scaled)
+    assert other.value == pytest.approx(found.value / 1e4, rel=0.01)
+    assert other.conditions.steps == 60
+
+
+def test_where_no_rate_is_known_without_the_whole_grid_is_searched() -> None:
+    assert search(training_steps=1000, optimizer="adagrad").conditions.steps == 40
 
 
 def test_numbers_out_of_range_are_refused() -> None:

@@ -38,6 +38,14 @@ def prepare(
         str | None,
         typer.Option("--method", "-m", help="How to initialise: autoinit, xavier, ...; own keeps the weights."),
     ] = None,
+    static: Annotated[
+        bool,
+        typer.Option(
+            "--static",
+            help="Train nothing: TRAINING is then a model as other commands take it, and the rate is that of a rule, "
+            "within a factor of 8.",
+        ),
+    ] = False,
     seed: Seed = 0,
     option: Option = None,
     output: PlanOutput = None,
@@ -50,13 +58,16 @@ def prepare(
     from wellposed.preparation import prepare as prepared
 
     of_method = [find_method(method)] if method not in (None, OWN) else []
-    options = further_options(prepare, option, prepared, *of_method)
+    options = further_options(prepare, option, prepared, *of_method, without=("example",))
+    options |= {"optimizer": optimizer, "steps": steps, "method": method, "seed": seed}
     if output is not None:  # before the long work
         require_writable(output, "a plan")
-    setup = load_training(training, seed)
-    start = prepared(
-        setup.make(), setup.loss_fn, setup.batches, optimizer, steps=steps, method=method, seed=seed, **options
-    )
+    if static:
+        model, args, kwargs = load(training, seed)
+        start = prepared(model, example=kwargs or args, **options)
+    else:
+        setup = load_training(training, seed)
+        start = prepared(setup.make(), setup.loss_fn, setup.batches, **options)
     if output is not None:
         start.plan.save(output)
     show.result(as_json, start.to_json, lambda: show.plain(str(start)))

@@ -13,7 +13,7 @@ from wellposed import methods, ranks
 from wellposed.graphs import Graph, trace
 from wellposed.graphs.unwrap import flat_parameters
 from wellposed.methods.deliberate import is_loaded, left_to_checkpoint
-from wellposed.methods.trained import in_words, signs_of_training
+from wellposed.methods.trained import in_words, is_written, trained_and_written
 from wellposed.plans import Plan
 from wellposed.plans.names import parameters_by_name
 
@@ -46,23 +46,17 @@ def warn_of_training(graph: Graph, plan: Plan, options: Mapping[str, Any]) -> No
     looks trained.
     """
     kept = [
-        n for n, p in graph.parameters.items() if is_loaded(p) and p.tensor.requires_grad and not _is_written(plan, n)
+        n for n, p in graph.parameters.items() if is_loaded(p) and p.tensor.requires_grad and not is_written(plan, n)
     ]
     if kept and "only" not in options:
         warnings.warn(left_to_checkpoint(kept), stacklevel=4)
-    found = {n: words for n, words in signs_of_training(graph).items() if _is_written(plan, n)}
+    found = trained_and_written(graph, plan)
     if found:
         warnings.warn(
             f"{graph.model} looks trained, and is initialised ({plan.method}) all the same: {in_words(found)}; leave "
             "initialize= out to go on from a checkpoint, or name in only= what is new",
             stacklevel=4,
         )
-
-
-def _is_written(plan: Plan, name: str) -> bool:
-    """Whether a plan writes a parameter, or of a buffer anything."""
-    known = plan.prescriptions.get(name)
-    return any(p.action == "write" for p in plan.prescriptions.values()) if known is None else known.action == "write"
 
 
 def write_(plan: Plan, model: nn.Module) -> None:

@@ -12,6 +12,7 @@ from wellposed.errors import joined
 from wellposed.graphs import Graph
 from wellposed.methods.independence import levels_of, varies
 from wellposed.operators.contraction import contractions
+from wellposed.plans import Plan
 from wellposed.structure.roles import roles
 
 _LEAST = 16
@@ -36,6 +37,20 @@ def signs_of_training(graph: Graph) -> dict[str, str]:
     (Marchenko & Pastur 1967, for rows and columns of one size).
     """
     return _gains_and_counters(graph) | _weights_and_biases(graph)
+
+
+def trained_and_written(graph: Graph, plan: Plan) -> dict[str, str]:
+    """Return what looks trained, and is written over by a plan, by name and in words."""
+    return {name: words for name, words in signs_of_training(graph).items() if is_written(plan, name)}
+
+
+def is_written(plan: Plan, name: str) -> bool:
+    """Whether a plan writes a parameter, or of a buffer one that stands beside it, or anything where none does."""
+    if name in plan.prescriptions:
+        return plan.prescriptions[name].action == "write"
+    module = name.rpartition(".")[0]
+    beside = [p for other, p in plan.prescriptions.items() if other.rpartition(".")[0] == module]
+    return any(p.action == "write" for p in beside or plan.prescriptions.values())
 
 
 def _gains_and_counters(graph: Graph) -> dict[str, str]:

@@ -6,6 +6,8 @@ from collections import Counter
 
 import torch
 
+from wellposed.graphs import Graph
+from wellposed.methods.trained import in_words, trained_and_written
 from wellposed.plans import Plan
 from wellposed.preparation.start import warmup_of
 from wellposed.preparation.trial import Trial
@@ -15,6 +17,8 @@ from wellposed.rates.schedule import Schedule
 TRAINED = "the model looks trained"
 """How the warning begins that weights are better than a short training from the planned ones."""
 
+_COUNTS = 0.01
+"""Share of the loss at the start from which on a difference of losses counts; chosen."""
 Words = tuple[str, str]
 """What a part is, and why."""
 
@@ -53,19 +57,22 @@ def found(rate: Rate) -> Words:
     return f"{rate.value:.3g}, the best lies between {low:.2g} and {high:.2g}", rate.reason
 
 
-def course(rate: Rate, schedule: Schedule, steps: int, *, assumed: bool) -> Words:
+def course(rate: Rate, schedule: Schedule, steps: int, *, assumed: bool, searched: bool) -> Words:
     """Return how the rate changes."""
     warmup = warmup_of(schedule, steps)
     course = f": up from 0 over {warmup:,} steps, then down to 0 at {steps:,}" if warmup else ""
     given = " (the length is assumed: steps= gives another)" if assumed else ""
-    return (
-        f"{rate.conditions.schedule}{course}{given}",
-        "the search ran through the same in its own steps, so that the rate holds with it; start.scheduler() makes it",
-    )
+    how = "the search ran through the same in its own steps, so that the rate holds with it"
+    if not searched:
+        how = "the rate is meant for one that ends at 0"
+    return f"{rate.conditions.schedule}{course}{given}", f"{how}; start.scheduler() makes it"
 
 
-def clipping(clip: float | None, tried: Trial) -> Words:
-    """Return to what gradients are clipped, and what their norms are at the start."""
+def clipping(clip: float | None, tried: Trial | None) -> Words:
+    """Return to what gradients are clipped, and what their norms are at the start, where that was tried."""
+    if tried is None:
+        what = "none, as none was asked for" if clip is None else f"to a global norm of {clip:g}, as asked for"
+        return what, "without a loss and batches nothing is known of the size of gradients"
     low, high = min(tried.norms), max(tried.norms)
     norms = f"gradients of {len(tried.norms)} batches at the start have norms from {low:.3g} to {high:.3g}"
     if clip is None:
@@ -78,12 +85,29 @@ def limits(rate: Rate) -> tuple[str, ...]:
     return tuple(text for text in rate.warnings if not text.startswith("trained one by one"))
 
 
-def trained(own: float | None, rate: Rate) -> tuple[str, ...]:
-    """Return a warning where a model's own weights have a lower loss than the trainings of a search came to."""
+def drawn_anew(graph: Graph, plan: Plan) -> tuple[str, ...]:
+    """Return a warning where a plan draws anew what looks trained, which no loss says."""
+    found = trained_and_written(graph, plan)
+    if not found or any("looks trained" in text for text in plan.warnings):
+        return ()
+    return (
+        f"{graph.model} looks trained, and the plan draws it anew: {in_words(found)}; method='own' keeps the weights, "
+        "and only= names those that are new",
+    )
+
+
+def trained(own: float | None, tried: Trial, rate: Rate) -> tuple[str, ...]:
+    """Return a warning where a model's own weights have a lower loss than the trainings of a search came to.
+
+    Less than a hundredth of the loss at the start is chance.
+    """
     reached = [point.mean for point in rate.curve if point.mean is not None]
-    if own is None or not reached or not own < min(reached):
+    if own is None or not reached:
+        return ()
+    least = min(reached)
+    if not own < least - _COUNTS * abs(tried.loss):
         return ()
     return (
         f"{TRAINED}: its own weights have a loss of {own:.4g}, and the trainings of the search, from the planned ones, "
-        f"came to {min(reached):.4g}",
+        f"came to {least:.4g}",
     )

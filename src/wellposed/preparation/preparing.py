@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import torch
 from torch import nn
 
-from wellposed import methods
+from wellposed import methods, ranks
 from wellposed.checks.contest import OWN
 from wellposed.doors import door, is_of_torch
-from wellposed.errors import OptionError, PlanError, RateError
+from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph, trace
 from wellposed.graphs.restore import restored_attributes
 from wellposed.methods.selection import Patterns
@@ -24,31 +23,30 @@ from wellposed.options import check_integer, check_positive
 from wellposed.plans import Plan
 from wellposed.plans.optimizers import family_of
 from wellposed.plans.recipes import AnyOptimizer, recipe_of
-from wellposed.preparation.lines import TRAINED, clipping, course, found, groups, keeps_all, limits, trained, weights
+from wellposed.preparation.data import arguments_in, data_of, written_copy
+from wellposed.preparation.lines import TRAINED, clipping, course, drawn_anew, found, groups, limits, trained, weights
 from wellposed.preparation.start import Line, Start
-from wellposed.preparation.trial import mean_loss, trial
 from wellposed.random_states import restored_random_state
-from wellposed.rates.ensemble import copy_of
-from wellposed.rates.feed import Batches, feeds_of
-from wellposed.rates.find import BUDGET, SHORT, find_max_lr
+from wellposed.rates.feed import Batches
+from wellposed.rates.find import BUDGET, find_max_lr
 from wellposed.rates.losses import LossFn, arguments_of
-from wellposed.rates.schedule import Schedule
+from wellposed.rates.schedule import Schedule, schedule_factor
+from wellposed.rates.static import static_rate
 from wellposed.rates.steps import Build
 from wellposed.surroundings import settled
 
 ASSUMED = 1000
 """Steps of a training whose length is not given; chosen."""
-_TRIED = 4
-"""Batches whose gradients are looked at before the search; chosen."""
 
 
 @settled(differentiates=True)
 def prepare(
     model: nn.Module,
-    loss_fn: LossFn,
-    batches: Batches,
+    loss_fn: LossFn | None = None,
+    batches: Batches | None = None,
     optimizer: AnyOptimizer | Build = "adamw",
     *,
+    example: Any = None,
     steps: int | None = None,
     method: str | Plan | None = None,
     weight_decay: float | None = None,
@@ -75,9 +73,12 @@ def prepare(
         scheduler.step()
     ```
 
-    The weights are planned on the arguments of the loss's first call of the model. The rate is found by trainings of 40
+    The weights are planned on the arguments of the loss's first call of the model. The rate is found by trainings of 60
     steps from these weights, with the optimizer, the groups, the schedule and the clipping that are returned.
     `prepare_` also writes the weights.
+
+    Where there is nothing to train on, ``prepare(model, example=inputs)`` does the same without a search: the rate is
+    that of a rule, within a factor of 8.
 
     Args:
         model: the model; frozen parameters stay as they are.
@@ -86,6 +87,8 @@ def prepare(
         batches: as for `wellposed.rates.find_max_lr`; few are repeated.
         optimizer: name, class, ``functools.partial`` of a class, or instance, whose options count and whose groups are
             those of `wellposed.Plan.param_groups`; or a function of the model and the rate, which builds its own.
+        example: in the place of loss and batches, what ``forward`` takes: one tensor, a tuple of arguments, or a
+            mapping of arguments by keyword.
         steps: of the training; best rates fall with it. None: 1,000 are assumed.
         method: of planning, by name, or a plan; ``"own"`` leaves the weights as they are. None: that of
             `wellposed.plan`.
@@ -106,9 +109,10 @@ def prepare(
     Raises:
         OptionError: a value outside its range, an unknown optimizer or method.
         DivergedError: the loss is not finite at the start; the message says where the first infinity is born.
-        RateError: no batches, or the loss does not depend on the model.
+        RateError: no batches, or the loss does not depend on the model; without both, no rule for the optimizer.
         TraceError: the model cannot be run on what the loss calls it with.
     """
+    _check_options(options)
     check_integer(**{name: value for name, value in {"steps": steps, "budget": budget}.items() if value is not None})
     if clip is not None:
         check_positive(clip=clip)
@@ -119,51 +123,52 @@ def prepare(
             f"{type(model).__name__} is on the meta device, where nothing can be trained: materialise it first "
             "(wellposed.initialize_ with materialize=True)"
         )
-    length = steps or ASSUMED
-    if isinstance(batches, Iterator):
-        batches = list(islice(batches, SHORT))
+    length, (named, _) = steps or ASSUMED, schedule_factor(schedule)
     with restored_random_state(), restored_attributes(model):
-        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        feed = feeds_of(batches, SHORT, (0,), device)[0]
-        args, kwargs = arguments_of(model, loss_fn, feed.first)
-        graph = trace(model, *args, **kwargs)
-        plan = _planned(graph, method, {"seed": seed, "only": only, "skip": skip, **options})
-        first = list(islice(feed, _TRIED))
-        untouched, written = copy_of(model, "prepare"), _written(model, plan)
-        with model.register_forward_pre_hook(_refuse, prepend=True):
-            own = None if keeps_all(plan) else mean_loss(untouched, loss_fn, first)
-            tried = trial(written, loss_fn, first, graph)
-        decay, build = _building(plan, optimizer, weight_decay)
-        rate = find_max_lr(
-            model,
-            loss_fn,
-            batches,
-            optimizer=build,
-            initialize=plan,
-            training_steps=length,
-            schedule=schedule,
-            clip=clip,
-            budget=budget,
-            journal=journal,
-            progress=progress,
-        )
+        data = data_of(model, loss_fn, batches, example, journal)
+        with ranks.failing_together():
+            args, kwargs = arguments_in(example) if data is None else arguments_of(model, data.loss_fn, data.first[0])
+            graph = trace(model, *args, **kwargs)
+            plan = _planned(graph, method, {"seed": seed, "only": only, "skip": skip, **options})
+        plan = ranks.shared(plan)
+        with ranks.failing_together():
+            decay, build = building(plan, optimizer, weight_decay)
+            own, tried = (None, None) if data is None else data.tried(model, plan, graph)
+        if data is None or tried is None:
+            doubts = drawn_anew(graph, plan)
+            rate = static_rate(written_copy(model, plan), args, kwargs, build, steps=length, schedule=named)
+        else:
+            rate = find_max_lr(
+                model,
+                data.loss_fn,
+                data.batches,
+                optimizer=build,
+                initialize=plan,
+                training_steps=length,
+                schedule=schedule,
+                clip=clip,
+                budget=budget,
+                journal=journal,
+                progress=progress,
+            )
+            doubts = trained(ranks.shared(own), ranks.shared(tried), rate) or drawn_anew(graph, plan)
     built = build(model, rate.value)
     lines = (
         Line("weights", *weights(plan, written=False)),
         Line("optimizer", *groups(built, decay)),
         Line("rate", *found(rate)),
-        Line("schedule", *course(rate, schedule, length, assumed=steps is None)),
+        Line("schedule", *course(rate, schedule, length, assumed=steps is None, searched=data is not None)),
         Line("clipping", *clipping(clip, tried)),
     )
-    warnings = (*trained(own, rate), *plan.warnings, *limits(rate))
+    warnings = (*doubts, *plan.warnings, *limits(rate))
     return Start(plan, rate, built, length, schedule, clip, False, lines, warnings)
 
 
 @settled(differentiates=True)
 def prepare_(
     model: nn.Module,
-    loss_fn: LossFn,
-    batches: Batches,
+    loss_fn: LossFn | None = None,
+    batches: Batches | None = None,
     optimizer: AnyOptimizer | Build = "adamw",
     **options: Any,
 ) -> Start:
@@ -196,12 +201,11 @@ def prepare_(
     return replace(start, written=True, lines=lines)
 
 
-def _refuse(model: nn.Module, args: object) -> None:
-    """Raise `RateError`: a loss was given a copy of a model, and calls the model."""
-    raise RateError(
-        f"loss_fn(model, batch) calls a {type(model).__name__} that it holds, and not the model that it is given, of "
-        "which copies are trained: write it as loss(model(inputs), targets)"
-    )
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise `OptionError` for what is worked out here, given as an option of the method."""
+    for name in ("lr", "rate", "learning_rate"):
+        if name in options:
+            raise OptionError(f"{name}= is what prepare finds: leave it out, or build the optimizer yourself")
 
 
 def _planned(graph: Graph, method: str | Plan | None, options: dict[str, Any]) -> Plan:
@@ -216,17 +220,14 @@ def _planned(graph: Graph, method: str | Plan | None, options: dict[str, Any]) -
     return methods.plan(graph, **(options if method is None else options | {"method": method}))
 
 
-def _written(model: nn.Module, plan: Plan) -> nn.Module:
-    """Return a copy of a model with the weights of a plan."""
-    twin = copy_of(model, "prepare")
-    plan.apply_(twin)
-    return twin
-
-
-def _building(
+def building(
     plan: Plan, optimizer: AnyOptimizer | Build, weight_decay: float | None
 ) -> tuple[float | None, Callable[[nn.Module, float], torch.optim.Optimizer]]:
-    """Return the weight decay, None where the user builds the groups, and what builds the optimizer at a rate."""
+    """Return the weight decay, None where the user builds the groups, and what builds the optimizer at a rate.
+
+    Raises:
+        OptionError: an unknown optimizer, one that needs two, or a weight decay beside groups of the user's own.
+    """
     given: Any = optimizer
     kind = given.func if isinstance(given, partial) else given
     if callable(kind) and not isinstance(kind, type):

@@ -130,8 +130,7 @@ class Start(Prepared):
 
         It sets the rate to that of the first step, which a warm-up begins from 0.
         """
-        _, factor = schedule_factor(self.schedule)
-        return LambdaLR(self.optimizer if optimizer is None else optimizer, partial(_factor, factor, self.steps))
+        return scheduled(self.optimizer if optimizer is None else optimizer, self.schedule, self.steps)
 
     def _groups(self) -> list[dict[str, Any]]:
         """Return the plain numbers of each group, and how many elements are in it."""
@@ -140,6 +139,12 @@ class Start(Prepared):
             | {"params": sum(parameter.numel() for parameter in group["params"])}
             for group in self.optimizer.param_groups
         ]
+
+
+def scheduled(optimizer: torch.optim.Optimizer, schedule: Schedule, steps: int) -> LambdaLR:
+    """Return a scheduler of an optimizer for a training of so many steps."""
+    _, factor = schedule_factor(schedule)
+    return LambdaLR(optimizer, partial(_factor, factor, steps))
 
 
 def warmup_of(schedule: Schedule, steps: int) -> int:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from wellposed.checks.infinities import Infinities
-from wellposed.errors import DivergedError, RateError
+from wellposed.errors import DivergedError, RateError, in_words
 from wellposed.graphs import Graph, Node, run
-from wellposed.graphs.tree import batch_copy, output_tensors, walk, with_twins
+from wellposed.graphs.tree import output_tensors, walk, with_twins
 from wellposed.random_states import seed_all
-from wellposed.rates.losses import LossFn, called, loss_of
+from wellposed.rates.losses import LossFn, loss_of, result_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def trial(model: nn.Module, loss_fn: LossFn, batches: Iterable[Any], graph: Grap
     with hook:
         for batch in batches:
             reached.clear()
-            loss = loss_of(called(loss_fn)(model, batch_copy(batch)))
+            loss = loss_of(result_of(loss_fn, model, batch))
             losses.append(_finite(loss, model, batch, graph))
             if not loss.requires_grad or not parameters:
                 raise RateError(
@@ -87,20 +87,30 @@ def _scores(model: nn.Module, loss_fn: LossFn, batch: Any, loss: Tensor, outputs
         return mean_loss(model, loss_fn, [batch]) != found
 
 
+def check_spoilt(model: nn.Module, loss_fn: LossFn, batches: Iterable[Any], graph: Graph) -> None:
+    """Raise `DivergedError` where a batch has a loss that is not finite, for numbers that the first does not have.
+
+    Masks may hold infinities in every batch, and are no fault.
+    """
+    usual: set[str] | None = None
+    for batch in batches:
+        found = set(not_finite_in(batch))
+        usual = found if usual is None else usual
+        if found - usual:
+            _finite(loss_of(result_of(loss_fn, model, batch)), model, batch, graph)
+
+
 def mean_loss(model: nn.Module, loss_fn: LossFn, batches: Iterable[Any]) -> float:
     """Return the mean loss of some batches, finite or not; the model's buffers and random generators move on."""
     seed_all(0)
-    losses = [float(loss_of(called(loss_fn)(model, batch_copy(batch))).detach()) for batch in batches]
+    losses = [float(loss_of(result_of(loss_fn, model, batch)).detach()) for batch in batches]
     return sum(losses) / len(losses)
 
 
 def _norm(loss: Tensor, parameters: Mapping[str, Tensor]) -> float:
     """Return the global norm of the gradient of a loss; raise `DivergedError` where it is not finite."""
-    gradients: Sequence[Tensor | None] = torch.autograd.grad(
-        loss, list(parameters.values()), allow_unused=True, retain_graph=True
-    )
     squares = [torch.zeros((), dtype=torch.float64)]
-    for path, gradient in zip(parameters, gradients, strict=True):
+    for path, gradient in zip(parameters, _gradients(loss, list(parameters.values())), strict=True):
         if gradient is None:
             continue
         gradient = gradient.to_dense()
@@ -113,12 +123,23 @@ def _norm(loss: Tensor, parameters: Mapping[str, Tensor]) -> float:
     return float(torch.stack(squares).sum().sqrt())
 
 
+def _gradients(loss: Tensor, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """Return the gradients of a loss; raise `RateError` where none can be taken."""
+    try:
+        return torch.autograd.grad(loss, tensors, allow_unused=True, retain_graph=True)
+    except RuntimeError as error:
+        raise RateError(
+            f"no gradient of the loss can be taken ({in_words(error)}); loss_fn(model, batch) returns the loss alone, "
+            "and does not run backward() itself"
+        ) from error
+
+
 def _finite(loss: Tensor, model: nn.Module, batch: Any, graph: Graph) -> float:
     """Return a loss; raise `DivergedError` where it is not finite."""
     value = float(loss.detach())
     if math.isfinite(value):
         return value
-    spoilt = [path for path, tensor in walk(batch) if tensor.is_floating_point() and not tensor.isfinite().all()]
+    spoilt = not_finite_in(batch)
     if spoilt:
         where = f"the batch holds numbers that are not finite ({spoilt[0]}): clean the data"
     else:
@@ -126,6 +147,11 @@ def _finite(loss: Tensor, model: nn.Module, batch: Any, graph: Graph) -> float:
             "all that the model computes of the first batch is finite: look at the loss function, and at the targets"
         )
     raise DivergedError(f"the loss is {value} before the first step, so that no learning rate can help; {where}")
+
+
+def not_finite_in(batch: Any) -> list[str]:
+    """Return the paths of a batch's tensors that hold numbers that are not finite."""
+    return [path for path, tensor in walk(batch) if tensor.is_floating_point() and not tensor.isfinite().all()]
 
 
 def birthplace(graph: Graph, model: nn.Module) -> str:

@@ -133,7 +133,11 @@ def _course(exploration: Exploration) -> str:
     return (
         (f"; {diverged} rates diverged" if diverged else "")
         + (f"; {exploration.stopped} runs lagged and were stopped" if exploration.stopped else "")
-        + (f"; the grid was extended {exploration.widened} times" if exploration.widened else "")
+        + (
+            f"; the grid was extended {'once' if exploration.widened == 1 else f'{exploration.widened} times'}"
+            if exploration.widened
+            else ""
+        )
         + (f"; {exploration.gradients} gradients in all" if exploration.gradients else "")
     )
 

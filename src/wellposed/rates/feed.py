@@ -4,6 +4,7 @@ numbers they draw themselves.
 
 from __future__ import annotations
 
+import inspect
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -44,12 +45,23 @@ def feeds_of(batches: Batches, steps: int | None, seeds: Sequence[int], device: 
     if callable(batches) and not isinstance(batches, Iterable):
         return {seed: Feed(_given(batches, seed), steps, seed, device) for seed in seeds}
     if not isinstance(batches, Iterable):
-        raise OptionError(f"batches must be batches or a function of the seed, received {type(batches).__name__}")
+        raise _no_batches(batches)
     if isinstance(batches, Iterator) and steps is not None:
         batches = list(islice(batches, steps))
     if isinstance(batches, list | tuple):
         return {seed: Feed(_reordered(batches, seed), steps, seed, device) for seed in seeds}
     return {seed: Feed(batches, steps, seed, device, turn=index) for index, seed in enumerate(seeds)}
+
+
+def _no_batches(given: object) -> OptionError:
+    """Return the error of what is given for batches and holds none."""
+    kind = type(given).__name__
+    return OptionError(
+        f"batches are wanted, and {kind} holds samples: give a DataLoader of it, torch.utils.data.DataLoader(dataset, "
+        "batch_size=..., shuffle=True)"
+        if hasattr(given, "__getitem__")
+        else f"batches must be batches or a function of the seed, received {kind}"
+    )
 
 
 def is_batch(batches: object) -> bool:
@@ -64,8 +76,8 @@ def is_batch(batches: object) -> bool:
     return one.shape[:1] == other.shape[:1] and (one.dtype, one.shape) != (other.dtype, other.shape)
 
 
-def _given(batches: Callable[[int], Iterable[Any]], seed: int) -> Iterable[Any]:
-    given = batches(seed)
+def _given(batches: Callable[..., Iterable[Any]], seed: int) -> Iterable[Any]:
+    given = batches(seed) if inspect.signature(batches).parameters else batches()
     if not isinstance(given, Iterable):
         raise RateError(f"batches(seed) must return batches, not {type(given).__name__}")
     return given
@@ -102,7 +114,7 @@ class Feed:
         """Count the steps, the fewest of all ranks; raises `RateError` where there are none or their number is
         unknown.
         """
-        size = _size(batches)
+        size = size_of(batches)
         if steps is None and size is None:
             raise RateError("an iterator or a stream does not say how many batches it has: give steps=")
         wanted = steps if steps is not None else size
@@ -200,7 +212,7 @@ def _fault(batch: Any) -> str:
     return ""
 
 
-def _size(batches: Iterable[Any]) -> int | None:
+def size_of(batches: Iterable[Any]) -> int | None:
     """Return how many batches there are, where the iterable knows."""
     if not isinstance(batches, Sized):
         return None

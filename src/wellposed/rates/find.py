@@ -6,30 +6,32 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
 from wellposed import ranks
-from wellposed.errors import OptionError
+from wellposed.errors import OptionError, RateError
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import walk
 from wellposed.options import check_choice, check_integer, check_positive
 from wellposed.plans import Plan
 from wellposed.plans.recipes import AnyOptimizer
 from wellposed.random_states import restored_random_state
-from wellposed.rates.answer import answer
-from wellposed.rates.ensemble import Draw, Objective, Workload
+from wellposed.rates.answer import Exploration, answer
+from wellposed.rates.ensemble import Draw, Objective, Workload, copied
 from wellposed.rates.feed import Batches, feeds_of
 from wellposed.rates.fingerprint import digest_of, fingerprint, name_of
 from wellposed.rates.grid import checked_grid, default_grid
-from wellposed.rates.journal import opened
+from wellposed.rates.journal import Journal, opened
 from wellposed.rates.losses import LossFn
-from wellposed.rates.rate import Conditions, Definition, Rate
+from wellposed.rates.rate import LENGTH, Conditions, Definition, Rate
 from wellposed.rates.schedule import Schedule, schedule_factor
 from wellposed.rates.search import Search, SearchSettings, training_of
 from wellposed.rates.starts import builder_of, drawn, left_out, untouched
+from wellposed.rates.static import STEPS, expected_rate
 from wellposed.rates.steps import Build, builder, named
 from wellposed.surroundings import settled
 
@@ -39,6 +41,13 @@ BUDGET = 400
 """Gradients that a search for a longer training may take by default; chosen."""
 _RUNS = 10
 """Whole runs that a budget suffices for; chosen: eight rates to begin with, and the ends of the plateau."""
+LONG = 60
+"""Steps of a search for a longer training that begins around an expected rate; chosen on ten nets that are not those
+of docs/results/prepared.md."""
+_AROUND = (1 / 8, 1 / 2, 2.0, 8.0)
+"""Rates that it begins with, over the expected one; chosen."""
+_LEAST = 20
+"""Steps of the shortest runs that were held against whole trainings (docs/results/prepared.md)."""
 Short = Literal["short"]
 
 
@@ -103,10 +112,11 @@ def find_max_lr(
             of the steps, then to zero), ``"linear"`` or ``"cosine"`` (both to zero), ``"constant"``, or a function that
             maps the fraction of steps done to the learning rate's factor.
         clip: the global norm to which the training clips its gradients (`wellposed.clip_grad_norm_`).
-        training_steps: steps of the training to come. The search then takes 40 steps of one seed, within a budget of
-            400 gradients, unless these are given, and its answer is carried to that length
-            (`wellposed.rates.Rate.in_training`).
-        budget: gradients that the search may take: it begins with eight rates, stops runs that lag far behind,
+        training_steps: steps of the training to come. The search then takes 60 steps of one seed, within a budget of
+            400 gradients, unless these are given. It begins with four rates around the one that is known without a
+            training (`wellposed.rates.static`), or takes 40 steps at eight rates where there is none, and its answer
+            is carried to that length (`wellposed.rates.Rate.in_training`).
+        budget: gradients that the search may take: it begins with some of the rates, stops runs that lag far behind,
             and refines the ends of the plateau; None for every rate of the grid to the end.
         journal: a file of JSON lines that notes every finished run; a search that was killed goes on from it.
         progress: show a progress bar, on rank 0.
@@ -121,12 +131,12 @@ def find_max_lr(
             ``model_fn`` for several seeds, which would all have its weights.
     """
     given, module = untouched(model_fn), model_fn if isinstance(model_fn, nn.Module) else None
+    asked = steps
     steps, seeds, budget = _lengths(steps, seeds, training_steps, budget)
+    batches = _kept(batches, steps, training_steps)
     model_fn = builder_of(model_fn, "" if initialize is not None or seeds == 1 else _FOR_ALL_SEEDS)
     settings = replace(settings or SearchSettings(), **fields)
-    _check(seeds, steps, settings)
-    if clip is not None:
-        check_positive(clip=clip)
+    _check(seeds, steps, settings, clip)
     name, build = builder(optimizer)
     schedule_name, factor = schedule_factor(schedule)
     with restored_random_state(), given:
@@ -135,24 +145,22 @@ def find_max_lr(
             unlike = left_out(module or model)
             built = named(build(model, 1.0))
             name = name or built
-            rates = checked_grid(grid) if grid is not None else default_grid(name)
+            expected = None
+            if grid is None and training_steps is not None:
+                expected = _expected(Objective(model, loss_fn), draws[seed], build, batches, seed)
+            if expected is not None and asked is None:
+                steps = _longer(training_steps, budget)
+            rates = _first_rates(grid, name, expected, steps)
             feeds = feeds_of(batches, steps, tuple(draws), _device(draws[seed]))
             workload = Workload(Objective(model, loss_fn), draws, build, feeds, clip)
             factor = course_in(schedule_name, factor, workload.feed.steps)
             training = training_of(workload, (rates[0], rates[-1]), settings)
             search = Search(feeds, partial(training.begun, workload), training.at_once, settings, factor)
-            notes = opened(
-                journal,
-                # Journals of searches whose seeds shared one order of batches have no such line.
-                fingerprint(workload, schedule_name, settings)
-                | {"order of batches": "each seed its own"}
-                | ({} if budget is None else {"runs that lag": "stopped"}),
-            )
-            shown = progress and ranks.index() == 0
-            if budget is None:
-                exploration = search.explore(rates, notes, progress=shown)
-            else:
-                exploration = search.explore_within(budget, rates, notes, progress=shown)
+            told = {"order of batches": "each seed its own"}  # what journals of one order for all seeds do not say
+            if budget is not None:
+                told["runs that lag"] = "stopped"
+            notes = opened(journal, fingerprint(workload, schedule_name, settings) | told)
+            exploration = _explored(search, budget, rates, notes, shown=progress and ranks.index() == 0)
             feed = workload.feed
             conditions = Conditions(
                 optimizer=name,
@@ -163,9 +171,63 @@ def find_max_lr(
                 loss=name_of(loss_fn),
                 inputs=feed.described(),
             )
-            warnings = (*unlike, *training.warnings, *_same_weights(workload), *_same_batches(batches, workload))
+            warnings = (
+                *unlike,
+                *_too_short(feed.steps, training_steps),
+                *training.warnings,
+                *_same_weights(workload),
+                *_same_batches(batches, workload),
+            )
     found = answer(exploration, conditions, training.description + feed.repeated(), warnings, settings.target)
-    return found if training_steps is None else found.in_training(training_steps)
+    return found if training_steps is None else _carried(found, training_steps, expected)
+
+
+def _carried(found: Rate, training_steps: int, expected: float | None) -> Rate:
+    """Return the rate for the training that a search stands for."""
+    known = None if expected is None else expected * (STEPS / training_steps) ** LENGTH
+    return found.in_training(training_steps, known)
+
+
+def _kept(batches: Batches, steps: int | None, training_steps: int | None) -> Batches:
+    """Return batches that can be read again, where one of them is looked at before the search."""
+    if isinstance(batches, Iterator) and training_steps is not None:
+        return list(islice(batches, max(LONG, steps or 0)))
+    return batches
+
+
+def _first_rates(
+    grid: Sequence[float] | None, name: str, expected: float | None, steps: int | None
+) -> tuple[float, ...]:
+    """Return the rates that a search of so many steps begins with."""
+    if grid is not None:
+        return checked_grid(grid)
+    if expected is None:
+        return default_grid(name)
+    return tuple(expected * (STEPS / (steps or LONG)) ** LENGTH * factor for factor in _AROUND)
+
+
+def _longer(training_steps: int | None, budget: int | None) -> int:
+    """Return the steps of a search that begins around an expected rate."""
+    return max(1, min(LONG, training_steps or LONG, (budget or BUDGET) * LONG // BUDGET))
+
+
+def _explored(
+    search: Search, budget: int | None, rates: tuple[float, ...], notes: Journal | None, *, shown: bool
+) -> Exploration:
+    """Return what the runs of a search gave."""
+    if budget is None:
+        return search.explore(rates, notes, progress=shown)
+    return search.explore_within(budget, rates, notes, progress=shown)
+
+
+def _expected(objective: Objective, draw: Draw, build: Build, batches: Batches, seed: int) -> float | None:
+    """Return the rate that is known without a training, on rank 0; None where there is none."""
+    batch = feeds_of(batches, 1, (seed,), _device(draw))[seed].first
+    try:
+        model = copied(objective, draw).model
+    except RateError:
+        return None
+    return ranks.shared(expected_rate(model, objective.loss_fn, batch, build))
 
 
 def _lengths(
@@ -190,7 +252,17 @@ def short_of(training_steps: int, budget: int) -> int:
     return max(1, min(SHORT, training_steps, budget // _RUNS))
 
 
-def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:
+def _too_short(steps: int, training_steps: int | None) -> tuple[str, ...]:
+    """Return a warning where the runs that stand for a training are shorter than those that were measured."""
+    if training_steps is None or steps >= min(_LEAST, training_steps):
+        return ()
+    return (
+        f"runs of {steps} steps stand for {training_steps:,}, where runs of {_LEAST} and more were measured: raise "
+        "budget= or steps=",
+    )
+
+
+def _check(seeds: int, steps: int | None, settings: SearchSettings, clip: float | None) -> None:
     """Raise `OptionError` for numbers out of range or an unknown target."""
     widen, probes, bound = settings.widen, settings.probes, settings.bound
     if seeds < 1 or widen < 0 or probes < 1 or not bound > 0 or (steps is not None and steps < 1):
@@ -199,6 +271,8 @@ def _check(seeds: int, steps: int | None, settings: SearchSettings) -> None:
             f"steps={steps}, probes={probes}, widen={widen}, bound={bound}"
         )
     check_choice("target", settings.target, get_args(Definition))
+    if clip is not None:
+        check_positive(clip=clip)
 
 
 def course_in(name: str, factor: Callable[[float], float], steps: int) -> Callable[[float], float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from wellposed.errors import RateError
+from wellposed.errors import OptionError, RateError, WellposedError, in_words
 from wellposed.graphs.restore import restored_attributes
 from wellposed.graphs.tree import batch_copy, walk, with_twins
 from wellposed.random_states import restored_random_state
@@ -25,6 +25,7 @@ class Criterion:
         """Take a loss of outputs and targets."""
         self._loss, inner = loss, inspect.unwrap(loss)
         self.__qualname__: str = getattr(inner, "__qualname__", type(inner).__qualname__)
+        self._scores_one = not isinstance(inner, nn.Module) or type(inner).__module__.startswith("torch.")
 
     def __call__(self, model: Any, batch: Any) -> Tensor:
         """Return the loss of one batch, a pair of inputs and targets.
@@ -38,11 +39,23 @@ class Criterion:
                 f"not {type(batch).__name__}; give a function in its place: loss_fn(model, batch)"
             )
         inputs, targets = batch
-        return self._loss(model(**inputs) if isinstance(inputs, Mapping) else model(inputs), targets)
+        outputs = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+        if self._scores_one and not isinstance(outputs, Tensor):
+            raise RateError(
+                f"{self.__qualname__} scores one tensor, and {type(model).__name__} returns {type(outputs).__name__}: "
+                "give a function in its place, which takes what is to be scored: loss_fn(model, batch)"
+            )
+        return self._loss(outputs, targets)
 
 
 def called(loss_fn: LossFn) -> LossFn:
-    """Return a loss as a function of model and batch; one of ``torch.nn`` scores outputs against targets."""
+    """Return a loss as a function of model and batch; one of ``torch.nn`` scores outputs against targets.
+
+    Raises:
+        OptionError: a class is given in the place of a loss.
+    """
+    if isinstance(loss_fn, type):
+        raise OptionError(f"the loss is a class: make one of it, {loss_fn.__name__}()")
     inner = inspect.unwrap(loss_fn)
     own = isinstance(inner, nn.modules.loss._Loss) or getattr(inner, "__module__", "") == "torch.nn.functional"
     return Criterion(loss_fn) if own else loss_fn
@@ -77,6 +90,26 @@ def _kind(loss: Tensor) -> str:
     return f"a tensor {list(loss.shape)}{kind}"
 
 
+def result_of(loss_fn: LossFn, model: nn.Module, batch: Any) -> Any:
+    """Return what a loss gives for a batch, of which it has a copy.
+
+    Raises:
+        RateError: it fails; the message says how, and what the batch holds.
+    """
+    try:
+        return called(loss_fn)(model, batch_copy(batch))
+    except WellposedError:
+        raise
+    except Exception as error:  # a user's loss may fail by whatever class of error
+        held = ", ".join(
+            f"{path}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}" for path, tensor in walk(batch)
+        )
+        raise RateError(
+            f"the loss fails on a batch that holds {held or 'no tensors'} ({type(error).__name__}: {in_words(error)}); "
+            "try loss_fn(model, batch) by itself"
+        ) from error
+
+
 class _CalledError(BaseException):
     """The model is called: a loss that catches exceptions lets this one pass."""
 
@@ -96,8 +129,11 @@ def arguments_of(model: nn.Module, loss_fn: LossFn, batch: Any) -> tuple[tuple[A
     with restored_random_state(), restored_attributes(model):
         hook = model.register_forward_pre_hook(note, with_kwargs=True, prepend=True)
         with hook, suppress(_CalledError):
-            called(loss_fn)(model, batch_copy(batch))
+            result_of(loss_fn, model, batch)
     if not calls:
-        raise RateError("loss_fn(model, batch) does not call the model; write it as loss(model(inputs), targets)")
+        raise RateError(
+            "loss_fn(model, batch) does not call the model; write it as loss(model(inputs), targets), or give the part "
+            "that it calls as the model"
+        )
     args, kwargs = with_twins(calls[0], {id(tensor): tensor.detach() for _, tensor in walk(calls[0])})
     return args, kwargs

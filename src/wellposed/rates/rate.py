@@ -13,8 +13,16 @@ LENGTH = 0.2
 """Power of the ratio of lengths by which best rates fall; fitted on five trainings of 150 to 3,000 steps, whose best
 rates fell by 0 to 2.5 octaves for tenfold length. On 14 others the median answer is .1 octaves off."""
 WITHIN = 4.0
-"""Factor around the answer of a search of 40 steps within which the best rate lay in 41 of 42 cases; measured
+"""Factor around the answer of a search of 60 steps within which the best rate lay in all of 42 cases; measured
 (docs/results/prepared.md)."""
+
+
+APART = 8.0
+"""Factor around a rate that is known without a training within which best rates lie; measured
+(docs/results/static.md)."""
+SHARE = 0.4
+"""Share, in log rate, by which the answer of a search that is short beside the training is drawn towards such a rate;
+chosen on ten nets that are not those of docs/results/prepared.md."""
 
 
 class Record(BaseModel):
@@ -195,18 +203,27 @@ class Rate(Shown, Record):
         }
         return self.model_copy(update=update)
 
-    def in_training(self, steps: int) -> Self:
+    def in_training(self, steps: int, expected: float | None = None) -> Self:
         """Return the rate for a training of so many steps that a shorter search stands for.
 
         Best rates fall with the length of a training, by the factor (steps of the search / steps)^`LENGTH`. The
         interval is a factor of `WITHIN` to either side.
+
+        Args:
+            steps: of the training.
+            expected: the rate that is known of it without a training, within a factor of `APART`; the answer is drawn
+                towards it by `SHARE` of what the search leaves out, unless it is further off than that.
         """
         searched = self.conditions.steps or steps
         factor = (searched / steps) ** LENGTH
-        value = self.value * factor
         why = f"times {factor:.2g} for {steps:,} steps, as best rates fall with the length; " if factor != 1.0 else ""
+        share = SHARE * max(0.0, 1.0 - searched / steps)
+        if expected is not None and share and 1 / APART <= expected / (self.value * factor) <= APART:
+            factor *= (expected / (self.value * factor)) ** share
+            why += f"drawn by {share:.0%}, in log rate, to the {expected:.3g} that is known without a training; "
+        value = self.value * factor
         reason = (
-            f"{self.reason}; {why}the best rate was within a factor of {WITHIN:g} of such answers in 41 of 42 cases, "
+            f"{self.reason}; {why}the best rate was within a factor of {WITHIN:g} of such answers in all of 42 cases, "
             "and above is the riskier side"
         )
         return self.scaled(factor, reason).model_copy(

@@ -110,7 +110,7 @@ def prepared(subject: Subject, loss: LossFn, batches: Any, wanted: Wanted) -> Ja
         Line("clipping", *clipping(wanted.clip, tried)),
     )
     zeros = kernels_of_zeros(plan, wanted.options)
-    warnings = (*trained(own, rate), *((zeros,) if zeros else ()), *plan.warnings, *limits(rate))
+    warnings = (*trained(own, tried, rate), *((zeros,) if zeros else ()), *plan.warnings, *limits(rate))
     optimizer = _chain(groups, wanted.optimizer, wanted.clip, course)
     return JaxStart(plan, rate, optimizer, length, wanted.schedule, wanted.clip, False, lines, warnings, params)
 
