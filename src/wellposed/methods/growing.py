@@ -1,8 +1,8 @@
-"""How far second moments stray in stacks of layers whose means are cancelled (AutoInit++).
+"""How far second moments stray in stacks of layers without norms.
 
-Where layers have finite width, the second moment q of one input differs from the mean over all by chance. A layer whose
-incoming mean is cancelled makes F(q) of it, F(q) being E (f(√q z) - m)² over the same at q = 1, and the power of q that
-this is decides whether the difference dies out, stays or grows.
+Where layers have finite width, the second moment q of one input differs from the mean over all by chance. A layer makes
+F(q) of it, F(q) being E f(√q z)² over the same at q = 1, or E (f(√q z) - m)² where the incoming mean is cancelled
+(AutoInit++), and the power of q that this is decides whether the difference dies out, stays or grows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Stray(NamedTuple):
 def straying(
     graph: Graph,
     uses: Collection[Contraction],
-    functions: Mapping[int, tuple[Pointwise, float]],
+    functions: Mapping[int, tuple[Pointwise, float, bool]],
     centred: Collection[str],
 ) -> Iterator[str]:
     """Yield one warning that names the layer where second moments have strayed furthest, its depth and the growth.
@@ -45,8 +45,8 @@ def straying(
     Args:
         graph: from `wellposed.trace`.
         uses: its contractions.
-        functions: at nodes whose incoming mean is cancelled, what enters as a function of a Gaussian, and the standard
-            deviation of that.
+        functions: at nodes that functions of a Gaussian enter, the function, the standard deviation of that, and
+            whether its mean is cancelled.
         centred: the weights whose sums are 0, which cancel any mean; the others cancel the one that is predicted.
     """
     found: dict[int, _Stray] = {}
@@ -54,7 +54,8 @@ def straying(
         before = _before(graph, use.data, found)
         noise = 2.0 / max(use.fan_in, 1)
         if use.node in functions and before is not None:
-            growth = _power(*functions[use.node], use.parameter in centred)
+            function, std, cancelled = functions[use.node]
+            growth = _power(function, std, cancelled, use.parameter in centred)
             layers, largest = before.layers + 1, max(before.growth, growth)
             found[use.node] = _Stray(growth**2 * before.variance + noise, layers, largest)
         else:
@@ -65,20 +66,22 @@ def straying(
     stray = found[worst]
     octaves = math.sqrt(stray.variance) / math.log(2.0)
     if octaves > STRAYED and stray.growth > GROWS:
+        centring = " (center=True)" if functions[worst][2] else ""
         yield (
-            f"center=True cancels means in {stray.layers} layers in a row, each of which raises what second moments "
-            f"differ by chance to the power {stray.growth:.3g}: at {graph.nodes[worst].name} those of single inputs "
-            f"vary by {octaves:.2g} octaves. Norms, residual branches, wider layers or bounded functions hold them"
+            f"{stray.layers} layers in a row each raise what second moments differ by chance to the power "
+            f"{stray.growth:.3g}{centring}: at {graph.nodes[worst].name} those of single inputs vary by {octaves:.2g} "
+            "octaves. Norms, residual branches, wider layers or bounded functions hold them"
         )
 
 
-def _power(function: Pointwise, std: float, sums_of_zero: bool) -> float:
+def _power(function: Pointwise, std: float, cancelled: bool, sums_of_zero: bool) -> float:
     """Return the power of q that F(q) is between 1 and `LARGER`."""
     mean, second = gaussian_moments(function, 0.0, std)
     wide_mean, wide_second = gaussian_moments(function, 0.0, std * math.sqrt(LARGER))
-    cancelled = wide_mean if sums_of_zero else mean
-    now, then = second - mean**2, wide_second - 2.0 * cancelled * wide_mean + cancelled**2
-    return math.log(then / now) / math.log(LARGER) if now > 0.0 and then > 0.0 else 0.0
+    if cancelled:
+        taken = wide_mean if sums_of_zero else mean
+        second, wide_second = second - mean**2, wide_second - 2.0 * taken * wide_mean + taken**2
+    return math.log(wide_second / second) / math.log(LARGER) if second > 0.0 and wide_second > 0.0 else 0.0
 
 
 def _before(graph: Graph, value: int, found: Mapping[int, _Stray]) -> _Stray | None:

@@ -214,8 +214,8 @@ class Weights:
         """Whether the elements of a weight that one output sums add up to 0 in every draw."""
         return False
 
-    def note_centred(self, node: Node, data: State) -> None:
-        """Note the signal that enters a node at which its mean is cancelled."""
+    def note_function(self, node: Node, data: State, centred: bool) -> None:
+        """Note the signal that meets a weight at a node, and whether its mean is cancelled there."""
 
     def led_back(self, node: Node, result: State) -> State:
         """Return the state of a node's result, once the postponed scales that it decides are chosen."""

@@ -41,8 +41,8 @@ class PlannedWeights(Weights):
         shares: what the outputs of a weight have in the mean over its uses, relative to the first; 1 unless given.
         centred: for each bias that cancels a mean, that mean.
         doubts: the weights whose signal did not choose their scale, which is that of fan-in.
-        functions: at the nodes at which a mean is cancelled, the function of a Gaussian that enters, and its standard
-            deviation.
+        functions: at nodes that functions of a Gaussian enter, the function, the standard deviation of that, and
+            whether its mean is cancelled.
         unmet: the weights that met a signal of zeros first, with the first node at which they did.
         scales: scales that are given, by parameter name; the others are chosen. A visitor may add to them on the way.
         targets: what the target variance is multiplied by, by the value that a contraction makes; 1 elsewhere.
@@ -75,7 +75,7 @@ class PlannedWeights(Weights):
         self.kept: frozenset[str] = frozenset(kept)
         self.centred: dict[str, float] = {}
         self.doubts: dict[str, Doubt] = {}
-        self.functions: dict[int, tuple[Pointwise, float]] = {}
+        self.functions: dict[int, tuple[Pointwise, float, bool]] = {}
         self.unmet: dict[str, int] = {}
         self.gains: dict[str, float] = {
             name: _own_level(graph.parameters[name]) for name, role in self.roles.items() if role == "gain"
@@ -223,10 +223,10 @@ class PlannedWeights(Weights):
         found = self.scale_parameters.get(value)
         return self.center and found is not None and self.roles.get(found.parameter) == "weight"
 
-    def note_centred(self, node: Node, data: State) -> None:
-        """Note the function of a Gaussian of mean 0 that enters a node at which its mean is cancelled."""
-        if data.base is not None and data.fn is not None and self.center:
-            self.functions[node.index] = data.fn, math.sqrt(data.base.second_moment)
+    def note_function(self, node: Node, data: State, centred: bool) -> None:
+        """Note the function of a Gaussian of mean 0 that meets a weight, and whether its mean is cancelled."""
+        if data.base is not None and data.fn is not None and data.tag != "heavy":
+            self.functions[node.index] = data.fn, math.sqrt(data.base.second_moment), centred
 
     def enter(self, name: str, node: Node, fan_in: int, before: float, heavy: bool) -> None:
         """Choose the scale of a weight that takes the input of a recurrent layer, of second moment ``before``."""

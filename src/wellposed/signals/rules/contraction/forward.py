@@ -75,9 +75,10 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
             return _with_bias(call, product_of_signals(call, data, weight, product), bias, product)
         level = 0.0
     weight = weight.changed(mean=weight.mean - level) if level else weight
-    if centred and not call.independent:
-        call.run.weights.note_centred(call.node, data)
-        data = _without_common_mean(data) if call.run.weights.passes_no_mean(product.right) else data
+    if not call.independent:
+        call.run.weights.note_function(call.node, data, centred)
+        if centred and call.run.weights.passes_no_mean(product.right):
+            data = _without_common_mean(data)
     result = _of_centred_weight(call, data, weight, product, centred)
     if level:
         result = _with_common_part(call, result, data, product, level)
