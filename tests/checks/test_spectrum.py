@@ -163,11 +163,14 @@ def test_bad_input_is_said() -> None:
         jacobian_spectrum(Broken(), x)
 
 
-@pytest.mark.parametrize("rows", [0, 2])
-def test_empty_inputs_and_outputs_have_no_jacobian(rows):
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [(0, "the example has no elements"), (2, "input or output of Cut is empty: there is no Jacobian")],
+)
+def test_empty_inputs_and_outputs_have_no_jacobian(rows, told):
     class Cut(nn.Linear):
         def forward(self, x):
             return super().forward(x)[:0]
 
-    with pytest.raises(InputError, match="an input or output of Cut is empty: there is no Jacobian"):
+    with pytest.raises(InputError, match=told):
         jacobian_spectrum(Cut(4, 3), torch.randn(rows, 4))
