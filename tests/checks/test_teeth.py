@@ -128,6 +128,7 @@ def predicted_wrongly(name: str, factor: float = 8.0) -> Verdict:
     return compare(Signals(signals), measure(graph, plan=right), draws=8, weight_draws=8, graph=graph)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pow", "rsqrt", "exp"])
 def test_what_no_weight_and_no_output_meets_is_a_remark(name: str) -> None:
     found = predicted_wrongly(name)
@@ -139,6 +140,7 @@ def test_what_no_weight_and_no_output_meets_is_a_remark(name: str) -> None:
     assert f"a remark, as no weight and no output meets it: {name}" in found.summary()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["enter", "mul", "where"])
 def test_what_a_weight_or_an_output_meets_fails(name: str) -> None:
     found = predicted_wrongly(name)

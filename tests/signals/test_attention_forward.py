@@ -141,6 +141,7 @@ def test_masked_scores_that_are_scaled_or_biased(how):
     assert abs(math.log2(predicted / measured)) < 0.15 + 3 * error
 
 
+@pytest.mark.slow
 def test_a_mask_that_is_added_within_the_product_shuts_out():
     """As `nn.MultiheadAttention` adds it where it is asked for its weights."""
 

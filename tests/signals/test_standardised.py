@@ -447,6 +447,7 @@ def test_the_mean_of_what_a_norm_has_centred_is_zero(norm, over, shape):
     assert predicted[-2].second_moment > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("picked", [5, 12, 30])
 def test_picks_of_statistics_are_none_of_the_whole(picked):
     """Distances of pairs, of which those within a radius are picked, as interatomic potentials do."""
@@ -480,6 +481,7 @@ class Residual(nn.Module):
         return self.norms[2](x).relu()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gate", [0.3, 1.0])
 def test_a_norm_leaves_most_of_the_shape_of_what_it_reads(gate):
     torch.manual_seed(0)
@@ -490,6 +492,7 @@ def test_a_norm_leaves_most_of_the_shape_of_what_it_reads(gate):
     assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.1 + 3 * error
 
 
+@pytest.mark.slow
 def test_a_norm_leaves_most_of_the_shape_of_a_function():
     """Rectified features, of which all samples have a part in common, are skewed behind a batch norm as well."""
 

@@ -298,6 +298,7 @@ class Quantised(nn.Module):
         return z + (near - z).detach()
 
 
+@pytest.mark.slow
 def test_what_was_taken_away_and_comes_back_leaves_the_other():
     graph = wp.trace(Quantised(), torch.randn(64, 32))
     predicted = wp.propagate(graph, weights=wp.plan(graph))
@@ -306,6 +307,7 @@ def test_what_was_taken_away_and_comes_back_leaves_the_other():
     assert through.log2_std == codes.log2_std
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", [2, 8])
 def test_windows_over_copies_know_that_they_are_copies(over):
     """Codes that are repeated in time, averaged over windows within the copies and beyond."""

@@ -55,8 +55,6 @@ def normalise(
     result = _divided(
         call, x, dims, parts, scale, centre, evaluated(x.channel_norm_correction) if per_channel else None
     )
-    if centre:
-        call.run.memo["centred", result.serial] = frozenset(dims)
     if not per_channel:
         return result
     made = evaluated(x.residual_dims)
@@ -84,12 +82,15 @@ def _divided(
     base, fn = _function(x, parts, scale) if share < SAME_FUNCTION and not x.gauss else (None, None)
     few = _of_few(x, dims, centre)
     kept = None if fn is not None or share >= SAME_SHAPE else shape_of(x)
-    return x.with_moments(
+    result = x.with_moments(
         moments=Moments(parts.mean / scale, var, corr, alike, even),
         marginal=Marginal(x.gauss and few is None, base, fn, transport=few or kept),
         ancestry=Ancestry((_link(x, dims, 1.0 / kernels.average(scale), centre),) if x.roots else (), x.roots),
         spread=STEADY,
     )
+    if centre:
+        call.run.memo["centred", result.serial] = frozenset(dims)
+    return result
 
 
 FEW_NORMALISED = 12
