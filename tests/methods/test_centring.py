@@ -101,7 +101,7 @@ class StarReLU(nn.Module):
 
 @pytest.mark.parametrize(("function", "strays"), [(StarReLU, True), (nn.ReLU, False), (nn.Tanh, False)])
 def test_functions_that_square_are_named_without_centring_too(function, strays):
-    warnings = wp.plan(stack(function, 128, 7), torch.zeros(4, 128)).warnings
+    warnings = wp.plan(stack(function, 128, 7), torch.zeros(256, 128), method="autoinit").warnings
     said = [warning for warning in warnings if warning.startswith("7 layers in a row each raise")]
     assert len(said) == strays
     assert all("to the power 2.08: at 12 those of single inputs vary by" in warning for warning in said)

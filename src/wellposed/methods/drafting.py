@@ -15,7 +15,7 @@ from wellposed.graphs import Graph, Node
 from wellposed.methods.growing import straying
 from wellposed.methods.options import Draft, Request, check_distribution
 from wellposed.methods.prescribing import prescriptions_of, words_on_doubt
-from wellposed.methods.remarks import remarks_on
+from wellposed.methods.remarks import remarks_on, unsteady
 from wellposed.operators.contraction import contractions
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import RANDOM, RandomDistribution
@@ -153,7 +153,7 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
             *unlike_example(graph, settings.inputs),
             *warnings,
             *remarks_on(graph, weights, run, signals, given),
-            *straying(graph, weights.uses, weights.functions, centred),
+            *straying(graph, weights.uses, weights.functions, centred, unsteady(signals)),
         ),
     )
 

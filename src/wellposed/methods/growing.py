@@ -39,6 +39,7 @@ def straying(
     uses: Collection[Contraction],
     functions: Mapping[int, tuple[Pointwise, float, bool]],
     centred: Collection[str],
+    told: Collection[str],
 ) -> Iterator[str]:
     """Yield one warning that names the layer where second moments have strayed furthest, its depth and the growth.
 
@@ -48,6 +49,7 @@ def straying(
         functions: at nodes that functions of a Gaussian enter, the function, the standard deviation of that, and
             whether its mean is cancelled.
         centred: the weights whose sums are 0, which cancel any mean; the others cancel the one that is predicted.
+        told: names of the signals that are said to vary between weight draws already.
     """
     found: dict[int, _Stray] = {}
     for use in uses:
@@ -61,7 +63,7 @@ def straying(
         else:
             found[use.node] = _Stray(noise, 1, 0.0)
     worst = max(found, key=lambda index: found[index].variance, default=None)
-    if worst is None:
+    if worst is None or graph.nodes[worst].name in told:
         return
     stray = found[worst]
     octaves = math.sqrt(stray.variance) / math.log(2.0)

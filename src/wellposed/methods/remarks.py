@@ -40,6 +40,11 @@ def remarks_on(
     yield from _uncontrolled(graph, weights, signals)
 
 
+def unsteady(signals: Signals) -> list[str]:
+    """Return the names of signals whose second moment is predicted to vary too much between weight draws."""
+    return [signal.name for signal in signals if signal.log2_std > UNSTEADY and signal.tag != "heavy"]
+
+
 def _zeros_met(graph: Graph, weights: PlannedWeights) -> tuple[str, ...]:
     """Return a warning that names the weights that meet nothing but zeros, or none."""
     names = list(filter(weights.waits, weights.unmet))
@@ -125,10 +130,10 @@ def _uncontrolled(graph: Graph, weights: PlannedWeights, signals: Signals) -> It
             "moment is infinite, or rests on elements that hardly a batch has; a norm or a bounded function ends that"
         )
     drawn = {graph.values[value].name for value in depending(graph, weights.decisions.keys() & graph.parameters.keys())}
-    unsteady = [s for s in signals if s.log2_std > UNSTEADY and s.tag != "heavy" and s.name in drawn]
-    if unsteady:
+    names = [name for name in unsteady(signals) if name in drawn]
+    if names:
         yield (
-            f"{len(unsteady)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves between weight "
-            f"draws, first at {unsteady[0].name}: no initial scale controls the variance there; normalisation or "
+            f"{len(names)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves between weight "
+            f"draws, first at {names[0]}: no initial scale controls the variance there; normalisation or "
             "scaled residual branches do"
         )
