@@ -110,6 +110,12 @@ def test_arguments_of_functions_that_bend_are_small(function: Callable[[Tensor],
     assert plan.prescriptions["2.weight"].signal_after == pytest.approx(share)
 
 
+def test_functions_of_few_coordinates_are_to_bend() -> None:
+    for into, share in ((2, 1.0), (5, 0.3)):
+        plan = wp.plan(dense(64, 3, torch.tanh, into), torch.randn(64, into))
+        assert plan.prescriptions["2.weight"].signal_after == pytest.approx(share)
+
+
 def test_arguments_of_functions_that_bend_keep_their_size_behind_norms() -> None:
     model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 9))
     assert wp.plan(model, torch.randn(8, 16)).prescriptions["2.weight"].signal_after == pytest.approx(1.0)

@@ -63,7 +63,8 @@ def steady(
       ``sin(30 * linear(x))``, the argument of the function has variance ν. Weights between the model's inputs and
       periodic functions keep the standard deviation that the model gives them: they are frequencies.
     - *functions that bend*: the argument of a function that saturates on both sides (tanh), or gates itself (GELU,
-      SiLU), has variance ``bending`` times ν: small arguments meet the part that is straight. Behind norms it has ν.
+      SiLU), has variance ``bending`` times ν: small arguments meet the part that is straight. Behind norms, and in
+      functions of few coordinates, it has ν.
     - *readouts*: what leaves the model has variance ``readout`` times ν: by default 0.3, and 0.1 where a readout makes
       fewer than eight numbers (values, fields, colours).
     - *scalar products*: products of two signals that a function takes in, as the scores of queries and keys, have

@@ -24,6 +24,9 @@ from wellposed.structure.streams import Stream
 from wellposed.structure.sums import residual_sums
 from wellposed.structure.vertices import vertices
 
+COORDINATES = 4
+"""Inputs up to which a model is a function of coordinates. Chosen: space and time."""
+
 # ---- factors between a weight and its function -----------------------------------------------------------------------
 
 
@@ -55,10 +58,13 @@ def bending_functions(graph: Graph) -> frozenset[int]:
     """Return the contractions, by their values, that only functions read which are straight for small arguments alone.
 
     These saturate on both sides, as tanh does, or gate their own argument, as GELU and SiLU do. What is made of the
-    result of a norm is left out: nothing that was bent before grows there.
+    result of a norm is left out: nothing that was bent before grows there. So are models of few coordinates, as fields
+    in space and time: what they make is to bend along each.
     """
     found, steps = set(), branches(graph).steps
-    for use in contractions(graph):
+    uses = contractions(graph)
+    entering = [use.fan_in for use in uses if (step := steps.get(use.data)) and steps[step.base].kind == "start"]
+    for use in uses if any(fan_in > COORDINATES for fan_in in entering) or not entering else ():
         value, data = graph.nodes[use.node].outputs[0], steps.get(use.data)
         normalised = data is not None and steps[data.base].kind == "normalisation"
         ends = list(_behind(graph, value)) if use.parameter is not None and not normalised else []
