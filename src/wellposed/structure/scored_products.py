@@ -100,41 +100,54 @@ def _end(graph: Graph, node: Node, mixing: Collection[int]) -> tuple[int, float,
     """Return how many terms are summed, the constant that follows, and whether the sums leave the model; None where
     something else than a function takes them in, or nothing is summed.
     """
-    product = describe(graph, node)
-    sizes = {} if product is None else _sizes(graph, product.left, product.left_axes)
-    length = 1 if product is None else math.prod(sizes.get(label, 1) for label in product.summed)
-    constant = 1.0 if product is None else product.scale
-    at = node.outputs[0]
+    length, constant = _summed(graph, node)
+    at, leaves = node.outputs[0], True
     while at not in graph.outputs:
-        readers = [graph.nodes[index] for index in graph.users().get(at, ()) if index not in graph.dead_nodes]
-        if len(readers) != 1:
+        reader = _only_reader(graph, at)
+        if reader is None:
             return None
-        (reader,) = readers
-        facts = facts_of(reader.op)
-        if (facts.function and facts.active) or facts.along == "exponentials":
-            return (length, constant, _leaves(graph, reader, mixing)) if length > 1 else None
+        if _takes_in(reader):
+            leaves = _leaves(graph, reader, mixing)
+            break
         times = times_number(graph, reader)
         if times is not None and times[0] == Ref(at):
             constant *= times[1]
-        elif facts.along == "sum" and product is None and length == 1:
+        elif facts_of(reader.op).along == "sum" and length == 1:
             length = _count(graph, at) // max(1, _count(graph, reader.outputs[0]))
-        elif not is_view(reader.op) and not is_homogeneous(reader) and not _adds(reader):
+        elif not _passes(reader):
             return None
         at = reader.outputs[0]
-    return (length, constant, True) if length > 1 else None
+    return (length, constant, leaves) if length > 1 else None
 
 
-def _sizes(graph: Graph, value: int, labels: Collection[str]) -> dict[str, int]:
-    return dict(zip(labels, graph.values[value].shape, strict=True))
+def _summed(graph: Graph, node: Node) -> tuple[int, float]:
+    """Return how many terms a product sums, and what it multiplies the sums by."""
+    product = describe(graph, node)
+    if product is None:
+        return 1, 1.0
+    sizes = dict(zip(product.left_axes, graph.values[product.left].shape, strict=True))
+    return math.prod(sizes.get(label, 1) for label in product.summed), product.scale
+
+
+def _only_reader(graph: Graph, value: int) -> Node | None:
+    """Return the one node that reads a value; None where there are several, or none."""
+    readers = [graph.nodes[index] for index in graph.users().get(value, ()) if index not in graph.dead_nodes]
+    return readers[0] if len(readers) == 1 else None
+
+
+def _takes_in(node: Node) -> bool:
+    """Whether a node is a function of single elements, or a softmax."""
+    facts = facts_of(node.op)
+    return (facts.function and facts.active) or facts.along == "exponentials"
+
+
+def _passes(node: Node) -> bool:
+    """Whether a node hands a factor on, adds something to what it reads, or masks it."""
+    return is_view(node.op) or is_homogeneous(node) or bool(terms_of(node)) or facts_of(node.op).merges == "choice"
 
 
 def _count(graph: Graph, value: int) -> int:
     return math.prod(graph.values[value].shape)
-
-
-def _adds(node: Node) -> bool:
-    """Whether a node adds something to what it reads, or masks it."""
-    return bool(terms_of(node)) or facts_of(node.op).merges == "choice"
 
 
 def _leaves(graph: Graph, node: Node, mixing: Collection[int]) -> bool:

@@ -61,17 +61,30 @@ def bending_functions(graph: Graph) -> frozenset[int]:
     result of a norm is left out: nothing that was bent before grows there. So are models of few coordinates, as fields
     in space and time: what they make is to bend along each.
     """
-    found, steps = set(), branches(graph).steps
-    uses = contractions(graph)
-    entering = [use.fan_in for use in uses if (step := steps.get(use.data)) and steps[step.base].kind == "start"]
-    for use in uses if any(fan_in > COORDINATES for fan_in in entering) or not entering else ():
-        value, data = graph.nodes[use.node].outputs[0], steps.get(use.data)
-        normalised = data is not None and steps[data.base].kind == "normalisation"
-        ends = list(_behind(graph, value)) if use.parameter is not None and not normalised else []
-        bent = [end is not None and _bends(graph, end) and not _is_undone(graph, end, by) for by, end in ends]
-        if bent and all(bent):
+    if _is_of_coordinates(graph):
+        return frozenset()
+    steps = branches(graph).steps
+    found = set()
+    for use in contractions(graph):
+        data = steps.get(use.data)
+        if use.parameter is None or (data is not None and steps[data.base].kind == "normalisation"):
+            continue
+        value = graph.nodes[use.node].outputs[0]
+        ends = list(_behind(graph, value))
+        if ends and all(end is not None and _bends(graph, end) and not _is_undone(graph, end, by) for by, end in ends):
             found.add(value)
     return frozenset(found)
+
+
+def _is_of_coordinates(graph: Graph) -> bool:
+    """Whether no weight that meets the model's inputs sums more than a few of them."""
+    steps = branches(graph).steps
+    entering = [use.fan_in for use in contractions(graph) if (step := steps.get(use.data)) and _is_given(steps, step)]
+    return bool(entering) and max(entering) <= COORDINATES
+
+
+def _is_given(steps: Mapping[int, Step], step: Step) -> bool:
+    return steps[step.base].kind == "start"
 
 
 def _bends(graph: Graph, function: Node) -> bool:
