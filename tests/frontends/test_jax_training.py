@@ -17,6 +17,7 @@ import wellposed.jax as wj
 from wellposed.errors import DivergedError, InputError, OptionError, PlanError, RateError
 from wellposed.frontends.jax.preparing import course_of
 from wellposed.plans import draw
+from wellposed.rates.grid import default_grid
 from wellposed.rates.schedule import schedule_factor
 
 optax = pytest.importorskip("optax", reason="Optax is not installed: pip install 'wellposed[jax]'")
@@ -89,6 +90,7 @@ def test_the_search_is_that_of_torch(start):
         optimizer=build,
         initialize=plan,
         training_steps=500,
+        grid=default_grid("adamw"),  # and not around what is known without a training
         schedule="warmup_cosine",
         vectorize=False,
         progress=False,

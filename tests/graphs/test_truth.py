@@ -152,12 +152,18 @@ def test_a_tensor_that_is_there_already_comes_back_itself() -> None:
         lambda x, y: torch.einsum("ab,c", x, y[0]),
     ],
 )
-def test_products_that_sum_nothing_are_products_of_elements(run: Callable[[Tensor, Tensor], Tensor]) -> None:
+def test_products_with_parameters_that_sum_nothing_are_products_of_elements(
+    run: Callable[[Tensor, Tensor], Tensor],
+) -> None:
     class Net(nn.Module):
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return run(x, y)
+        def __init__(self) -> None:
+            super().__init__()
+            self.rates = nn.Parameter(torch.randn(5, 4))
 
-    x, y = torch.randn(3, 4), torch.randn(5, 4)
-    graph = trace(Net(), x, y)
+        def forward(self, x: Tensor) -> Tensor:
+            return run(x, self.rates.exp())
+
+    x = torch.randn(3, 4)
+    graph = trace(Net(), x)
     assert graph.nodes[-1].op is torch.ops.aten.mul.Tensor
-    assert graph.values[graph.outputs[0]].shape == run(x, y).shape
+    assert graph.values[graph.outputs[0]].shape == run(x, torch.randn(5, 4)).shape

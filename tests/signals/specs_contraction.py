@@ -183,6 +183,10 @@ def _products() -> Iterator[Spec]:
         [Case("dot", lambda x, y: aten.dot(x, y), (Source((8,), mean=0.5), Source((8,), mean=0.2)), draws=2000)],
     )
     yield (
+        aten.outer.default,
+        [Case("outer", lambda x, y: aten.outer(x, y), (Source((8,), mean=0.5), Source((5,), mean=0.2)), draws=1000)],
+    )
+    yield (
         aten.addmm.default,
         [
             Case("addmm", lambda x, w, b: aten.addmm(b, x, w), (flat,), {**w, "b": Weight((5,), 0.5, 0.2)}),

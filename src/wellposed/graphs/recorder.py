@@ -290,10 +290,27 @@ class Recorder(TorchDispatchMode):
         return outcome.result
 
     def _of_elements(self, func: Any, args: tuple[Any, ...]) -> torch.Tensor | None:
-        """Run and record an operator that may sum products, and here sums nothing, as a product of elements."""
+        """Run and record an operator that may sum products, and here sums nothing, as a product of elements: of a
+        signal with what is no signal.
+        """
+        operands = args if func is _aten.outer.default else args[1]
+        if not any(self._is_fixed(self.find(operand).value) for operand in operands):
+            return None  # rules for two signals know more of an outer product
         with self:
             factors = factors_of_elements(func, args)
             return None if factors is None else factors[0] * factors[1]
+
+    def _is_fixed(self, value: int) -> bool:
+        """Whether a value is made of parameters, buffers and constants alone."""
+        pending, seen = [value], set[int]()
+        while pending:
+            one = self.values[pending.pop()]
+            if one.kind == "input":
+                return False
+            if one.node is not None and one.node not in seen:
+                seen.add(one.node)
+                pending += self.nodes[one.node].inputs
+        return True
 
     _never_compiled = _disable_dynamo(_dispatched, recursive=True)  # a forward may compile what it calls
 

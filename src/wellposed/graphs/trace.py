@@ -205,7 +205,7 @@ class _Tracing:
             outputs=outputs,
             returned=returned,
             untold=tuple(map(str, self.untold)),
-            kept=getattr(self.model, "kept_by_plans", {}),
+            kept=vars(self.model).get("kept_by_plans", {}),
         )
 
     def _register_inputs(self, recorder: Recorder) -> dict[int, torch.Tensor]:

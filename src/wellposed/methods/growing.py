@@ -80,6 +80,8 @@ def _power(function: Pointwise, std: float, cancelled: bool, sums_of_zero: bool)
     """Return the power of q that F(q) is between 1 and `LARGER`."""
     mean, second = gaussian_moments(function, 0.0, std)
     wide_mean, wide_second = gaussian_moments(function, 0.0, std * math.sqrt(LARGER))
+    if not math.isfinite(second + wide_second):
+        return 0.0  # a function that is not defined here
     if cancelled:
         taken = wide_mean if sums_of_zero else mean
         second, wide_second = second - mean**2, wide_second - 2.0 * taken * wide_mean + taken**2

@@ -152,6 +152,11 @@ def _grouped_mm(graph: Graph, node: Node) -> Product | None:
     return Product(left, right, ("m", "k"), ("e", "k", "n"), ("m", "n"))
 
 
+@_describes(aten.outer.default)
+def _outer(graph: Graph, node: Node) -> Product:
+    return Product(node.args[0].value, node.args[1].value, ("m",), ("n",), ("m", "n"))
+
+
 @_describes(aten.tensordot.default)
 def _tensordot(graph: Graph, node: Node) -> Product:
     left, right = node.args[0].value, node.args[1].value

@@ -198,7 +198,7 @@ _READINGS: Mapping[str, Reading] = {
     **dict.fromkeys(("dropout", "feature_dropout", "native_dropout"), _alone),
     **dict.fromkeys(("neg", "tril", "triu", "cumsum", "channel_shuffle"), _alone),
     **dict.fromkeys(("sum", "mean"), _reduced),
-    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "tensordot"), _multiplied),
+    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "outer", "tensordot"), _multiplied),
     "einsum": _contracted,
     "linear": _made,
     "kron": _kronecker,

@@ -116,7 +116,8 @@ class Stream:
             _to_gaussian(u, self.scale, out)
             out[np.unravel_index(far, out.shape)] = tail.numpy() * np.float32(self.scale)
         if self.mean:
-            out += np.float32(self.mean)
+            with np.errstate(over="ignore"):  # a mean that float32 does not hold gives infinities
+                out += np.float32(self.mean)
 
 
 def standard_stream(key: int) -> Stream:

@@ -160,7 +160,8 @@ def gaussian_moments(function: Function, mean: float = 0.0, std: float = 1.0) ->
         partial = std > 0 and bool(np.isnan(function(mean + std * NODES)).any())
     if partial:
         share = expectations(lambda x: np.where(np.isnan(function(x)), 0.0, 1.0)[None, :], mean, std)[0]
-        first, second = first / share, second / share
+        with np.errstate(invalid="ignore"):  # where it is defined nowhere
+            first, second = first / share, second / share
     return float(first), float(second)
 
 

@@ -40,7 +40,7 @@ PRODUCTS = [*GROUPED, *overloads(
     "linear.default", "conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding",
     "conv3d.padding", "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input",
     "addmm.default", "baddbmm.default", "matmul.default", "mm.default", "bmm.default", "mv.default",
-    "dot.default", "einsum.default", "tensordot.default",
+    "dot.default", "outer.default", "einsum.default", "tensordot.default",
 )]  # fmt: skip
 """Products of two tensors with axes summed, forwards and backwards."""
 
