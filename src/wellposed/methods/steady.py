@@ -140,7 +140,7 @@ def _aims(graph: Graph, uses: Sequence[Contraction], readout: float | None, bent
     }
     shares |= dict.fromkeys(channel_gates(graph), _Aim(GATES, f"gate of channels: {GATES:g} ν"))
     for value in bending_functions(graph) - shares.keys() if bent != 1.0 else ():
-        shares[value] = _Aim(bent, f"argument of a function that bends: {bent:g} ν")
+        shares[value] = _Aim(bent, f"bending function: {bent:g} ν")
     for value, factor in argument_factors(graph).items():
         share, words = shares.get(value, _Aim(1.0, ""))
         told = f"the function behind it takes {factor:.4g} times this"
