@@ -101,6 +101,10 @@ class Stream:
 
         An integer k is u = (1 - 2^-24) k 2^-31, rounded to float32: as fine as that is near 0, and never ±1.
         """
+        with np.errstate(over="ignore"):  # scales and means that float32 does not hold give infinities
+            self._write_numbers(bits, out)
+
+    def _write_numbers(self, bits: Bits, out: Floats) -> None:
         u = room("u", bits.size).reshape(bits.shape)
         np.multiply(bits, np.float32(self.width * _INNER * 2.0**-31), out=u, dtype=np.float32, casting="unsafe")
         if not self.gaussian:
@@ -116,8 +120,7 @@ class Stream:
             _to_gaussian(u, self.scale, out)
             out[np.unravel_index(far, out.shape)] = tail.numpy() * np.float32(self.scale)
         if self.mean:
-            with np.errstate(over="ignore"):  # a mean that float32 does not hold gives infinities
-                out += np.float32(self.mean)
+            out += np.float32(self.mean)
 
 
 def standard_stream(key: int) -> Stream:
