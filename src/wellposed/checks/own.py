@@ -243,7 +243,8 @@ def _rms(numbers: Tensor) -> float:
 
 def _by_size(size: float, due: float, count: int) -> tuple[Kind, str]:
     """Return whether other numbers have the size that they should have."""
-    if abs(math.log(size / due)) > ALIKE + SURE / math.sqrt(2.0 * count):
+    comparable = math.isfinite(due) and 0.0 < size / due < math.inf
+    if not comparable or abs(math.log(size / due)) > ALIKE + SURE / math.sqrt(2.0 * count):
         return "size", f"other numbers, of size {size:.3g} for {due:.3g}"
     return "other", "other numbers"
 

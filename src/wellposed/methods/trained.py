@@ -11,6 +11,7 @@ from torch import Tensor
 from wellposed.errors import joined
 from wellposed.graphs import Graph
 from wellposed.methods.independence import levels_of, varies
+from wellposed.methods.schemes import scheme_of
 from wellposed.operators.contraction import contractions
 from wellposed.plans import Plan
 from wellposed.structure.roles import roles
@@ -74,7 +75,7 @@ def _weights_and_biases(graph: Graph) -> dict[str, str]:
         weight = _values(graph, use.parameter) if use.kind != "embedding" else None
         if weight is None or weight.ndim < 2:
             continue
-        if _beyond_bound(weight, use.fan_in):
+        if _beyond_bound(weight, use.fan_in) and scheme_of(graph.parameters[str(use.parameter)]) is None:
             found[str(use.parameter)] = "uniform, and beyond the bound of PyTorch's draws"
         elif _has_outlier(weight):
             found[str(use.parameter)] = "with a singular value that no independent draws have"

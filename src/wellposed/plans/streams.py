@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -74,6 +74,10 @@ def room(name: str, count: int) -> Floats:
     return held[:count]
 
 
+_HUGE = 2.0**96
+"""Scale beyond which numbers are drawn smaller first, as float32 does not hold what is met on the way to them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """The numbers of one parameter: uniform u in (-1, 1) as ``scale · f(width · u) + mean``, f = erf⁻¹ if gaussian."""
@@ -102,7 +106,12 @@ class Stream:
         An integer k is u = (1 - 2^-24) k 2^-31, rounded to float32: as fine as that is near 0, and never ±1.
         """
         with np.errstate(over="ignore"):  # scales and means that float32 does not hold give infinities
-            self._write_numbers(bits, out)
+            if self.scale <= _HUGE:
+                self._write_numbers(bits, out)
+                return
+            replace(self, scale=self.scale / _HUGE, mean=0.0)._write_numbers(bits, out)
+            np.multiply(out, np.float32(_HUGE), out=out)
+            out += np.float32(self.mean)
 
     def _write_numbers(self, bits: Bits, out: Floats) -> None:
         u = room("u", bits.size).reshape(bits.shape)
