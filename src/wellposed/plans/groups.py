@@ -82,7 +82,10 @@ def param_groups(
     undecayed = _marked(model, parameters)
     for name, (family, rate) in _takers(prescriptions, parameters, families).items():
         decayed = settings.decay_all or (_is_decayed(prescriptions[name]) and name not in undecayed)
-        numbers = _numbers(prescriptions[name], family, rate, settings, scaling, decayed)
+        try:
+            numbers = _numbers(prescriptions[name], family, rate, settings, scaling, decayed)
+        except ArithmeticError as error:
+            raise PlanError(f"{name!r} has widths or factors of which no rate can be made ({error})") from error
         group = groups.setdefault(tuple(numbers.values()), {"params": [], "param_names": [], **numbers})
         group["params"].append(parameters[name])
         group["param_names"].append(name)
