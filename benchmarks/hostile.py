@@ -274,6 +274,21 @@ def misbehaving(dice: random.Random, _: Path) -> None:
         raise Surprise(f"{what} changed a tensor of a closure")
 
 
+def press_after(seconds: float, run: Callable[[], object]) -> None:
+    """Run something, and press Ctrl-C so many seconds after it begins, which ends it."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        with suppress(WellposedError):
+            run()
+        timer.join()
+        time.sleep(0.01)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        timer.cancel()
+
+
 def interrupted_anywhere(dice: random.Random, _: Path) -> None:
     """Press Ctrl-C at a random time of a function: the model and the process are as if it had not been."""
     model, name, x = net(dice), dice.choice(list(EVERYTHING)), torch.randn(8, WIDTH)
@@ -284,17 +299,7 @@ def interrupted_anywhere(dice: random.Random, _: Path) -> None:
             EVERYTHING[name](model, x)
         took = time.perf_counter() - begun
         with unchanged(f"an interruption of {name}", model, batch=x):
-            timer = threading.Timer(dice.uniform(0.0, took), os.kill, (os.getpid(), signal.SIGINT))
-            try:
-                timer.start()
-                with suppress(WellposedError):
-                    EVERYTHING[name](model, x)
-                timer.join()
-                time.sleep(0.01)
-            except KeyboardInterrupt:
-                pass
-            finally:
-                timer.cancel()
+            press_after(dice.uniform(0.0, took), lambda: EVERYTHING[name](model, x))
         with suppress(WellposedError):
             EVERYTHING[name](model, x)
     finally:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import os
 import random
 import signal
 import tempfile
@@ -234,16 +233,9 @@ def interrupted(dice: random.Random, _: Path) -> None:
     plan.apply_(whole)
     took = time.perf_counter() - start
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(dice.uniform(0.0, 1.2 * took), os.kill, (os.getpid(), signal.SIGINT))
     try:
-        timer.start()
-        plan.apply_(model)
-        timer.join()
-        time.sleep(0.01)
-    except KeyboardInterrupt:
-        pass
+        hostile.press_after(dice.uniform(0.0, 1.2 * took), lambda: plan.apply_(model))
     finally:
-        timer.cancel()
         signal.signal(signal.SIGINT, handler)
     new = whole.state_dict()
     for name, tensor in model.state_dict().items():

@@ -98,7 +98,7 @@ def test_the_search_is_that_of_torch(start):
     assert start.rate.value == pytest.approx(theirs.value, rel=1e-3)
     assert [point.rate for point in start.rate.curve] == pytest.approx([point.rate for point in theirs.curve])
     for ours, other in zip(start.rate.curve, theirs.curve, strict=True):
-        assert ours.mean == (None if other.mean is None else pytest.approx(other.mean, rel=0.02))
+        assert ours.mean == (None if other.mean is None else pytest.approx(other.mean, rel=1e-3))
     ours, other = start.rate.conditions, theirs.conditions
     assert (ours.optimizer, ours.batch_size, ours.steps, ours.training_steps, ours.schedule) == (
         (other.optimizer, other.batch_size, other.steps, other.training_steps, other.schedule)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.gradients.nets import Small as Net
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
@@ -16,16 +17,6 @@ from wellposed.gradients import gradcosine, gradient_norm, gradient_quotient, ls
 
 X = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
 NESTED = [torch.ones(2, 6), torch.ones(3, 6)]
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(6, 8)
-        self.last = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.relu(self.first(x)))
 
 
 class Vectorised(Net):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.gradients.nets import Small
 from torch import Tensor, nn
 
 from wellposed.errors import GradientError, RunError
@@ -17,14 +18,9 @@ from wellposed.gradients import gradcosine, gradient_norm, gradient_quotient, gr
 X, LABELS = torch.randn(16, 6, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3
 
 
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(6, 8)
-        self.last = nn.Linear(8, 3)
-
+class Net(Small):
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.relu(self.first(x * 0.5)))
+        return super().forward(x * 0.5)
 
 
 class Adapts(Net):

@@ -608,6 +608,7 @@ def test_an_empty_bias_is_centred_on_an_empty_weight():
     model = nn.Sequential(nn.Linear(4, 5))
     model[0].weight, model[0].bias = nn.Parameter(torch.empty(0, 4)), nn.Parameter(torch.empty(0))
     plan_for(model, **{"0.bias": CENTRED | {"weight": "0.weight"}}).apply_(model)
+    assert model[0].bias.shape == (0,)
 
 
 @pytest.mark.parametrize("device", ["cuda:77", "nosuch", "meta"])

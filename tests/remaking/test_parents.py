@@ -155,7 +155,9 @@ def test_a_statement_that_fails_changes_nothing() -> None:
     def raise_(_: torch.Tensor) -> None:
         raise RuntimeError
 
-    wp.plan(on_meta(lambda: Failing(8)), X)
+    plan = wp.plan(on_meta(lambda: Failing(8)), X)
+    assert plan.prescriptions["0.second.weight"].action == "keep"  # what comes before the statement holds
+    assert plan.prescriptions["0.first.bias"].std == pytest.approx((3 * 8) ** -0.5)
 
 
 @pytest.mark.slow

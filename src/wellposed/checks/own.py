@@ -147,18 +147,20 @@ def own_parameters(graph: Graph, plan: Plan | None) -> Own:
     if plan is None:
         return replace(own, asleep=asleep)
     found = {one.name: one for one in own.deviations}
-    compared = []
+    compared = [said for name, said in plan.prescriptions.items() if _is_comparable(graph, name, said)]
     with torch.no_grad(), workers() as crew:
-        for name, parameter in graph.parameters.items():
-            said = plan.prescriptions.get(name)
-            if said is None or said.shape != parameter.shape or not _parts(parameter.tensor):
-                continue
-            compared.append(said)
-            if name not in found and (one := _deviation(graph, plan, said, crew)) is not None:
-                found[name] = one
+        for said in compared:
+            if said.name not in found and (one := _deviation(graph, plan, said, crew)) is not None:
+                found[said.name] = one
     drawn = {said.name for said in compared if isinstance(said, Drawn)}
     here = [name for name in drawn if name not in found or found[name].kind in _RECOGNISED]
     return Own(len(compared), own.finite, tuple(found.values()), bool(here) or not drawn, asleep)
+
+
+def _is_comparable(graph: Graph, name: str, said: Prescription) -> bool:
+    """Whether a prescription is of a parameter of the model, of its shape, whose numbers are here."""
+    parameter = graph.parameters.get(name)
+    return parameter is not None and said.shape == parameter.shape and bool(_parts(parameter.tensor))
 
 
 _RECOGNISED = ("moved", "scaled", "reordered", "not finite")

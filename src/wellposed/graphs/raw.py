@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,3 +53,16 @@ class RawValue:
         self.dtype: torch.dtype = tensor.dtype
         self.node: int | None = node
         self.index: int = index
+
+
+def is_fixed(values: Sequence[RawValue], nodes: Sequence[RawNode], value: int) -> bool:
+    """Whether a value is made of parameters, buffers and constants alone."""
+    pending, seen = [value], set[int]()
+    while pending:
+        one = values[pending.pop()]
+        if one.kind == "input":
+            return False
+        if one.node is not None and one.node not in seen:
+            seen.add(one.node)
+            pending += nodes[one.node].inputs
+    return True

@@ -30,7 +30,7 @@ from wellposed.graphs.execution import Execution, Operands, Operation, Outcome, 
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import ModuleStack
 from wellposed.graphs.operators import ALIASES, PRODUCTS, RUNNING, require_numbers, whole, without_axes
-from wellposed.graphs.raw import RawNode, RawValue
+from wellposed.graphs.raw import RawNode, RawValue, is_fixed
 from wellposed.graphs.reads import Leaving, PythonReads
 from wellposed.graphs.source import user_line
 
@@ -290,27 +290,13 @@ class Recorder(TorchDispatchMode):
         return outcome.result
 
     def _of_elements(self, func: Any, args: tuple[Any, ...]) -> torch.Tensor | None:
-        """Run and record an operator that may sum products, and here sums nothing, as a product of elements: of a
-        signal with what is no signal.
-        """
+        """Run and record an operator that sums nothing of a signal and what is none as a product of elements."""
         operands = args if func is _aten.outer.default else args[1]
-        if not any(self._is_fixed(self.find(operand).value) for operand in operands):
+        if not any(is_fixed(self.values, self.nodes, self.find(operand).value) for operand in operands):
             return None  # rules for two signals know more of an outer product
         with self:
             factors = factors_of_elements(func, args)
             return None if factors is None else factors[0] * factors[1]
-
-    def _is_fixed(self, value: int) -> bool:
-        """Whether a value is made of parameters, buffers and constants alone."""
-        pending, seen = [value], set[int]()
-        while pending:
-            one = self.values[pending.pop()]
-            if one.kind == "input":
-                return False
-            if one.node is not None and one.node not in seen:
-                seen.add(one.node)
-                pending += self.nodes[one.node].inputs
-        return True
 
     _never_compiled = _disable_dynamo(_dispatched, recursive=True)  # a forward may compile what it calls
 

@@ -136,13 +136,8 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
         chosen, level, warnings = gains.scales, gains.level, gains.warnings
     given = dict(adjustments.scales) | {n: scale.value for n, scale in chosen.items() if scale.value is not None}
     weights, signals, run = _settled(lambda settled: weights_of({**given, **settled}, level), ran, given)
-    if settings.strict and weights.doubts:
-        told = "; ".join(f"{name!r}: {words_on_doubt(graph, weights, name)}" for name in weights.doubts)
-        raise PlanError(
-            f"no signal tells the scale of {len(weights.doubts)} weight(s) of {graph.model}: {told}. Look at "
-            "wp.propagate(graph) for where it begins; leave strict off for the variance ν / fan-in, or leave them out "
-            "with skip="
-        )
+    if settings.strict:
+        _refuse_doubts(graph, weights)
     prescriptions = prescriptions_of(graph, weights, chosen, distribution, settings.state == "full")
     centred = {name for name, one in prescriptions.items() if one.centred}
     return Draft(
@@ -156,6 +151,17 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
             *straying(graph, weights.uses, weights.functions, centred, unsteady(signals)),
         ),
     )
+
+
+def _refuse_doubts(graph: Graph, weights: PlannedWeights) -> None:
+    """Raise `PlanError` for weights whose scale no signal tells."""
+    if weights.doubts:
+        told = "; ".join(f"{name!r}: {words_on_doubt(graph, weights, name)}" for name in weights.doubts)
+        raise PlanError(
+            f"no signal tells the scale of {len(weights.doubts)} weight(s) of {graph.model}: {told}. Look at "
+            "wp.propagate(graph) for where it begins; leave strict off for the variance ν / fan-in, or leave them out "
+            "with skip="
+        )
 
 
 def _check_direction(direction: str, objective: str, state: str, distribution: str) -> None:

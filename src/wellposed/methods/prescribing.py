@@ -57,14 +57,25 @@ def prescriptions_of(
         at_node = [use for use in own or weights.uses if use.node == decision.node]
         decisive = next(iter(at_node or own), None)
         prescriptions[name] = _weight(graph, weights, name, decision, decisive, distribution, chosen.get(name))
+    _centre(graph, weights, with_bias, prescriptions, sums_of_zero)
+    left = [name for name in graph.parameters if name in weights.zero_kept or name not in prescriptions]
+    return prescriptions | _left(graph, weights, left, uses_of)
+
+
+def _centre(
+    graph: Graph,
+    weights: PlannedWeights,
+    with_bias: Mapping[str | None, Contraction],
+    prescriptions: dict[str, Prescription],
+    sums_of_zero: bool,
+) -> None:
+    """Write the biases that cancel means, and their weights with sums of 0 where that is asked for."""
     for bias, mean in weights.centred.items():
         target = with_bias.get(bias)
         if target is not None and target.parameter is not None:
             prescriptions[bias] = _centring(graph, bias, target.parameter, target.node, mean)
             if sums_of_zero:
                 prescriptions[target.parameter] = _centred(prescriptions[target.parameter])
-    left = [name for name in graph.parameters if name in weights.zero_kept or name not in prescriptions]
-    return prescriptions | _left(graph, weights, left, uses_of)
 
 
 def _left(

@@ -87,7 +87,7 @@ def steady(
     (arXiv 2006.09661), section 3.2; closed branches: Bachlechner et al. 2020 (arXiv 2003.04887) and Zhang, Dauphin & Ma
     2019 (arXiv 1901.09321); 1/√L: Hayou et al. 2021 (arXiv 2010.12859); orthogonal steps: Saxe, McClelland & Ganguli
     2014 (arXiv 1312.6120); scores: Vaswani et al. 2017 (arXiv 1706.03762), section 3.2.1. The shares of ν were chosen
-    on small trainings (``benchmarks/starts/``).
+    on small trainings (``benchmarks/starts/``, for functions that bend on others).
 
     Options: ``target_variance`` ν; ``biases="own"`` draws biases that the model makes at random with its own standard
     deviation, ``"zero"`` sets them to 0; ``distribution``, ``center``, ``inputs``, ``state``, ``strict``, ``zeros`` and

@@ -39,20 +39,25 @@ def attention_scores(graph: Graph) -> tuple[Scores, ...]:
     uses: dict[int, Contraction] = {use.node: use for use in contractions(graph)}
     products = []
     for node in graph.nodes:
-        if facts_of(node.op).attends:
-            query, key = node.args[0].value, node.args[1].value
-        else:
-            product = describe(graph, node)
-            if product is None or {product.left, product.right} & fixed or product.window is not None:
-                continue
-            if not _enters_softmax(graph, node.outputs[0], users):
-                continue
-            query, key = product.left, product.right
+        pair = multiplied_signals(graph, node)
+        if pair is None or not (facts_of(node.op).attends or _enters_softmax(graph, node.outputs[0], users)):
+            continue
+        query, key = pair
         mine, others = _sources(graph, query, fixed, uses), _sources(graph, key, fixed, uses)
         alone = len(mine) == 1 and not mine & others and _feeds_only(graph, min(mine, default=0), node, users)
         names = _scale(graph, graph.nodes[min(mine)], uses) if alone else ()
         products.append(Scores(node.index, graph.values[query].shape[-1], names))
     return tuple(products)
+
+
+def multiplied_signals(graph: Graph, node: Node) -> tuple[int, int] | None:
+    """Return the two signals of which a node forms scalar products, of attention queries and keys; None of others."""
+    if facts_of(node.op).attends:
+        return node.args[0].value, node.args[1].value
+    product = describe(graph, node)
+    if product is None or product.window is not None or {product.left, product.right} & parameter_values(graph):
+        return None
+    return product.left, product.right
 
 
 def _enters_softmax(graph: Graph, value: int, users: Mapping[int, Sequence[int]]) -> bool:

@@ -222,9 +222,10 @@ class Rate(Shown, Record):
             factor *= (expected / (self.value * factor)) ** share
             why += f"drawn by {share:.0%}, in log rate, to the {expected:.3g} that is known without a training; "
         value = self.value * factor
+        cases = "41" if expected is None else "all"  # of searches of 40 steps, and of 60 around an expected rate
         reason = (
-            f"{self.reason}; {why}the best rate was within a factor of {WITHIN:g} of such answers in all of 42 cases, "
-            "and above is the riskier side"
+            f"{self.reason}; {why}the best rate was within a factor of {WITHIN:g} of such answers in {cases} of 42 "
+            "cases, and above is the riskier side"
         )
         return self.scaled(factor, reason).model_copy(
             update={

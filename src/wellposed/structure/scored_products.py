@@ -14,6 +14,7 @@ from wellposed.operators.facts import facts_of
 from wellposed.operators.product import describe
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.operators.schema import named_arguments, ref_of
+from wellposed.operators.scores import multiplied_signals
 from wellposed.operators.views import is_view
 from wellposed.structure.carriers import scaling_of
 from wellposed.structure.residual_branches import other_use
@@ -82,18 +83,14 @@ def scored_products(graph: Graph) -> tuple[ScoredProduct, ...]:
 
 def _factors(graph: Graph, node: Node, fixed: Collection[int]) -> tuple[int, int] | None:
     """Return the two signals that a node multiplies, none of them a parameter or known beforehand."""
-    product = describe(graph, node)
-    if facts_of(node.op).attends:
-        pair = [ref_of(argument) for argument in node.args[:2]]
-    elif product is not None:
-        pair = [] if product.window is not None else [product.left, product.right]
-    else:
-        operands = factors_of(node)
-        pair = [ref_of(one) for one, power in operands] if [power for _, power in operands] == [1.0, 1.0] else []
-    values = [value for value in pair if value is not None and value not in fixed and value not in graph.known]
-    if len(values) != 2 or not all(graph.values[value].is_followed for value in values):
+    pair = multiplied_signals(graph, node)
+    operands = factors_of(node)
+    if [power for _, power in operands] == [1.0, 1.0]:
+        first, second = (ref_of(one) for one, _ in operands)
+        pair = None if first is None or second is None else (first, second)
+    if pair is None or any(v in fixed or v in graph.known or not graph.values[v].is_followed for v in pair):
         return None
-    return values[0], values[1]
+    return pair
 
 
 def _end(graph: Graph, node: Node, mixing: Collection[int]) -> tuple[int, float, bool] | None:

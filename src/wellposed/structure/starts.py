@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs import Graph, Node, Parameter, Ref
 from wellposed.graphs.graph import once
 from wellposed.operators.arithmetic import factors_of, times_number
 from wellposed.operators.contraction import Contraction, contractions
@@ -30,7 +30,6 @@ COORDINATES = 4
 # ---- factors between a weight and its function -----------------------------------------------------------------------
 
 
-@once
 def argument_factors(graph: Graph) -> Mapping[int, float]:
     """Return the constant between what a contraction makes and the function that it enters, by that value.
 
@@ -45,7 +44,7 @@ def argument_factors(graph: Graph) -> Mapping[int, float]:
         value = graph.nodes[use.node].outputs[0]
         if use.parameter is None or use.parameter in chosen or use.kind in ("recurrent", "embedding"):
             continue
-        ends = list(_behind(graph, value))
+        ends = list(_behind(graph, value))  # anew each time, as numbers of parameters may change
         if ends and all(end is not None and not _is_undone(graph, end, by) for by, end in ends):
             factor = max(abs(by) for by, _ in ends)
             if factor not in (0.0, 1.0):
@@ -70,7 +69,7 @@ def bending_functions(graph: Graph) -> frozenset[int]:
         if use.parameter is None or (data is not None and steps[data.base].kind == "normalisation"):
             continue
         value = graph.nodes[use.node].outputs[0]
-        ends = list(_behind(graph, value))
+        ends = _ends(graph)[value]
         if ends and all(end is not None and _bends(graph, end) and not _is_undone(graph, end, by) for by, end in ends):
             found.add(value)
     return frozenset(found)
@@ -107,12 +106,19 @@ def frequencies(graph: Graph) -> frozenset[str]:
     for use in contractions(graph):
         if use.parameter is not None:
             data = steps.get(use.data)
-            ends = [end for _, end in _behind(graph, graph.nodes[use.node].outputs[0])]
+            ends = [end for _, end in _ends(graph)[graph.nodes[use.node].outputs[0]]]
             functions = [end for end in ends if end is not None]
             periodic = len(functions) == len(ends) and any(facts_of(end.op).periodic for end in functions)
             raw = data is not None and steps[data.base].kind == "start"
             found[use.parameter] = found.get(use.parameter, True) and periodic and raw
     return frozenset(name for name, holds in found.items() if holds)
+
+
+@once
+def _ends(graph: Graph) -> Mapping[int, list[tuple[float, Node | None]]]:
+    """Return what reads what each contraction makes (`_behind`), by its value."""
+    made = (graph.nodes[use.node].outputs[0] for use in contractions(graph))
+    return {value: list(_behind(graph, value)) for value in made}
 
 
 def _behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
@@ -155,7 +161,6 @@ def _times_constant(graph: Graph, node: Node, value: int) -> float | None:
 
 def _numbers(graph: Graph, value: int) -> Tensor | None:
     """Return the numbers of a constant, a buffer, or a parameter that is no weight, behind views; None of others."""
-    weights = {use.weight for use in contractions(graph)}
     while value not in graph.known and (index := graph.values[value].node) is not None:
         if not is_view(graph.nodes[index].op):
             break
@@ -165,8 +170,15 @@ def _numbers(graph: Graph, value: int) -> Tensor | None:
         return graph.known[value]
     if info.kind == "buffer":
         return graph.buffer_tensors.get(info.name)
-    parameter = next((one for one in graph.parameters.values() if one.value == value), None)
-    return None if parameter is None or value in weights else parameter.values
+    parameter = _factors(graph).get(value)
+    return None if parameter is None else parameter.values
+
+
+@once
+def _factors(graph: Graph) -> Mapping[int, Parameter]:
+    """Return the parameters that no contraction takes for its weight, by value."""
+    weights = {use.weight for use in contractions(graph)}
+    return {one.value: one for one in graph.parameters.values() if one.value not in weights}
 
 
 def _is_undone(graph: Graph, function: Node, factor: float) -> bool:
@@ -228,7 +240,7 @@ def channel_gates(graph: Graph) -> frozenset[int]:
     found = set()
     for use in contractions(graph):
         value = graph.nodes[use.node].outputs[0]
-        ends = [function for _, function in _behind(graph, value)]
+        ends = [function for _, function in _ends(graph)[value]]
         if use.parameter is None or len(ends) != 1 or ends[0] is None:
             continue
         made = ends[0].outputs[0]

@@ -62,17 +62,21 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
     bias = states.get(product.bias) if product.bias is not None else None
     weighted = _with_weight(call, product)
     if weighted is None:
-        left, right = states[product.left], states[product.right]
-        return _with_bias(call, product_of_signals(call, left, right, product), bias, product)
-    product, data, weight = weighted, states[weighted.left], states[weighted.right]
+        made = product_of_signals(call, states[product.left], states[product.right], product)
+        return _with_bias(call, made, bias, product)
+    return _with_bias(call, _of_weight(call, states[weighted.left], states[weighted.right], weighted), bias, weighted)
+
+
+def _of_weight(call: Call, data: State, weight: State, product: Product) -> State:
+    """Return the product of a signal with a weight, without the bias."""
     by_position = _known_map(call, data, weight, product)
     if by_position is not None:
-        return _with_bias(call, by_position, bias, product)
+        return by_position
     centred = _centred_bias(call, product, data)
     level = 0.0 if centred or call.independent else _mean_level(weight, product)
     if level and product.window is None and not _keeps_axes(product):  # sums over an axis that goes, as by ones
         if weight.scale_parameter is None:
-            return _with_bias(call, product_of_signals(call, data, weight, product), bias, product)
+            return product_of_signals(call, data, weight, product)
         level = 0.0
     weight = weight.changed(mean=weight.mean - level) if level else weight
     if not call.independent:
@@ -80,9 +84,7 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
         if centred and call.run.weights.passes_no_mean(product.right):
             data = _without_common_mean(data)
     result = _of_centred_weight(call, data, weight, product, centred)
-    if level:
-        result = _with_common_part(call, result, data, product, level)
-    return _with_bias(call, result, bias, product)
+    return _with_common_part(call, result, data, product, level) if level else result
 
 
 def _without_common_mean(data: State) -> State:
