@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -323,7 +324,7 @@ class DDPM(nn.Module):
         return self.out(F.silu(self.norm(self.u1(torch.cat([h, h1], 1), emb))))
 
 
-def ortho(layer, std=math.sqrt(2), bias=0.0):
+def ortho(layer, std=2**0.5, bias=0.0):
     nn.init.orthogonal_(layer.weight, std)
     nn.init.constant_(layer.bias, bias)
     return layer
@@ -385,7 +386,7 @@ class XDeepFM(nn.Module):
         self.emb, self.linear = nn.Embedding(fields * vocab, dim), nn.Embedding(fields * vocab, 1)
         self.register_buffer("offsets", torch.arange(fields) * vocab)
         sizes = [fields, *layers]
-        self.cin = nn.ModuleList([nn.Conv1d(fields * a, b, 1) for a, b in zip(sizes[:-1], sizes[1:], strict=True)])
+        self.cin = nn.ModuleList([nn.Conv1d(fields * a, b, 1) for a, b in itertools.pairwise(sizes)])
         self.cin_out = nn.Linear(sum(layers), 1)
         self.dnn = nn.Sequential(
             nn.Linear(fields * dim, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)
