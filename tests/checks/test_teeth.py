@@ -117,7 +117,7 @@ class OwnNorm(nn.Module):
         return torch.where(x.isfinite(), torch.relu(self.leave(x)), x.exp())
 
 
-def predicted_wrongly(name: str, factor: float = 8.0) -> Verdict:
+def predicted_wrongly(name: str, factor: float = 8.0, spread_at: str = "") -> Verdict:
     """Check a net with its own norm, of which one second moment is predicted too large."""
     graph = trace(OwnNorm(), torch.zeros(64, 32))
     right = plan(graph)
@@ -125,7 +125,15 @@ def predicted_wrongly(name: str, factor: float = 8.0) -> Verdict:
         replace(s, mean=0.0, var=factor * s.second_moment) if s.name == name else s
         for s in propagate(graph, weights=right)
     )
-    return compare(Signals(signals), measure(graph, plan=right), draws=8, weight_draws=8, graph=graph)
+    found = compare(Signals(signals), measure(graph, plan=right), draws=8, weight_draws=8, graph=graph)
+    scattered = (replace(c, spread_least=c.spread + 1) if c.name == spread_at else c for c in found.comparisons)
+    return replace(found, comparisons=tuple(scattered))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "ok"), [("pow", True), ("enter", False)])
+def test_the_spread_of_what_is_off_is_judged_with_it(name: str, ok: bool) -> None:
+    assert predicted_wrongly("pow", spread_at=name).ok == ok
 
 
 @pytest.mark.slow

@@ -154,6 +154,21 @@ CHAINS = [
         (SHARP,),
         {"w": Weight((3, 3, 3, 3), 0.2)},
     ),
+    *(
+        Case(
+            f"{words} by spectra",
+            lambda x, k, of=of, part=part: torch.fft.irfft(torch.fft.rfft(x, 16) * of(torch.fft.rfft(k, 16)), 16)[
+                ..., part
+            ],
+            (Source((4, 8)), Source((4, 8), std=0.5)),
+            bound=0.1,
+            why="the covariance is that of a field that is alike at all positions",
+        )
+        for words, of, part in (
+            ("causal convolution", torch.clone, slice(8)),
+            ("correlation", torch.conj_physical, slice(9, 16)),
+        )
+    ),
 ]
 
 

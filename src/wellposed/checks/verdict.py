@@ -63,10 +63,11 @@ class Verdict(Shown):
     def ok(self) -> bool:
         """Whether something was compared, neither a second moment nor a predicted spread is off, weights meet no signal
         without an expectation, and nothing is wrong with the model's own parameters. What is off and meets neither a
-        weight nor an output is a remark (`idle`).
+        weight nor an output is a remark (`idle`), and so is the spread of what is off there.
         """
         rests = not self.causes or len(self.idle) < len(self.causes)
-        failed = (self.first is not None and rests) or self.spread_off or self.trunk or self.own.wrong
+        spread_off = any(not c.off for c in self.spread_off)
+        failed = (self.first is not None and rests) or spread_off or self.trunk or self.own.wrong
         return bool(self.comparisons) and not failed
 
     @property

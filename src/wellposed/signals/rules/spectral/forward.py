@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from wellposed.operators.schema import plain_name
 from wellposed.operators.spectral import Transform, belongs_to_real, transform_of
+from wellposed.operators.views import view_of
 from wellposed.signals.algebra.operands import operand
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import one_after_another
@@ -98,9 +100,11 @@ def _from_half(call: Call, x: State, described: Transform) -> State:
     """
     atoms = _atoms(x, described)
     source = call.value_of(0)
-    own = 1.0 if source is not None and belongs_to_real(call.graph, source) else 0.5
     last = x.axes[described.axes[-1]]
     n = described.lengths[-1]
+    powers = _powers_by_position(call, source, n) if len(atoms) == 1 and last and source is not None else None
+    real = powers is not None or (source is not None and belongs_to_real(call.graph, source))
+    own = 1.0 if real else 0.5
     var = x.var
     if last:
         var = _of_both_halves(var, last[0], n, own, [(j, length) for _, j, length in atoms if j != last[0]])
@@ -114,7 +118,43 @@ def _from_half(call: Call, x: State, described: Transform) -> State:
         mean = mean * math.prod(length for _, _, length in atoms)
     corr = _with_profiles(kernels.at_zero(x.corr, moved), var, atoms)
     sizes = {i: call.shape()[a] for a, i, _ in atoms}
+    if powers is not None and powers.mean() > 0.0:
+        total = total * _along(powers / powers.mean(), last[0], total.ndim)
     return _result(call, x, described, sizes, mean, total, corr)
+
+
+def _powers_by_position(call: Call, value: int, n: int) -> Array | None:
+    """Return the second moments, up to a factor, at the n positions of the real numbers of a half spectrum.
+
+    A product of spectra is a cyclic convolution, and so are the second moments where one factor is white: what zeros
+    fill up has less at its end than at its start. None where a spectrum is not known to be that of a signal.
+    """
+    index = call.graph.values[value].node
+    if index is None:
+        return None
+    node = call.graph.nodes[index]
+    described = transform_of(call.graph, node)
+    if described is not None:
+        x = call.run.states.get(node.inputs[0])
+        if not described.real or described.inverse or described.lengths != (n,) or x is None:
+            return None
+        axis, taken = described.axes[0], min(x.shape[described.axes[0]], n)
+        x = merge_atoms(x, axis)
+        dims = [i for i in range(len(x.lengths)) if i not in x.axes[axis]]
+        powers = kernels.mean_over(np.asarray(x.var + x.mean**2), dims).ravel()
+        return np.pad(
+            np.broadcast_to(powers, x.shape[axis])[:taken] if powers.size == 1 else powers[:taken], (0, n - taken)
+        )
+    found = [_powers_by_position(call, v, n) for v in node.inputs if call.graph.values[v].dtype.is_complex]
+    known = [powers for powers in found if powers is not None]
+    if not found or len(known) < len(found):
+        return None
+    if plain_name(node.op) == "mul" and len(known) == 2:
+        spectra = np.fft.rfft(known[0]) * np.fft.rfft(known[1])
+        return np.maximum(np.fft.irfft(spectra, n), 0.0)
+    if "conj" in plain_name(node.op):
+        return np.take(known[0], -np.arange(n) % n)
+    return known[0] if view_of(call.graph, node) is not None else None
 
 
 def _along(values: Array, dim: int, rank: int) -> Array:
