@@ -156,6 +156,24 @@ def test_every_parameter_set_to_nan_is_named_with_and_without_a_plan() -> None:
         assert "8 of 8 are not" in verdict.summary()
 
 
+class Noisy(nn.Module):
+    """Adds noise that it draws into a buffer, or what the buffer holds."""
+
+    def __init__(self, draws: bool) -> None:
+        super().__init__()
+        self.body, self.draws = nn.Linear(8, 8), draws
+        self.register_buffer("noise", torch.full((8,), math.nan))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        noise = self.noise.normal_() if self.draws else torch.where(x > 9.0, self.noise, 0.0)
+        return self.body(x) + noise
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_nan_in_a_buffer_that_a_forward_fills_before_it_reads_it_does_not_count(draws: bool) -> None:
+    assert wp.check(Noisy(draws), torch.randn(16, 8)).ok == draws
+
+
 def test_nan_in_a_buffer_counts_and_infinities_of_a_mask_do_not() -> None:
     model, x, plan = planned("convolutional")
     model.register_buffer("mask", torch.full((3,), -math.inf))

@@ -114,16 +114,31 @@ def _named(deviations: Iterable[Deviation]) -> str:
 
 
 def not_finite(graph: Graph) -> Own:
-    """Return which parameters hold NaN or infinities, and which buffers NaN."""
+    """Return which parameters hold NaN or infinities, and which buffers NaN, but for those that are written first."""
     found = []
     held = {name: parameter.tensor for name, parameter in graph.parameters.items()}
-    for name, tensor in {**held, **graph.buffer_tensors}.items():
+    buffers = {name: tensor for name, tensor in graph.buffer_tensors.items() if not _written_first(graph, name)}
+    for name, tensor in {**held, **buffers}.items():
         for part in map(dense, _parts(tensor)):
             bad = ~part.isfinite() if name in held else part.isnan()
             if bool(bad.any()):
                 found.append(Deviation(name, "not finite", f"{int(bad.sum())} of {part.numel()} not finite"))
                 break
     return Own(0, len(held), tuple(found))
+
+
+_WRITING = frozenset({"normal_", "uniform_", "bernoulli_", "exponential_", "random_", "zero_", "fill_", "copy_"})
+"""Operators that write all of their first argument, whatever it held."""
+
+
+def _written_first(graph: Graph, name: str) -> bool:
+    """Whether what a buffer holds is used by nothing but operators that write over it."""
+    value = graph.buffers.get(name, -1)
+    nodes = [graph.nodes[index] for index in graph.users().get(value, ())]
+    return bool(nodes) and all(
+        node.op_name.split(".")[0] in _WRITING and node.inputs[0] == value and value not in node.inputs[1:]
+        for node in nodes
+    )
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
