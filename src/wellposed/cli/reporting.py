@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 def report(
     context: typer.Context,
     model: Model,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the report to this HTML file; needs wellposed[report].")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this HTML file.")] = None,
     plan_file: PlanFile = None,
     method: Method = DEFAULT_METHOD,
     seed: Seed = 0,
@@ -77,10 +75,8 @@ def report(
         from wellposed import plans, reports
         from wellposed.graphs.tree import example_of
         from wellposed.plans.files import require_writable
-        from wellposed.reports.html import require_plotly
 
         if output is not None:  # before the long work
-            require_plotly()
             require_writable(output, "a report")
         planned = None if plan_file is None else plans.Plan.load(plan_file)
         transfer = None if transfer_file is None else _transfer_of(transfer_file)

@@ -7,8 +7,9 @@ import shlex
 
 from wellposed.options import DEFAULT_METHOD
 from wellposed.reports.data import Kind, signals_of
-from wellposed.reports.judge import factor_text, figures, judged_names, share_text, span_of
+from wellposed.reports.pictures import series
 from wellposed.reports.record import Direction, Initialisation, Record
+from wellposed.reports.spans import factor_text, figures, fold_text, judged_names, share_text, span_of
 
 _KINDS: tuple[Kind, ...] = ("measured", "predicted")
 _MEASURES: dict[Direction, tuple[str, str]] = {
@@ -43,6 +44,25 @@ def depth_summary(report: Record, direction: Direction) -> str:
             parts.append(text)
             break
     return (". ".join(parts) if parts else f"No {_WORDS[direction]} are known") + "."
+
+
+def depth_words(report: Record, direction: Direction) -> str:
+    """Return how far apart a plot's figures lie under each initialisation, as factors in their own units."""
+    parts = []
+    for title, levels in series(report, direction).items():
+        extremes = span_of(list(zip(levels.values(), levels, strict=True)))
+        if extremes.broken:
+            parts.append(f"{title}: infinite or NaN from {extremes.broken[0 if direction == 'forward' else -1]} on")
+        elif extremes.low is None or extremes.high is None:
+            parts.append(f"{title}: zero everywhere")
+        else:
+            factor = fold_text((extremes.high[0] / extremes.low[0]) ** 0.5)
+            parts.append(f"{title}: the largest of the {_WORDS[direction]} is {factor} times the smallest")
+    return (". ".join(_capital(part) for part in parts) if parts else f"No {_WORDS[direction]} are known") + "."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def check_summary(report: Record) -> list[str]:
