@@ -22,7 +22,7 @@ from wellposed.cli.arguments import (
     TargetVariance,
     method_options,
 )
-from wellposed.cli.loading import load, load_training, with_base
+from wellposed.cli.loading import load, load_training, plan_of, with_base
 from wellposed.errors import OptionError
 from wellposed.options import DEFAULT_METHOD
 
@@ -71,14 +71,14 @@ def report(
         raise OptionError(
             "--training takes gradients of real weights, which --meta does not build; leave one of them out"
         )
-    with streams.err().status("loading") as status:
-        from wellposed import plans, reports
+    with show.within("loading", budget) as update:
+        from wellposed import reports
         from wellposed.graphs.tree import example_of
         from wellposed.plans.files import require_writable
 
         if output is not None:  # before the long work
             require_writable(output, "a report")
-        planned = None if plan_file is None else plans.Plan.load(plan_file)
+        planned = None if plan_file is None else plan_of(plan_file)
         transfer = None if transfer_file is None else _transfer_of(transfer_file)
         device = "meta" if meta else "cpu"
         loss_fn, batches = None, None
@@ -102,12 +102,12 @@ def report(
             transfer=transfer,
             budget=budget or None,
             seed=seed,
-            progress=status.update,
+            progress=update,
             command=_command(context),
             **kwargs,
         )
         if output is not None:
-            status.update("writing")
+            update("writing")
             made.to_html(output)
     if output is None:
         streams.out().print(made.table())

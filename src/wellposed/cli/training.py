@@ -106,7 +106,7 @@ def lr(
     """Give the learning rate of MODEL: relative to --base by rules, for plain SGD or Adam, or by a search with --find.
 
     With --coordinates, the options are way (own, or a method of planning), axis, optimizer, lr, steps, seeds and
-    tolerance: -O way=mup -O axis=depth.
+    tolerance: --way mup --axis depth.
     """
     by_rules = bool(rule) or base is not None or base_rate is not None
     if coordinates is not None:
@@ -146,7 +146,15 @@ def _coordinates(model: str, sizes: str, seed: int, option: list[str] | None, as
 
     options = further_options(lr, option, planned_coordinates)
     family = load_family(model, seed)
-    found = planned_coordinates(family.make, wanted, family.loss_fn, family.first(), **options)
+    seeds = options.get("seeds") or inspect.signature(planned_coordinates).parameters["seeds"].default
+    with show.Stages(*["training"] * (len(wanted) * seeds)) as stages:
+
+        def make(size: int) -> Any:
+            """Make a model, which begins another run."""
+            stages.next()
+            return family.make(size)
+
+        found = planned_coordinates(make, wanted, family.loss_fn, family.first(), **options)
     show.result(as_json, found.to_json, lambda: streams.out().print(found.table()))
     if not found.ok:
         raise CheckFailedError
