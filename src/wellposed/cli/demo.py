@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from wellposed.cli import show, streams
+from wellposed.extras import installing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,7 +45,7 @@ def _cases(console: Console, *, small: bool) -> list[Case]:
         if not small:
             console.print(
                 f"[yellow]{' and '.join(missing)} not installed; showing the small models instead.[/] "
-                "For ResNet-50 and a Llama: pip install 'wellposed[zoo]'\n",
+                f"For ResNet-50 and a Llama: {escape(installing('zoo'))}\n",
             )
         from wellposed import demo_models
 

@@ -201,7 +201,7 @@ def summary(planned: Plan) -> None:
         table.add_column(title, justify="left" if title == "drawn" else "right")
     for kind, members in sorted(groups.items(), key=lambda group: -len(group[1])):
         numbers = sum(math.prod(said.shape) for said in members)
-        stds = [said.std for said in members if isinstance(getattr(said, "std", None), float)]
+        stds = [std for said in members if (std := said.std) is not None]
         span = f"{min(stds):.3g} to {max(stds):.3g}" if len(set(stds)) > 1 else f"{stds[0]:.3g}" if stds else ""
         table.add_row(kind, f"{len(members):,}", f"{numbers:,}", span)
     streams.out().print(table)

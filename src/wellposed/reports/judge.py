@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wellposed.reports.faults import Fault, Spans, spans_of, worst
-from wellposed.reports.record import Initialisation, Judgement, ParameterRow
+from wellposed.reports.record import Initialisation, Judgement, Label, ParameterRow
 from wellposed.reports.spans import Span, factor_text, fold_text, share_text, weighted_names
 from wellposed.reports.structure import Structure
 
 _ZEROS_TOO = 'wp.initialize_(model, x, zeros="write")'
-_RATE = "wp.find_max_lr(model, loss_fn, batches)"
+RATE = "wp.find_max_lr(model, loss_fn, batches)"
 
 
 def judge(
@@ -56,14 +56,14 @@ def judge(
 
 
 def _remedy(
-    plan: tuple[Initialisation, Spans] | None, faults: Mapping[str, Fault | None], call: str
+    plan: tuple[Initialisation, Spans] | None, faults: Mapping[Label, Fault | None], call: str
 ) -> tuple[str, str]:
     """Return what to do, in words and as a call."""
     if "own" not in faults:
         return "build the model and draw its weights", call
     own = faults["own"]
     if own is None:
-        return "leave the weights as they are, and look for a learning rate", _RATE
+        return "leave the weights as they are, and look for a learning rate", RATE
     if plan is None:
         return "no plan could be made; the notes say why", ""
     left = faults["plan"]
@@ -89,9 +89,9 @@ def _then(own: Fault, plan: Initialisation, spans: Spans) -> str:
     return " and ".join(parts)
 
 
-def _figures(known: Mapping[str, tuple[Initialisation, Spans]]) -> str:
+def _figures(known: Mapping[Label, tuple[Initialisation, Spans]]) -> str:
     """Return the verdict in numbers, in the measures that the charts show."""
-    whens = {"own": "with its current weights", "plan": "under the plan"}
+    whens: Mapping[Label, str] = {"own": "with its current weights", "plan": "under the plan"}
     said = "; ".join(
         _phrase(found, whens[label], item.differing is not None and item.differing.biases)
         for label, (item, found) in known.items()
