@@ -1,13 +1,17 @@
 """Draw the pictures of the guide: ``python scripts/docs_images.py docs/images``.
 
-With ``--report`` also the tops of reports as a browser shows them, for which playwright and chromium must be there.
+With ``--report`` also the tops of reports as a browser shows them, and with ``--panels`` a watched training as
+TensorBoard does, for which playwright and chromium must be there.
 """
 
+import contextlib
 import io
 import math
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -189,6 +193,65 @@ def reports(folder):
         browser.close()
 
 
+def gone_wrong(folder):
+    """Train a net at a rate that it bears for a while, watched, and write what a callback logs for TensorBoard."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    writer = SummaryWriter(folder)
+    shown = [f"{kind}/{layer}{end}" for kind, end in (("signals", ""), ("updates", ".weight")) for layer in (0, 2, 4)]
+
+    def log(figures, step):
+        for name, value in figures.items():
+            if name in shown:
+                writer.add_scalar(name, value, step)
+
+    watcher = wp.integrations.watch(model, optimizer, log, initialize="steady", every=2)
+    for step in range(84):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 * 1.05**step  # a schedule with its sign the wrong way round
+        inputs = torch.randn(64, 20)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), inputs[:, :4].argmax(1))
+        writer.add_scalar("loss", loss.item(), step)
+        loss.backward()
+        optimizer.step()
+    watcher.remove()
+    writer.close()
+
+
+def panels(folder, port=6119):
+    """Write what TensorBoard shows of `gone_wrong`, as a small WebP picture."""
+    from PIL import Image
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as runs, sync_playwright() as playwright:
+        gone_wrong(runs)
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", runs, "--port", str(port)]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            options = ["--no-sandbox", "--disable-gpu"]
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+            page = browser.new_page(viewport={"width": 1560, "height": 1130})
+            for _ in range(120):
+                time.sleep(0.5)
+                with contextlib.suppress(Exception):  # it takes some seconds to answer
+                    page.goto(f"http://localhost:{port}/?darkMode=false#scalars&_smoothingWeight=0")
+                    break
+            page.wait_for_timeout(4000)
+            page.get_by_text("updates", exact=True).click()
+            page.wait_for_timeout(4000)
+            panel = {"x": 330, "y": 120, "width": 1230, "height": 1010}
+            shot = Image.open(io.BytesIO(page.screenshot(clip=panel)))
+            browser.close()
+        finally:
+            server.terminate()
+            server.wait()
+    shot.convert("RGB").save(folder / "panels.webp", quality=60, method=6)
+
+
 if __name__ == "__main__":
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
@@ -196,3 +259,5 @@ if __name__ == "__main__":
         (target / name).write_text(drawn, encoding="utf-8")
     if "--report" in sys.argv[2:]:
         reports(target)
+    if "--panels" in sys.argv[2:]:
+        panels(target)
