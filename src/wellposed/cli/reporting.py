@@ -112,7 +112,10 @@ def report(
     if output is None:
         streams.out().print(made.table())
     else:
-        streams.out().print(escape(made.judgement.sentence), soft_wrap=True)
+        said = made.judgement
+        called = f": {said.call}" if said.call else ""
+        for line in (said.sentence, f"what to do: {said.action}{called}", f"will it train: {said.trains}"):
+            streams.out().print(escape(line), soft_wrap=True)
         show.written(output)
     if made.failure is not None:
         raise typer.Exit(2)
