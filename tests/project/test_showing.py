@@ -139,7 +139,7 @@ def test_names_of_others_are_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatc
     texts += [printed(item) for item in (plan.table(), verdict.table(), groups_table(groups))]
     stream = io.StringIO()
     monkeypatch.setattr("sys.stdout", stream)
-    show.plan(plan, wp.trace(model, x))
+    show.plan(plan, wp.trace(model, x), every=True)
     show.verdict(verdict)
     texts.append(stream.getvalue())
     for text in texts:

@@ -94,6 +94,28 @@ def test_a_branch_that_waits_for_a_weight_at_zero_is_not_dead():
     assert wp.report(model, example, draws=2).judgement.word == "Good"
 
 
+class FirstToken(nn.Module):
+    """Tokens that reach the readout, which sees the first alone, through a mixing branch only."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.mix, self.out = nn.Linear(8, 16), nn.Linear(6, 6), nn.Linear(16, 4)
+        self.token = nn.Parameter(torch.randn(1, 1, 16))
+        nn.init.zeros_(self.mix.weight)
+        nn.init.zeros_(self.mix.bias)
+
+    def forward(self, x):
+        x = torch.cat([self.token.expand(len(x), -1, -1), self.embed(x)], 1)
+        return self.out((x + self.mix(x.mT).mT)[:, 0])
+
+
+@pytest.mark.slow
+def test_tokens_that_wait_for_a_closed_branch_are_not_dead():
+    own = wp.report(FirstToken(), torch.randn(32, 5, 8), draws=2).initialisations[0]
+    assert own.measured.gradients["embed"].second_moment == 0.0
+    assert own.unreached == ()
+
+
 @pytest.mark.slow
 def test_the_call_repeats_how_the_plan_was_made():
     model, example = mlp(20)

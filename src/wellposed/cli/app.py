@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wellposed.cli import reporting, show, streams, training
+from wellposed.cli import progress, reporting, show, streams, training
 from wellposed.cli.arguments import (
     CheckedMethod,
     Distribution,
@@ -87,7 +87,7 @@ def plan(
 ) -> None:
     """Work out how to draw every parameter of MODEL, and show a summary; --all shows every parameter."""
     options = method_options(plan, method, target_variance, distribution, only, skip, option)
-    with show.Stages("loading", "tracing", "planning") as stages:
+    with progress.Stages("loading", "tracing", "planning") as stages:
         from wellposed import graphs, methods
         from wellposed.plans.files import require_writable
 
@@ -167,7 +167,7 @@ def explain(
     """
     options = method_options(explain, method, target_variance, distribution, only, skip, option, plan_file)
     graph, planned = _graph_and_plan(model, plan_file, method, seed, options)
-    with show.Stages(f"measuring {draws} draws") as stages:
+    with progress.Stages(f"measuring {draws} draws") as stages:
         stages.next()
         from wellposed import checks
 
@@ -179,7 +179,7 @@ def _graph_and_plan(
     model: str, plan_file: Path | None, method: str | None, seed: int, options: dict[str, Any]
 ) -> tuple[Graph, Plan | None]:
     """Load and trace a model, and make or load what is asked of a plan: None where its own weights are meant."""
-    with show.Stages("loading", "tracing", "planning") as stages:
+    with progress.Stages("loading", "tracing", "planning") as stages:
         from wellposed import graphs, methods
 
         planned = None if plan_file is None else plan_of(plan_file)  # before the long work
@@ -215,7 +215,7 @@ def init(
 
     weights.require_writable(output)
     planned = None if plan_file is None else plan_of(plan_file)
-    with show.Stages("loading", "tracing and planning", "drawing", "writing") as stages:
+    with progress.Stages("loading", "tracing and planning", "drawing", "writing") as stages:
         from wellposed import methods
 
         stages.next()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from wellposed.cli import show, streams
+from wellposed.cli import progress, show, streams
 from wellposed.extras import installing
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _show_case(
 ) -> bool:
     """Analyse, initialise and check one model, print the summary, and return whether the check passed."""
     checking = f"checking {_DRAWS} draws"
-    with show.Stages("building", "tracing", "propagating", "planning", "initialising", checking) as stages:
+    with progress.Stages("building", "tracing", "propagating", "planning", "initialising", checking) as stages:
         import torch
 
         from wellposed import checks, graphs, methods, signals

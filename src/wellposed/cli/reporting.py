@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from wellposed.cli import show, streams
+from wellposed.cli import progress, show, streams
 from wellposed.cli.arguments import (
     Distribution,
     Method,
@@ -71,7 +71,7 @@ def report(
         raise OptionError(
             "--training takes gradients of real weights, which --meta does not build; leave one of them out"
         )
-    with show.within("loading", budget) as update:
+    with progress.within("loading", budget) as update:
         from wellposed import reports
         from wellposed.graphs.tree import example_of
         from wellposed.plans.files import require_writable

@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from wellposed.cli import streams
@@ -101,66 +89,6 @@ def lines_of(raised: BaseException) -> list[str]:
     """Return the lines of the user's own files that led to an exception, the outermost first."""
     files = sys.modules.get("wellposed.zoo.files")  # no command has run a file before it is imported
     return [] if files is None else list(files.lines_of(raised))
-
-
-class Stages:
-    """A progress bar over named stages, gone when done; silent where standard error is no terminal.
-
-    ``next()`` begins the next stage; ``seconds`` maps the stages that are done to the time that they took.
-    """
-
-    def __init__(self, *names: str) -> None:
-        console = streams.err()
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            *([TimeRemainingColumn()] if len(set(names)) < len(names) else []),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._names = names
-        self._begun = 0
-        self._clock = 0.0
-        self._task = self._progress.add_task("", total=len(names))
-        self.seconds: dict[str, float] = {}
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._finish_stage()
-        self._progress.stop()
-
-    def next(self) -> None:
-        """End the stage that runs and begin the next one."""
-        self._finish_stage()
-        name = self._names[min(self._begun, len(self._names) - 1)]
-        self._progress.update(self._task, description=name)
-        self._begun += 1
-        self._clock = time.perf_counter()
-
-    def _finish_stage(self) -> None:
-        if self._begun:
-            self.seconds[self._names[min(self._begun, len(self._names)) - 1]] = time.perf_counter() - self._clock
-            self._progress.advance(self._task)
-
-
-@contextmanager
-def within(stage: str, budget: float) -> Iterator[Callable[[str], None]]:
-    """Show the stage, the time, and how much there may be at most (0 for any); yield what announces the next stage."""
-    console = streams.err()
-    most = TextColumn(f"of at most {budget:g} s of processor time" if budget else "")
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), most)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(stage, total=None)
-        yield lambda name: bar.update(task, description=name)
 
 
 def plural(count: int, noun: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from wellposed.cli import show, streams
+from wellposed.cli import progress, show, streams
 from wellposed.cli.arguments import Axis, Family, Json, Model, Option, PlanOutput, Seed, Sizes, Training, sizes_of
 from wellposed.cli.failing import CheckFailedError
 from wellposed.cli.loading import load, load_family, load_training
@@ -147,7 +147,7 @@ def _coordinates(model: str, sizes: str, seed: int, option: list[str] | None, as
     options = further_options(lr, option, planned_coordinates)
     family = load_family(model, seed)
     seeds = options.get("seeds") or inspect.signature(planned_coordinates).parameters["seeds"].default
-    with show.Stages(*["training"] * (len(wanted) * seeds)) as stages:
+    with progress.Stages(*["training"] * (len(wanted) * seeds)) as stages:
 
         def make(size: int) -> Any:
             """Make a model, which begins another run."""
@@ -222,7 +222,7 @@ def _relative(
     """Return one row for each rule; a rule that does not apply to the model gives a row with the reason."""
     rows: list[dict[str, Any]] = []
     names = tuple(chosen or ("kernel", "maximal_update", "ntk", "paths", "signed"))
-    with show.Stages("loading", *names) as stages:
+    with progress.Stages("loading", *names) as stages:
         from wellposed import rates
         from wellposed.rates.relative import find_rate_rule, optimizer_of
 
@@ -304,7 +304,7 @@ def score(
     as_json: Json = False,
 ) -> None:
     """Score an initialisation: how well do gradients agree (GradCosine), how equal are their norms?"""
-    with show.Stages("loading", "scoring") as stages:
+    with progress.Stages("loading", "scoring") as stages:
         from wellposed import gradients
 
         stages.next()

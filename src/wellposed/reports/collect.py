@@ -110,7 +110,7 @@ def report(
     stages = Stages(progress, budget)
     graph, failure = _traced(model, args, kwargs, training, stages)
     structure = structure_of(graph)
-    drawing = "plan.apply_(model)" if plan is not None else _drawing(method, options or {})
+    drawing = _drawing(plan, method, options)
     if plan is not None:
         _require_fit(graph, plan)
     else:
@@ -206,10 +206,12 @@ def _require_fit(graph: Graph, plan: Plan) -> None:
             )
 
 
-def _drawing(method: str, options: Mapping[str, Any]) -> str:
-    """Return the call that draws a model's weights by a method."""
+def _drawing(plan: Plan | None, method: str, options: Mapping[str, Any] | None) -> str:
+    """Return the call that draws a model's weights by a plan, or where there is none by a method."""
+    if plan is not None:
+        return "plan.apply_(model)"
     given = {} if method == DEFAULT_METHOD else {"method": method}
-    given |= {name: value for name, value in options.items() if value is not None}
+    given |= {name: value for name, value in (options or {}).items() if value is not None}
     plain = (str, int, float, list, tuple, dict)
     words = [f"{name}={value!r}" if isinstance(value, plain) else f"{name}={name}" for name, value in given.items()]
     return f"wp.initialize_({', '.join(['model', 'x', *words])})"

@@ -21,6 +21,7 @@ from wellposed.reports.spans import (
     share_text,
     span_of,
     spans,
+    trunk_names,
 )
 from wellposed.reports.structure import Structure
 
@@ -114,21 +115,25 @@ def _drifting(
     order = {operation.name: index for index, operation in enumerate(structure.operations)}
     back = direction == "backward"
     start, end = sorted((span.low, span.high), key=lambda pair: order[pair[1]], reverse=back)
+    counted = (hidden_names(structure) & judged_names(structure, direction)) | {start[1], end[1]}
+    levels = {name: level for name, level in figures(source, direction).items() if name in counted}
+    at_fault = _first_beyond(levels, start, end, span.bounds[0])
     shrinks = end < start
-    factor = math.sqrt(span.ratio)
-    levels, trunk = figures(source, direction), hidden_names(structure) & judged_names(structure, direction)
-    on_the_way = [
-        name
-        for name in sorted(trunk | {end[1]}, key=lambda name: order[name], reverse=back)
-        if (order[name] > order[start[1]]) != back and name in levels
-    ]
-    limit = span.bounds[0]
-    at_fault = next((name for name in on_the_way if _apart(levels[name], start[0], shrinks) >= limit), end[1])
-    verb = "shrink" if shrinks else "grow"
-    cause = _cause(structure, sorted((order[start[1]], order[end[1]])), math.log2(end[0] / start[0]) / 2, parameters)
+    octaves = math.log2(end[0] / start[0]) / 2
+    cause = _cause(structure, sorted((order[start[1]], order[end[1]])), octaves, parameters)
     noun, way = ("gradients", "on the way back from") if back else ("signals", "from")
-    why = f"{noun} {verb} {fold_text(factor)}-fold {way} {start[1]} to {end[1]}" + (f", since {cause}" if cause else "")
-    return [Fault(span.level, at_fault, direction, why, _outlook(span.level, shrinks, back, at_fault))]
+    verb = "shrink" if shrinks else "grow"
+    why = f"{noun} {verb} {fold_text(math.sqrt(span.ratio))}-fold {way} {start[1]} to {end[1]}"
+    outlook = _outlook(span.level, shrinks, back, at_fault)
+    return [Fault(span.level, at_fault, direction, f"{why}, since {cause}" if cause else why, outlook)]
+
+
+def _first_beyond(levels: Mapping[str, float], start: tuple[float, str], end: tuple[float, str], limit: float) -> str:
+    """Return the first operation between two at which a figure has gone from where it began by a factor."""
+    names = list(levels)
+    first, last = names.index(start[1]), names.index(end[1])
+    way = names[first : last + 1] if first <= last else names[last : first + 1][::-1]
+    return next((name for name in way if _apart(levels[name], start[0], end < start) >= limit), end[1])
 
 
 def _apart(level: float, start: float, shrinks: bool) -> float:
@@ -153,11 +158,12 @@ def _outlook(level: Level, shrinks: bool, back: bool, name: str) -> str:
 
 def _cause(structure: Structure, places: Sequence[int], octaves: float, parameters: Sequence[ParameterRow]) -> str:
     """Return since when figures change by so many octaves between two operations: weights that make half of it at
-    least, or sums; ``""`` where neither does.
+    least, or sums; ``""`` where neither does. Weights in branches make nothing smaller.
     """
     first, last = places
-    ratios = _beside_the_plan(parameters)
-    found = (ratios.get(operation.name) for operation in structure.operations[first + 1 : last + 1])
+    ratios, trunk = _beside_the_plan(parameters), trunk_names(structure)
+    between = (operation.name for operation in structure.operations[first + 1 : last + 1])
+    found = (ratios.get(name) for name in between if octaves > 0 or name in trunk)
     known = [math.log2(ratio) for ratio in found if ratio is not None]
     if known and sum(known) / octaves >= 0.5:
         mean = 2 ** abs(sum(known) / len(known))

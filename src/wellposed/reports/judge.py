@@ -21,24 +21,11 @@ def judge(
     call: str = "wp.initialize_(model, x)",
 ) -> Judgement:
     """Return the verdict on a model; ``call`` draws its weights by the plan."""
-    operations = structure.operations
-    if failure is not None:
-        ran = f"{len(operations):,} operations" if operations else "nothing"
-        return Judgement(
-            "bad",
-            f"the model's forward fails; {ran} ran before it did",
-            where=operations[-1].name if operations else "",
-            action="repair the forward; the error stands below, and the report shows what ran",
-            trains="No: it does not run.",
-        )
-    if not weighted_names(structure):
-        why = "the model contracts no signal with a weight: there is nothing to initialise"
-        return Judgement("good", why, action="nothing", trains="There is nothing to train.")
-    all_of_them = {item.label: (item, spans_of(structure, item)) for item in initialisations}
-    known = {label: pair for label, pair in all_of_them.items() if pair[1][0] is not None}
-    if not known:
-        why = "nothing could be predicted or measured; the notes say why"
-        return Judgement("fair", why, action="read the notes", trains="That is not known.")
+    known = {item.label: (item, spans_of(structure, item)) for item in initialisations}
+    known = {label: pair for label, pair in known.items() if pair[1][0] is not None}
+    untold = _untold(structure, failure, bool(known))
+    if untold is not None:
+        return untold
     faults = {label: worst(structure, item, parameters) for label, (item, _) in known.items()}
     fault = faults["own" if "own" in known else "plan"]
     why = "signals and gradients reach every layer, and inputs stay apart" if fault is None else fault.why
@@ -53,6 +40,27 @@ def judge(
         figures=_figures(known),
         measure="forward" if fault is None else fault.measure,
     )
+
+
+def _untold(structure: Structure, failure: str | None, known: bool) -> Judgement | None:
+    """Return the verdict where there is nothing to compare; None where there is."""
+    operations = structure.operations
+    if failure is not None:
+        ran = f"{len(operations):,} operations" if operations else "nothing"
+        return Judgement(
+            "bad",
+            f"the model's forward fails; {ran} ran before it did",
+            where=operations[-1].name if operations else "",
+            action="repair the forward; the error stands below, and the report shows what ran",
+            trains="No: it does not run.",
+        )
+    if not weighted_names(structure):
+        why = "the model contracts no signal with a weight: there is nothing to initialise"
+        return Judgement("good", why, action="nothing", trains="There is nothing to train.")
+    if not known:
+        why = "nothing could be predicted or measured; the notes say why"
+        return Judgement("fair", why, action="read the notes", trains="That is not known.")
+    return None
 
 
 def _remedy(

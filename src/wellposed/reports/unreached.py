@@ -30,12 +30,24 @@ def unreached(
     still = {graph.parameters[name].value for name in asleep(graph, zeros)}
     found = {node.index for node in graph.nodes if not still.isdisjoint(node.inputs)}
     if measured is not None and measured.gradients is not None:
-        open_ways = reached_by_gradients(graph, frozenset(graph.parameters[name].value for name in zeros))
         gradients = moments_by_name(measured.gradients)
         weighted = {use.node for use in contractions(graph) if use.parameter is not None}
-        found |= {
-            index
-            for index in weighted
-            if gradients.get(graph.nodes[index].name) == 0.0 and not open_ways.isdisjoint(graph.nodes[index].outputs)
-        }
+        waiting = _waiting(graph, frozenset(graph.parameters[name].value for name in zeros))
+        for index in weighted:
+            node = graph.nodes[index]
+            if gradients.get(node.name) == 0.0 and waiting.isdisjoint(node.outputs):
+                found.add(index)
     return tuple(graph.nodes[index].name for index in sorted(found)), bool(still)
+
+
+def _waiting(graph: Graph, zero: frozenset[int]) -> set[int]:
+    """Return the values that no gradient can reach, and those that one may reach only after a weight at zero has
+    learned.
+    """
+    reached = reached_by_gradients(graph, zero)
+    behind = reached_by_gradients(graph, frozenset()) - reached
+    for node in reversed(graph.nodes):
+        if not behind.isdisjoint(node.outputs):
+            behind.update(node.inputs)
+    outputs = {value for node in graph.nodes for value in node.outputs}
+    return behind | (outputs - reached)
