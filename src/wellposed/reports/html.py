@@ -132,7 +132,7 @@ def _answers(report: Record) -> str:
     place = place_of(report.structure, said.where)
     where = f"<code>{escape(said.where)}</code> {f'({escape(place)})' if place else ''}" if said.where else ""
     call = f'<pre tabindex="0">{escape(said.call)}</pre>' if said.call else ""
-    changes = before_after(report) if said.where else ""
+    changes = before_after(report)
     answers = {
         "Where": where,
         "Why": f"{escape(_sentence(said.why))}",

@@ -35,13 +35,17 @@ def series(report: Record, direction: Direction) -> dict[str, dict[str, float]]:
 
 
 def before_after(report: Record) -> str:
-    """Return the picture as SVG; ``""`` where there are no two ways to draw the weights."""
+    """Return the picture as SVG; ``""`` where there are no two ways to draw the weights, or the fault lies beside what
+    they are judged by.
+    """
     measure = report.judgement.measure
     if measure == "alike":
         found = {i.title: dict(i.differing.shares) for i in report.initialisations if i.differing is not None}
     else:
         found = series(report, measure)
-    if len(found) < 2:
+    where = report.judgement.where
+    names = list(next(iter(found.values()), {}))
+    if len(found) < 2 or where not in names:
         return ""
     logs = {title: [_log(level) for level in levels.values()] for title, levels in found.items()}
     finite = [level for line in logs.values() for level in line if math.isfinite(level)]
@@ -50,15 +54,13 @@ def before_after(report: Record) -> str:
     # A flat line should look flat: the scale spans two decades at least.
     middle = (min(finite) + max(finite)) / 2
     low, high = min(*finite, middle - 1), max(*finite, middle + 1)
-    names = list(next(iter(found.values())))
+    x = _x(names.index(where), len(names))
     parts = [
+        f'<line class="fault" x1="{x}" x2="{x}" y1="{EDGE}" y2="{HEIGHT - EDGE}"/>',
         f'<line class="edge" x1="{LEFT}" x2="{LEFT}" y1="{EDGE}" y2="{HEIGHT - EDGE}"/>',
         f'<text x="{LEFT - 6}" y="{EDGE + 9}" text-anchor="end">{factor_text(10**high)}</text>',
         f'<text x="{LEFT - 6}" y="{HEIGHT - EDGE}" text-anchor="end">{factor_text(10**low)}</text>',
     ]
-    if report.judgement.where in names:
-        x = _x(names.index(report.judgement.where), len(names))
-        parts.append(f'<line class="fault" x1="{x}" x2="{x}" y1="{EDGE}" y2="{HEIGHT - EDGE}"/>')
     for style, line in zip(("own", "plan"), logs.values(), strict=True):
         parts.append(f'<polyline class="{style}" points="{_points(line, low, high)}"/>')
     before, after = found
