@@ -40,6 +40,23 @@ def dies():
 """
 
 
+DEEP = """
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+
+def net():
+    layers = [layer for _ in range(20) for layer in (nn.Linear(32, 32), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(32, 4))
+    if Path("weights.safetensors").exists():
+        model.load_state_dict(load_file("weights.safetensors"))
+    return model, (torch.randn(16, 32),)
+"""
+
+
 @pytest.fixture
 def net(tmp_path):
     (tmp_path / "net.py").write_text(MODELS)
@@ -198,6 +215,20 @@ def test_bad_usage_is_said_before_the_model_is_built(run, net, monkeypatch, word
     code, out, err = run("report", net, *words)
     assert (code, out) == (2, "")
     assert message in err
+
+
+@pytest.mark.slow
+def test_the_command_that_mends_a_start_does(run, net, tmp_path, monkeypatch):
+    file = tmp_path / "deep.py"
+    file.write_text(DEEP)
+    monkeypatch.chdir(tmp_path)
+    _, out, _ = run("report", "deep.py:net", "--method", "kaiming", columns=200)
+    command = next(line.strip() for line in out.splitlines() if line.strip().startswith("wellposed init"))
+    assert command == "wellposed init deep.py:net --method kaiming -o weights.safetensors"
+    assert run(*command.split()[1:])[0] == 0
+    _, out, _ = run("report", "deep.py:net", columns=200)
+    assert "Good: " in out
+    assert "wellposed init" not in out
 
 
 @pytest.mark.slow

@@ -15,7 +15,14 @@ from wellposed.reports.data import coverage_source, page_data, script_json, show
 from wellposed.reports.faults import place_of
 from wellposed.reports.pictures import before_after
 from wellposed.reports.record import Record
-from wellposed.reports.summary import agreement_summary, check_summary, depth_summary, depth_words, explain_command
+from wellposed.reports.summary import (
+    agreement_summary,
+    check_summary,
+    depth_summary,
+    depth_words,
+    explain_command,
+    remedies,
+)
 from wellposed.showing import visible
 
 PLOTLY = "plotly-basic.min.js"
@@ -131,7 +138,7 @@ def _answers(report: Record) -> str:
     said = report.judgement
     place = place_of(report.structure, said.where)
     where = f"<code>{escape(said.where)}</code> {f'({escape(place)})' if place else ''}" if said.where else ""
-    call = f'<pre tabindex="0">{escape(said.call)}</pre>' if said.call else ""
+    call = "".join(f'<pre tabindex="0">{escape(one)}</pre>' for one in remedies(report))
     changes = before_after(report)
     answers = {
         "Where": where,

@@ -11,7 +11,7 @@ from wellposed.reports.pictures import seen, series
 from wellposed.reports.record import Direction, Record
 from wellposed.reports.spans import weighted_names
 from wellposed.reports.sparkline import depth_lines
-from wellposed.reports.summary import check_summary, explain_command
+from wellposed.reports.summary import check_summary, explain_command, remedies
 from wellposed.showing import cell
 from wellposed.tables import Group, RenderableType, Table, Text
 
@@ -64,7 +64,7 @@ def _verdict(report: Record) -> Iterator[Text]:
     for name, text in (
         ("where", f"{said.where} ({place})" if place else said.where),
         ("what to do", said.action),
-        ("", said.call),
+        *(("", one) for one in remedies(report)),
         ("will it train", said.trains),
         ("in numbers", said.figures),
     ):
