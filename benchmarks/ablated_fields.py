@@ -152,8 +152,6 @@ def _fields() -> dict[str, Mechanism]:
     )  # fmt: skip
     add("linear_map", "linear maps along an axis, as running sums", Ancestry, serves=of_maps)
     add("beyond", "the larger of two tensors less each", Ancestry, serves=(sums._less_an_operand,))
-    by_group = (elementwise_products._factor_times_statistic,)
-    add("factors", "the factors of a product by groups", Ancestry, serves=by_group)
     add("whole", "the tensor one atom of which a view has cut", Ancestry, serves=(means._to_blocks,))
 
     add("inherited", "spread that comes from draws before the last", Spread)

@@ -150,7 +150,7 @@ def behind(made: Container[int], x: State, start: Grid, ends: Callable[[Grid], _
     return found
 
 
-def of_positions(x: State, y: State, where: Dims) -> Array | None:
+def of_positions(x: State, y: State, where: Dims) -> list[Array] | None:
     """Return the covariance of two positions of one axis of a tensor (times that a loop takes one by one), None of
     other states.
     """
@@ -169,4 +169,4 @@ def of_positions(x: State, y: State, where: Dims) -> Array | None:
     corr = kernels.matrix_of(parent.corr, at, parent.lengths[at])
     i, j = (int(np.abs(of.weights[0]).argmax()) for of in (one, other))
     sign = float(np.sign(one.weights[0, i] * other.weights[0, j]))
-    return np.asarray(corr[..., i, j] * (sign * math.sqrt(kernels.average(x.var) * kernels.average(y.var))))
+    return [np.asarray(corr[..., i, j] * (sign * math.sqrt(kernels.average(x.var) * kernels.average(y.var))))]
