@@ -321,7 +321,7 @@ def _is_of_gaussian(x: State) -> bool:
     base = x.base
     if base is None or x.fn is None or base.lengths != x.lengths:
         return False
-    return base.transport is None and base.local_scales is None and kernels.nonzero(base.var)
+    return base.transport is None and kernels.nonzero(base.var)
 
 
 def _as_told(kernel: Array, state: State) -> Array:
