@@ -51,12 +51,8 @@ def tables(graph: Graph) -> Tables:
         for one in made:
             met[one].update(made)
         before = next(rows[value] for value in node.inputs if value in rows)
-        if (
-            made.keys() == before.keys()
-            and len(made) == 1
-            and before.items() <= factors.items()
-            and _alone(graph, node)
-        ):
+        is_multiple = len(made) == 1 and made.keys() == before.keys()
+        if is_multiple and before.items() <= factors.items() and _alone(graph, node):
             factors |= made
     order = list(graph.parameters)
     sums = {one: _together(met, one) for one in met if len(met[one]) > 1}
