@@ -12,7 +12,7 @@ from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.algebra.reduction import axes_of
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.registry import adjoint, overloads
+from wellposed.signals.registry import adjoint, adjoint_of_one, overloads
 from wellposed.signals.rules.reduction import statistics
 from wellposed.signals.rules.shape.backward import source
 
@@ -22,30 +22,27 @@ def _spread(call: Adjoint, term: Term, x: State, dim: Any, scale: float) -> Sent
     return [(source(call), Term(broadcast(state, x.shape, axes_of(x, dim))))]
 
 
-@adjoint(overloads("mean.dim", "mean.default"), source="definition")
+@adjoint_of_one(overloads("mean.dim", "mean.default"), source="definition")
 def mean(
-    call: Adjoint, gradients: Gradients, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    call: Adjoint, term: Term, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Sent | None:
     """Mean over axes."""
-    term = gradients[0]
     count = math.prod(x.shape[a] for a in axes_of(x, dim))
-    return None if term is None else _spread(call, term, x, dim, 1.0 / count)
+    return _spread(call, term, x, dim, 1.0 / count)
 
 
-@adjoint(overloads("sum.dim_IntList", "sum.default"), source="definition")
+@adjoint_of_one(overloads("sum.dim_IntList", "sum.default"), source="definition")
 def summed(
-    call: Adjoint, gradients: Gradients, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    call: Adjoint, term: Term, x: State, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Sent | None:
     """Sum over axes."""
-    term = gradients[0]
-    return None if term is None or not isinstance(x, State) else _spread(call, term, x, dim, 1.0)
+    return None if not isinstance(x, State) else _spread(call, term, x, dim, 1.0)
 
 
-@adjoint(overloads("tril.default", "triu.default"), source="definition")
-def triangle(call: Adjoint, gradients: Gradients, x: State, diagonal: int = 0) -> Sent | None:
+@adjoint_of_one(overloads("tril.default", "triu.default"), source="definition")
+def triangle(call: Adjoint, term: Term, x: State, diagonal: int = 0) -> Sent | None:
     """A product with a constant."""
-    term = gradients[0]
-    return None if term is None else [(source(call), Term(statistics.triangle(call, settled(call, term), diagonal)))]
+    return [(source(call), Term(statistics.triangle(call, settled(call, term), diagonal)))]
 
 
 def _along(call: Adjoint, term: Term | None, dim: int, weights: Array) -> Sent | None:
