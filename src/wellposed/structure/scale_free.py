@@ -7,7 +7,7 @@ that every step makes it longer, and the next one smaller in proportion (van Laa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import torch
 
@@ -21,6 +21,7 @@ from wellposed.operators.schema import ref_of
 from wellposed.structure.branches import branches
 from wellposed.structure.carriers import scaling_of
 from wellposed.structure.residual_branches import other_use
+from wellposed.walks import reached
 
 _FARTHEST = 64
 """Weights that a factor is followed through at most."""
@@ -72,18 +73,13 @@ def _normalised(graph: Graph) -> Iterator[int]:
     """Yield what enters norms, from the last one to the first; each part for itself of what lies side by side."""
     beside = _beside(graph)
     entering = [ref_of(node.args[0]) if _removes_scale(node) else _divided(graph, node) for node in graph.nodes]
-    pending = [value for value in entering if value is not None]
-    seen = set[int]()
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
+
+    def parts(value: int) -> Iterable[int]:
         at = graph.values[value].node
-        if at in beside:
-            pending += _terms(graph.nodes[at])
-        else:
-            yield value
+        return _terms(graph.nodes[at]) if at in beside else ()
+
+    walk = reached((value for value in entering if value is not None), parts)
+    return (value for value in walk if graph.values[value].node not in beside)
 
 
 def _beside(graph: Graph) -> frozenset[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +23,7 @@ from wellposed.structure.scale_free import scale_free
 from wellposed.structure.streams import Stream
 from wellposed.structure.sums import residual_sums
 from wellposed.structure.vertices import vertices
+from wellposed.walks import reached
 
 COORDINATES = 4
 """Inputs up to which a model is a function of coordinates. Chosen: space and time."""
@@ -220,15 +221,11 @@ def _is_normalised(graph: Graph, value: int) -> bool:
     leaving: dict[int, list[int]] = {}
     for edge in structure.edges:
         leaving.setdefault(edge.source, []).append(edge.target)
-    pending, seen = [value], set[int]()
-    while pending:
-        at = pending.pop()
-        if at == END:
-            return False
-        if at not in seen and (at == value or structure.steps[at].kind != "normalisation"):
-            seen.add(at)
-            pending += leaving.get(at, ())
-    return True
+
+    def onwards(at: int) -> Sequence[int]:
+        return leaving.get(at, ()) if at == value or structure.steps[at].kind != "normalisation" else ()
+
+    return END not in reached([value], onwards)
 
 
 @once

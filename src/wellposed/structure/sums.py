@@ -13,6 +13,7 @@ from wellposed.operators.scale_parameters import parameter_values
 from wellposed.operators.views import is_cut, is_view
 from wellposed.structure.branches import Branches, Edge, branches
 from wellposed.structure.vertices import Branch, Vertex, vertices
+from wellposed.walks import reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,15 +238,12 @@ class ResidualSums:
 
     def _between(self, fork: int, values: Collection[int]) -> set[int]:
         """Return the junctions that are made after ``fork`` and lead to some values, those of these among them."""
-        first = self.order[fork]
-        reached = {self.steps[value].base for value in values}
-        pending = list(reached)
-        while pending:
-            for edge in self._entering.get(pending.pop(), ()):
-                if self.order[edge.source] > first and edge.source not in reached:
-                    reached.add(edge.source)
-                    pending.append(edge.source)
-        return reached
+
+        def later(junction: int) -> list[int]:
+            sources = [edge.source for edge in self._entering.get(junction, ())]
+            return [source for source in sources if self.order[source] > self.order[fork]]
+
+        return set(reached((self.steps[value].base for value in values), later))
 
     def _reads(self, value: int, part: int) -> bool:
         """Whether a function of a junction holds one part of it, maybe cut out again, or all."""

@@ -13,6 +13,7 @@ from wellposed.operators.contraction import contractions
 from wellposed.operators.facts import facts_of
 from wellposed.operators.schema import named_arguments, ref_of
 from wellposed.operators.views import is_view
+from wellposed.walks import reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +77,7 @@ def rows_drawn(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
 
 def _together(met: dict[str, set[str]], first: str) -> set[str]:
     """Return all tables that are in sums with ``first``, directly or through others."""
-    found, pending = {first}, [first]
-    while pending:
-        new = met[pending.pop()] - found
-        found |= new
-        pending.extend(new)
-    return found
+    return set(reached([first], met.__getitem__))
 
 
 def _alone(graph: Graph, node: Node) -> bool:
