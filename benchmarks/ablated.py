@@ -59,7 +59,6 @@ from wellposed.structure import bounds, repeated
 WAYS = {
     "_of_maps": "linear maps along one atom, by pair of positions",
     "_of_gaussians": "functions of dependent Gaussian tensors",
-    "_of_positions": "single positions of one axis",
 }
 """Ways to find a covariance, as `dependence.WAYS` calls them."""
 
@@ -154,7 +153,6 @@ def _rules() -> dict[str, Mechanism]:
     for name, finder, what in (
         ("_of_maps", Dependence._of_maps, "covariance of maps of dependent tensors, pair by pair"),
         ("_of_gaussians", Dependence._of_gaussians, "functions of Gaussian tensors by their expansions"),
-        ("_of_positions", grids.of_positions, "two positions of an axis"),
     ):
         add(f"covariance: {name}", what, Entry(dependence, "WAYS", WAYS[name]), serves=(finder,))
     cut = Answer(means, "_to_blocks", gives(()), something)

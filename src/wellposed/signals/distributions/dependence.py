@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.distributions.expansion import Coefficients, coefficients_at
-from wellposed.signals.distributions.grids import Grid, before, behind, combined, matched, of_positions, places_in
+from wellposed.signals.distributions.grids import Grid, before, behind, combined, matched, places_in
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.repeats import REPEATED, Factors, Made
 from wellposed.signals.distributions.state import Scaled, State
@@ -348,7 +348,5 @@ WAYS = (
     Way("results of one weight that is met more than once", Dependence._alike),  # no link leads back from these
     Way("functions of dependent Gaussian tensors", Dependence._of_gaussians),  # links carry a linear term alone
     Way("linear maps along one atom, by pair of positions", Dependence._of_maps),  # links know displacements alone
-    # maps by pair, before it, keep more positions
-    Way("single positions of one axis", lambda _, x, y, where, __: of_positions(x, y, where)),
 )
 """Ways to find the covariance of two states, in the order in which they are tried, all before links."""
