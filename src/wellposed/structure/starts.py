@@ -79,12 +79,9 @@ def bending_functions(graph: Graph) -> frozenset[int]:
 def _is_of_coordinates(graph: Graph) -> bool:
     """Whether no weight that meets the model's inputs sums more than a few of them."""
     steps = branches(graph).steps
-    entering = [use.fan_in for use in contractions(graph) if (step := steps.get(use.data)) and _is_given(steps, step)]
+    met = [(use.fan_in, steps[use.data]) for use in contractions(graph) if use.data in steps]
+    entering = [fan_in for fan_in, step in met if steps[step.base].kind == "start"]
     return bool(entering) and max(entering) <= COORDINATES
-
-
-def _is_given(steps: Mapping[int, Step], step: Step) -> bool:
-    return steps[step.base].kind == "start"
 
 
 def _bends(graph: Graph, function: Node) -> bool:
