@@ -7,7 +7,7 @@ that every step makes it longer, and the next one smaller in proportion (van Laa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -143,7 +143,7 @@ def _degree(graph: Graph, node: Node, degrees: Mapping[int, float]) -> float | N
     if factors:
         return sum([power * degrees[value] for value, power in factors if value is not None and value in degrees], 0.0)
     if len(facts.terms) > 1:
-        return found[0] if len(set(found)) == 1 and (len(found) > 1 or _is_beside_eps(graph, node, degrees)) else None
+        return _degree_of_sum(graph, node, degrees, found)
     if len(found) > 1:
         return None
     if is_homogeneous(node):
@@ -153,9 +153,12 @@ def _degree(graph: Graph, node: Node, degrees: Mapping[int, float]) -> float | N
     return found[0] * facts.degree
 
 
-def _is_beside_eps(graph: Graph, node: Node, degrees: Collection[int]) -> bool:
-    """Whether a node reads nothing that has a scale of its own beside what follows another."""
-    return all(value in degrees or value in graph.known for value in node.inputs)
+def _degree_of_sum(graph: Graph, node: Node, degrees: Collection[int], found: Sequence[float]) -> float | None:
+    """Return the power of a sum whose terms all have it, or whose one term lies beside known numbers such as eps."""
+    if len(set(found)) != 1:
+        return None
+    beside_known = all(value in degrees or value in graph.known for value in node.inputs)
+    return found[0] if len(found) > 1 or beside_known else None
 
 
 def _absorbing(graph: Graph) -> frozenset[int]:

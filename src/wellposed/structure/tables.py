@@ -34,18 +34,14 @@ class Tables:
 @once
 def tables(graph: Graph) -> Tables:
     """Return the tables of a graph: one pass over its nodes."""
-    uses = [use for use in contractions(graph) if use.kind == "embedding" and use.parameter in graph.parameters]
-    looked_up = {use.node: use.parameter for use in uses}
-    rows: dict[int, dict[str, float]] = {}  # by value, the tables whose rows it is a sum of, times which number
+    embeddings = [use for use in contractions(graph) if use.kind == "embedding"]
+    looked_up = {use.node: use.parameter for use in embeddings if use.parameter in graph.parameters}
+    # by value, the tables whose rows it is a sum of, times which number
+    rows = {graph.nodes[index].outputs[0]: {name: 1.0} for index, name in looked_up.items() if name is not None}
     met: dict[str, set[str]] = defaultdict(set)
-    factors: dict[str, float] = {}
+    factors = dict.fromkeys((name for made in rows.values() for name in made), 1.0)
     for node in graph.nodes:
-        name = looked_up.get(node.index)
-        if name is not None:
-            rows[node.outputs[0]] = {name: 1.0}
-            factors.setdefault(name, 1.0)
-            continue
-        made = _made(graph, node, rows)
+        made = {} if node.index in looked_up else _made(graph, node, rows)
         if not made:
             continue
         rows[node.outputs[0]] = made

@@ -82,9 +82,7 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, betwe
         Layout((*layout.lengths, sum(widths)), axes),
         Moments(mean, var, kernels.correlation(covariance, var), alike_of_parts(zip(states, parts, strict=True), var)),
         tag=weakest(*(s.tag for s in states)),
-        marginal=Marginal(gauss=alike and all(s.gauss for s in states))
-        if in_blocks
-        else _marginal_by_position(states, aligned, weights),
+        marginal=_marginal_of_all(states, alike) if in_blocks else _marginal_by_position(states, aligned, weights),
         ancestry=_joint_ancestry(states, _part_links(merged, aligned, axis)),
         spread=spread_of_parts([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
         concatenation=_parts(states, axis) if in_blocks else WHOLE,
@@ -94,6 +92,11 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, betwe
 def _are_uncorrelated(aligned: Sequence[Aligned]) -> bool:
     """Whether positions inside each part are uncorrelated along the axis of the concatenation."""
     return all(a.cat_corr is None or a.cat_corr.shape[-1] == 1 for a in aligned)
+
+
+def _marginal_of_all(states: Sequence[State], alike: bool) -> Marginal:
+    """Return the distribution of one element of a concatenation, whichever part it lies in."""
+    return Marginal(gauss=alike and all(s.gauss for s in states))
 
 
 def _marginal_by_position(states: Sequence[State], aligned: Sequence[Aligned], weights: Array) -> Marginal:

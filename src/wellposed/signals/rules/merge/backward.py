@@ -10,7 +10,6 @@ from wellposed.graphs import Ref
 from wellposed.signals.algebra.gradient_terms import (
     IDENTITY,
     Adjoint,
-    Gradients,
     Sent,
     Term,
     reduced,
@@ -24,7 +23,7 @@ from wellposed.signals.context.call import Unknown
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import expand, pooled
-from wellposed.signals.registry import adjoint, adjoint_of_one, overloads
+from wellposed.signals.registry import adjoint_of_one, overloads
 
 
 def _send(call: Adjoint, term: Term, position: int) -> list[tuple[int, Term]]:
@@ -134,9 +133,8 @@ def where(call: Adjoint, term: Term, condition: Any, x: Any, y: Any) -> Sent | N
     return sent
 
 
-@adjoint(overloads("masked_fill.Scalar", "masked_fill_.Scalar", "masked_fill.Tensor"), source="signals: 9")
-def masked_fill(call: Adjoint, gradients: Gradients, x: Any, mask: Any, value: Any) -> Sent | None:
+@adjoint_of_one(overloads("masked_fill.Scalar", "masked_fill_.Scalar", "masked_fill.Tensor"), source="signals: 9")
+def masked_fill(call: Adjoint, term: Term, x: Any, mask: Any, value: Any) -> Sent | None:
     """Nothing flows back to what a mask has replaced."""
-    term = gradients[0]
-    part = None if term is None else _kept(call, term, mask, where=False)
+    part = _kept(call, term, mask, where=False)
     return None if part is None else _send(call, part, 0)

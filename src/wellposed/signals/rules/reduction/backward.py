@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from wellposed.signals.algebra.gradient_terms import Adjoint, Gradients, Sent, Term, broadcast, scaled_state, settled
+from wellposed.signals.algebra.gradient_terms import Adjoint, Sent, Term, broadcast, scaled_state, settled
 from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.algebra.reduction import axes_of
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.registry import adjoint, adjoint_of_one, overloads
+from wellposed.signals.registry import adjoint_of_one, overloads
 from wellposed.signals.rules.reduction import statistics
 from wellposed.signals.rules.shape.backward import source
 
@@ -45,27 +45,27 @@ def triangle(call: Adjoint, term: Term, x: State, diagonal: int = 0) -> Sent | N
     return [(source(call), Term(statistics.triangle(call, settled(call, term), diagonal)))]
 
 
-def _along(call: Adjoint, term: Term | None, dim: int, weights: Array) -> Sent | None:
+def _along(call: Adjoint, term: Term, dim: int, weights: Array) -> Sent | None:
     """Return the gradient with respect to the input of a linear map along one axis; ``weights`` is (output, input)."""
-    if term is None or min(weights.shape) < 2 or max(weights.shape) > statistics.LONGEST_MAP:
+    if min(weights.shape) < 2 or max(weights.shape) > statistics.LONGEST_MAP:
         return None
     state = settled(call, term)
     return [(source(call), Term(mapped(state, dim % len(state.axes), weights.T)))]
 
 
-@adjoint(overloads("cumsum.default", "cumsum_.default"), source="definition")
-def cumsum(call: Adjoint, gradients: Gradients, x: State, dim: int, *, dtype: Any = None) -> Sent | None:
+@adjoint_of_one(overloads("cumsum.default", "cumsum_.default"), source="definition")
+def cumsum(call: Adjoint, term: Term, x: State, dim: int, *, dtype: Any = None) -> Sent | None:
     """Sums over all later positions."""
     if not x.shape:
-        return None if gradients[0] is None else [(source(call), gradients[0])]
-    return _along(call, gradients[0], dim, np.tril(np.ones((x.shape[dim],) * 2)))
+        return [(source(call), term)]
+    return _along(call, term, dim, np.tril(np.ones((x.shape[dim],) * 2)))
 
 
-@adjoint(overloads("diff.default"), source="definition")
+@adjoint_of_one(overloads("diff.default"), source="definition")
 def diff(
-    call: Adjoint, gradients: Gradients, x: State, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
+    call: Adjoint, term: Term, x: State, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None
 ) -> Sent | None:
     """Differences of neighbours, the other way round."""
     if n != 1 or prepend is not None or append is not None:
         return None
-    return _along(call, gradients[0], dim, np.diff(np.eye(x.shape[dim]), axis=0))
+    return _along(call, term, dim, np.diff(np.eye(x.shape[dim]), axis=0))
