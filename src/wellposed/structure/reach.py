@@ -40,7 +40,12 @@ def differentiable(graph: Graph, outputs: Collection[int]) -> frozenset[int]:
 
 def depending(graph: Graph, parameters: Collection[str]) -> frozenset[int]:
     """Return the values that depend on some parameters, by name."""
-    found = {graph.parameters[name].value for name in parameters}
+    return behind(graph, {graph.parameters[name].value for name in parameters})
+
+
+def behind(graph: Graph, values: Collection[int]) -> frozenset[int]:
+    """Return some values, and those that depend on them."""
+    found = set(values)
     for node in graph.nodes:
         if not found.isdisjoint(node.inputs):
             found.update(node.outputs)
