@@ -15,23 +15,21 @@ X = torch.randn(8, 10, 16, generator=torch.Generator().manual_seed(0))
 
 
 class ClassToken(nn.Module):
-    """A transformer block whose class token is zero, and a head that reads this alone."""
+    """Two attention blocks whose class token is zero, and a head that reads this alone."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.token = nn.Linear(16, 32), nn.Parameter(torch.zeros(1, 1, 32))
-        self.before, self.mix, self.norm = (
-            nn.LayerNorm(32),
-            nn.MultiheadAttention(32, 4, batch_first=True),
-            nn.LayerNorm(32),
-        )
+        self.norms = nn.ModuleList([nn.LayerNorm(32) for _ in range(3)])
+        self.mix = nn.ModuleList([nn.MultiheadAttention(32, 4, batch_first=True) for _ in range(2)])
         self.pool, self.head = nn.Linear(32, 32), nn.Linear(32, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.cat([self.token.expand(len(x), -1, -1), self.embed(x)], 1)
-        y = self.before(x)
-        x = x + self.mix(y, y, y, need_weights=False)[0]
-        return self.head(torch.tanh(self.pool(self.norm(x)[:, 0])))
+        for norm, mix in zip(self.norms, self.mix, strict=False):
+            y = norm(x)
+            x = x + mix(y, y, y, need_weights=False)[0]
+        return self.head(torch.tanh(self.pool(self.norms[2](x)[:, 0])))
 
 
 class Gated(nn.Module):

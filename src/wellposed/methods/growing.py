@@ -23,8 +23,8 @@ from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.integration.gaussian import gaussian_moments
 
 STRAYED, STRAYED_BY_STEPS = 3.0, 5.0
-"""Standard deviations of an input's second moment, in octaves, from which a plan warns, of deviations that grow without
-end, and of those that grow by steps. Chosen: as between draws; and on trainings, where stacks of GELU and SiLU up to 4.7
+"""Standard deviations of an input's second moment, in octaves, from which a plan warns: where deviations grow without
+end, and where they grow by steps. Chosen: as between draws; and on trainings, where stacks of GELU and SiLU up to 4.7
 learnt as well as such of ReLU, and those from 5.6 on learnt nothing."""
 GROWS = 1.005
 """Power from which on deviations count as growing. Chosen: above the rounding of quadrature."""
