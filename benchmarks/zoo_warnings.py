@@ -17,7 +17,6 @@ import random
 import re
 import time
 import warnings
-from collections import defaultdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from typing import Any
 import torch
 
 import wellposed as wp
-from common import RESULTS, markdown, write
+from common import RESULTS
 from wellposed import zoo
 from zoo import LIBRARIES, shortened
 

@@ -146,3 +146,33 @@ def test_gates_and_mixtures_are_no_scores() -> None:
 
     assert not scored_products(wp.trace(Gated(), torch.randn(8, 20)))
     assert len(scored_products(wp.trace(Attention(plain), torch.randn(4, 6, 20)))) == 1
+
+
+class Joint(nn.Module):
+    """Attention whose queries, keys and values are parts of what one layer makes."""
+
+    def __init__(self, part: Callable[[Tensor], tuple[Tensor, ...]], attend: Attend) -> None:
+        super().__init__()
+        self.all, self.head, self.part, self.attend = nn.Linear(20, 96), nn.Linear(32, 9), part, attend
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.attend(*self.part(self.all(x))))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda z: z.chunk(3, -1),
+        lambda z: z.unflatten(-1, (3, 32)).unbind(-2),
+        lambda z: (z[..., :32], z[..., 32:64], z[..., 64:]),
+    ],
+)
+@pytest.mark.parametrize("attend", [plain, biased, fused, scaled])
+def test_large_scores_of_one_layer_for_all_are_named(
+    part: Callable[[Tensor], tuple[Tensor, ...]], attend: Attend
+) -> None:
+    model, x = Joint(part, attend), torch.randn(64, 6, 20)
+    told = wp.plan(model, x).warnings
+    assert ["scalar products that a function takes in have a variance of 32" in one for one in told] == [True] * (
+        attend is not scaled
+    )

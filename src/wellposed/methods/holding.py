@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
+from wellposed.errors import joined
 from wellposed.graphs import Graph, Node
 from wellposed.methods.carrying import number_in
 from wellposed.methods.options import Request
@@ -45,6 +46,7 @@ class Held:
 
     Attributes:
         open: the parts that were scaled in the last pass, with what they are multiplied by, and why.
+        sharp: the variances of scores that nothing scales by itself, and that are too large, by node.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Held:
         self.closed = closed
         self.scores = scores
         self.open: dict[Part, tuple[float, str]] = {}
+        self.sharp: dict[int, float] = {}
         self._recurrent = recurrent_weights(graph)
         self._at: dict[int, list[ResidualBranch]] = {}
         for branch in factors:
@@ -113,6 +116,8 @@ class Held:
         states = [run.state(value) for value in product.factors]
         aim, count = self.scores[product], sum(value in {side.value for side in sides} for value in product.factors)
         moment = product.constant**2 * _of_scalar_products(product.length, *states)
+        if product.shared and LARGE * aim < moment < math.inf:
+            self.sharp[node.index] = moment
         for side in sides:
             if moment <= LARGE * aim or not math.isfinite(moment):
                 self.open.pop(side, None)
@@ -159,9 +164,20 @@ def score_aims(graph: Graph, request: Request, target: float, readout: float | N
     for product in scored_products(graph):
         sides = tuple(side for side in product.sides if request.kept.keys().isdisjoint(side.carriers))
         share = share_of(product.scores, readout) if product.leaves else 1.0
-        if sides:
+        if sides or (product.shared and not product.leaves):
             found[replace(product, sides=sides)] = share * target
     return found
+
+
+def words_on_sharp(graph: Graph, sharp: Mapping[int, float]) -> Iterator[str]:
+    """Yield one warning of scores that are too large, and that no weight of their own makes."""
+    if sharp:
+        told = joined((f"{moment:.3g} at {graph.nodes[index].name}" for index, moment in sharp.items()), separator="; ")
+        yield (
+            f"scalar products that a function takes in have a variance of {told}: one layer makes their factors and "
+            "other things, so that no weight scales them alone, and a softmax of such scores picks single keys. "
+            "Multiply them by 1/√(their length) in the model"
+        )
 
 
 def share_of(outputs: int, readout: float | None) -> float:

@@ -19,7 +19,6 @@ from wellposed.graphs.tree import output_tensors, walk, with_twins
 from wellposed.random_states import seed_all
 from wellposed.rates.losses import LossFn, loss_of, result_of
 
-
 COUNTS = 0.01
 """Share of a loss from which on a difference of losses counts. Chosen."""
 SHUFFLES = 4

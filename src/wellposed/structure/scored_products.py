@@ -47,6 +47,7 @@ class ScoredProduct:
         leaves: whether they leave the model, with nothing behind them that mixes them again.
         scores: how many of them are scored together, where they leave.
         sides: the factors whose size parameters of their own set.
+        shared: whether there are none, as what makes a factor makes other things too: one layer for q, k and v.
     """
 
     node: int
@@ -56,6 +57,7 @@ class ScoredProduct:
     leaves: bool
     scores: int
     sides: tuple[Side, ...]
+    shared: bool
 
 
 @once
@@ -176,4 +178,5 @@ def _product(
     ]
     shape = graph.values[node.outputs[0]].shape
     scores = shape[-1] if describe(graph, node) is not None and len(shape) > 1 else 1
-    return ScoredProduct(node.index, factors, length, constant, leaves, scores, tuple(sides))
+    shared = not sides and any(carriers.shared for carriers in found)
+    return ScoredProduct(node.index, factors, length, constant, leaves, scores, tuple(sides), shared)
