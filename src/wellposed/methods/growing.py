@@ -29,8 +29,8 @@ learnt as well as such of ReLU, and those from 5.6 on learnt nothing."""
 GROWS = 1.005
 """Power from which on deviations count as growing. Chosen: above the rounding of quadrature."""
 LARGER, FAR = 4.0, 256.0
-"""Second moments, relative to the one that is planned: up to which F is taken as a power, and at which it ends at 1 where
-it does. Chosen."""
+"""Second moments, relative to the one that is planned: up to which F is taken as a power, and at which that has ended.
+Chosen."""
 ENDS = 1.25
 """Power at `FAR` up to which deviations grow by steps; that of squares is 2. Chosen."""
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)

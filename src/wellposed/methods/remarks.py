@@ -112,6 +112,12 @@ def _assumptions(graph: Graph, run: Pass) -> Iterator[str]:
     if ops:
         listed = ", ".join(f"{op} ({count})" for op, count in ops.most_common(8))
         yield f"operators without a rule, assumed to leave the signal unchanged: {listed}"
+    if run.too_large:
+        yield (
+            f"{len(run.too_large)} operators are too large to be run on draws of what depends on one another, the first "
+            f"{op_of(graph.nodes[run.too_large[0]])}, so that their operands count as independent: an example of fewer "
+            "samples plans the same model without that"
+        )
     failed = [f"{op_of(graph.nodes[o.node])}: {o.note}" for o in run.outcomes if o.failed]
     if failed:
         yield f"a rule of wellposed failed, which should not be; please report it: {joined(failed, separator='; ')}"
@@ -123,18 +129,18 @@ def _assumptions(graph: Graph, run: Pass) -> Iterator[str]:
 
 
 def _uncontrolled(graph: Graph, weights: PlannedWeights, signals: Signals) -> Iterator[str]:
-    """Yield warnings of signals that no scale controls: without an expectation, or unsteady between weight draws where
-    these meet a weight or leave the model, and nothing undoes it before.
+    """Yield warnings of signals that no scale controls: without an expectation, or unsteady between weight draws, where
+    some of them meet a weight or leave the model, and no norm or bounded function ends it before.
     """
+    ends = {graph.values[value].name for value in (*(use.data for use in weights.uses), *graph.outputs)}
     heavy = [signal.name for signal in signals if signal.tag == "heavy"]
-    if heavy:
+    if not ends.isdisjoint(heavy):
         yield (
             f"no expectation means anything at {len(heavy)} of {len(signals)} signals, first at {heavy[0]}: the second "
             "moment is infinite, or rests on elements that hardly a batch has; a norm or a bounded function ends that"
         )
     drawn = {graph.values[value].name for value in depending(graph, weights.decisions.keys() & graph.parameters.keys())}
     names = [name for name in unsteady(signals) if name in drawn]
-    ends = {graph.values[value].name for value in (*(use.data for use in weights.uses), *graph.outputs)}
     if not ends.isdisjoint(names):
         yield (
             f"{len(names)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves between weight "

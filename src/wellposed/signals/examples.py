@@ -161,8 +161,9 @@ class _Figures(NamedTuple):
 def unlike_example(graph: Graph, inputs: Described) -> Iterator[str]:
     """Yield one warning that names the inputs whose example is not what is assumed of them, with both figures.
 
-    Those count that weights meet, or that multiply signals, as targets of a loss do not. Examples of one number are placeholders, and say nothing. Signs count where an input multiplies signals: a mean then
-    adds up over what it multiplies, where weights would average it out.
+    Those count that weights meet, or that multiply signals, as targets of a loss do not. Examples of one number are
+    placeholders, and say nothing. Signs count where an input multiplies signals: a mean then adds up over what it
+    multiplies, where weights would average it out.
 
     Args:
         graph: from `wellposed.trace`.

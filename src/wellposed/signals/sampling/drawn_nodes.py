@@ -21,6 +21,7 @@ from wellposed.signals.sampling.joint_sources import (
     can_run,
     is_cell_met_again,
     is_constant,
+    is_too_large,
     share_sources,
 )
 from wellposed.structure.bounds import bounds
@@ -34,7 +35,8 @@ def is_drawn(run: Pass, node: Node) -> bool:
 
     It can be, and it chooses among its signals, picks or masks them by indices or conditions found among them, takes a
     difference of signals whose covariance no link tells, weighs or multiplies what depends on one source, reads values
-    that have draws, or is a step of a recurrent layer. A node that begins a scan is noted in ``run.scanned``.
+    that have draws, or is a step of a recurrent layer. A node that begins a scan is noted in ``run.scanned``, one whose
+    tensors are too large in ``run.too_large``.
     """
     # conditions that ask for no moments come first
     either = (
@@ -44,7 +46,10 @@ def is_drawn(run: Pass, node: Node) -> bool:
         or _selects(run, node)
         or _cancels(run, node)
     )
-    return (either or _weighs_by_products(run, node) or _is_outer(run, node)) and can_run(run, node)
+    asked = either or _weighs_by_products(run, node) or _is_outer(run, node)
+    if asked and node.index < run.last_weight and not run.independent and is_too_large(run, node):
+        run.too_large.append(node.index)
+    return asked and can_run(run, node)
 
 
 def _chooses(run: Pass, node: Node) -> bool:
