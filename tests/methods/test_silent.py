@@ -139,3 +139,24 @@ def test_a_branch_that_the_model_itself_damps_further_stays_as_it_is() -> None:
         nn.init.constant_(layer[1].weight, level)
     wp.initialize_(model, X)
     assert [layer[1].weight[0].item() for layer in model.layers] == pytest.approx([0.1, 0.5, 1.0, 0.5])
+
+
+class Splines(nn.Module):
+    """Hat functions of what a layer makes, which lie between 0 and 1 and depend on one number each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out, self.knots = nn.Linear(16, 16), nn.Linear(16 * 6, 3), torch.linspace(-2.0, 2.0, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, knots = self.into(x)[..., None], self.knots
+        steps = ((y >= knots[:-1]) & (y < knots[1:])).to(x.dtype)
+        rising, falling = (y - knots[:-2]) / (knots[1:-1] - knots[:-2]), (knots[2:] - y) / (knots[2:] - knots[1:-1])
+        return self.out((rising * steps[..., :-1] + falling * steps[..., 1:]).flatten(1))
+
+
+def test_a_plan_does_not_follow_the_number_of_samples_and_says_so_where_it_does() -> None:
+    few, many, most = (wp.plan(Splines(), torch.zeros(count, 16)) for count in (64, 1 << 12, 1 << 15))
+    assert few.warnings == many.warnings == ()
+    assert many.prescriptions["out.weight"].std == pytest.approx(few.prescriptions["out.weight"].std, rel=0.05)
+    assert any("run on draws of operands that depend on one another, the first" in text for text in most.warnings)

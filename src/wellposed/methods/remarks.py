@@ -114,8 +114,8 @@ def _assumptions(graph: Graph, run: Pass) -> Iterator[str]:
         yield f"operators without a rule, assumed to leave the signal unchanged: {listed}"
     if run.too_large:
         yield (
-            f"{len(run.too_large)} operators are too large to be run on draws of what depends on one another, the first "
-            f"{op_of(graph.nodes[run.too_large[0]])}, so that their operands count as independent: an example of fewer "
+            f"{len(run.too_large)} operators are too large to be run on draws of operands that depend on one another, the "
+            f"first {op_of(graph.nodes[run.too_large[0]])}, so that these count as independent: an example of fewer "
             "samples plans the same model without that"
         )
     failed = [f"{op_of(graph.nodes[o.node])}: {o.note}" for o in run.outcomes if o.failed]

@@ -178,5 +178,18 @@ def _product(
     ]
     shape = graph.values[node.outputs[0]].shape
     scores = shape[-1] if describe(graph, node) is not None and len(shape) > 1 else 1
-    shared = not sides and any(carriers.shared for carriers in found)
+    parts = (_is_part(graph, value) for value, carriers in zip(factors, found, strict=True) if carriers.shared)
+    shared = not sides and any(parts)
     return ScoredProduct(node.index, factors, length, constant, leaves, scores, tuple(sides), shared)
+
+
+def _is_part(graph: Graph, value: int) -> bool:
+    """Whether a value is a view, or a multiple, of what a weight makes of a signal."""
+    mixing = {use.node for use in contractions(graph)}
+    while (index := graph.values[value].node) is not None and index not in mixing:
+        node = graph.nodes[index]
+        times = times_number(graph, node)
+        if not is_view(node.op) and times is None:
+            return False
+        value = node.inputs[0]
+    return index is not None

@@ -18,7 +18,7 @@ from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.joint_sources import (
     CLIMBED_FOR_SHAPE,
     LARGEST_IN_SCAN,
-    can_run,
+    could_run,
     is_cell_met_again,
     is_constant,
     is_too_large,
@@ -47,9 +47,11 @@ def is_drawn(run: Pass, node: Node) -> bool:
         or _cancels(run, node)
     )
     asked = either or _weighs_by_products(run, node) or _is_outer(run, node)
-    if asked and node.index < run.last_weight and not run.independent and is_too_large(run, node):
-        run.too_large.append(node.index)
-    return asked and can_run(run, node)
+    if not asked or not could_run(run, node):
+        return False
+    if large := is_too_large(run, node):
+        run.too_large += [node.index] * (node.index < run.last_weight)
+    return not large
 
 
 def _chooses(run: Pass, node: Node) -> bool:

@@ -32,10 +32,13 @@ MOST_CLIMBED = 96
 
 def can_run(run: Pass, node: Node) -> bool:
     """Whether a node may be run on draws: its tensors are small, and it meets no weight whose scale or draw counts."""
+    return not is_too_large(run, node) and could_run(run, node)
+
+
+def could_run(run: Pass, node: Node) -> bool:
+    """Whether a node may be run on draws, but for its size."""
     values, again = run.graph.values, is_cell_met_again(run.graph, node)
     if run.independent or (node.index in run.weights.weight_at and not again):
-        return False
-    if is_too_large(run, node):
         return False
     return again or all(values[v].kind != "parameter" or is_constant(run, v) for v in node.inputs)
 
