@@ -114,9 +114,9 @@ def _assumptions(graph: Graph, run: Pass) -> Iterator[str]:
         yield f"operators without a rule, assumed to leave the signal unchanged: {listed}"
     if run.too_large:
         yield (
-            f"{len(run.too_large)} operators are too large to be run on draws of operands that depend on one another, the "
-            f"first {op_of(graph.nodes[run.too_large[0]])}, so that these count as independent: an example of fewer "
-            "samples plans the same model without that"
+            f"{len(run.too_large)} operators are too large to be run on draws of operands that depend on one another, "
+            f"the first {op_of(graph.nodes[run.too_large[0]])}, so that these count as independent: an example of "
+            "fewer samples plans the same model without that"
         )
     failed = [f"{op_of(graph.nodes[o.node])}: {o.note}" for o in run.outcomes if o.failed]
     if failed:
@@ -130,9 +130,10 @@ def _assumptions(graph: Graph, run: Pass) -> Iterator[str]:
 
 def _uncontrolled(graph: Graph, weights: PlannedWeights, signals: Signals) -> Iterator[str]:
     """Yield warnings of signals that no scale controls: without an expectation, or unsteady between weight draws, where
-    some of them meet a weight or leave the model, and no norm or bounded function ends it before.
+    some of them meet a weight or are the first output, and no norm or bounded function ends it before. Outputs that
+    follow may be states, which what reads them takes care of.
     """
-    ends = {graph.values[value].name for value in (*(use.data for use in weights.uses), *graph.outputs)}
+    ends = {graph.values[value].name for value in (*(use.data for use in weights.uses), *graph.outputs[:1])}
     heavy = [signal.name for signal in signals if signal.tag == "heavy"]
     if not ends.isdisjoint(heavy):
         yield (

@@ -38,7 +38,9 @@ def can_run(run: Pass, node: Node) -> bool:
 def could_run(run: Pass, node: Node) -> bool:
     """Whether a node may be run on draws, but for its size."""
     values, again = run.graph.values, is_cell_met_again(run.graph, node)
-    if run.independent or (node.index in run.weights.weight_at and not again):
+    weight = run.weights.weight_at.get(node.index)
+    table = weight is not None and facts_of(node.op).looks_up and is_constant(run, weight)
+    if run.independent or (weight is not None and not again and not table):
         return False
     return again or all(values[v].kind != "parameter" or is_constant(run, v) for v in node.inputs)
 
