@@ -17,6 +17,7 @@ import random
 import re
 import time
 import warnings
+from collections import defaultdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 
 import wellposed as wp
-from common import RESULTS
+from common import RESULTS, markdown, write
 from wellposed import zoo
 from zoo import LIBRARIES, shortened
 
@@ -35,25 +36,32 @@ PATIENCE = 150
 """Seconds after which a model is given up."""
 LARGEST = 1.2e8
 """Parameters of the largest model that is built on the CPU; others stay on meta."""
-COLUMNS = {"kind": "kind of warning", "models": "models", "false": "of these false", "why": "what was found in them"}
+COLUMNS = {"kind": "kind of warning", "models": "models", "false": "false", "first": "such as"}
 KINDS = {
     "keep what they have, as the example does not reach": "parameters that the example does not reach",
-    "planned like their siblings": "experts that no token meets, planned like siblings",
-    "are kept as they are": "set on purpose, kept",
-    "are written over": "set on purpose, written over",
-    "gradients": "zeros in series",
+    "planned like their siblings": "experts that no token meets, planned like their siblings",
+    "no output depends on": "parameters on which no output depends",
+    "the model looks trained": "the model looks trained",
+    "keep their values: ": "weights that are set on purpose, kept",
+    "are written over": "weights that may be set on purpose, written over",
+    "stay at zero": "weights that stay at zero",
     "meet a signal of zeros": "weights that meet zeros",
     "whose scale no signal tells": "weights whose scale no signal tells",
+    "as no scale can be chosen": "weights that no scale can be chosen for",
     "at their uses": "weights that meet signals of different size",
+    "count for nothing": "an example unlike what is assumed",
     "without a rule": "operators without a rule",
+    "too large to be run": "operators too large to be drawn",
     "on the meta device": "values assumed on meta",
     "no expectation means anything": "no expectation",
     "octaves between weight": "unsteady between draws",
     "layers in a row": "inputs stray",
     "far from any usual one": "implausible standard deviations",
-    "should not be": "a rule failed",
+    "scalar products": "large scores",
 }
 """Kinds of warnings by words that they hold."""
+FALSE: dict[str, str] = {}
+"""What was judged by hand to be false, as nothing is wrong: kind of warning by model."""
 
 
 def names() -> list[str]:
@@ -103,6 +111,31 @@ def limited(name: str) -> dict[str, Any]:
     return {"model": name, **found}
 
 
+def told(rows: list[dict[str, Any]]) -> str:
+    """Return the table of what plans warn of, with the share of models that are warned of falsely."""
+    planned = [row for row in rows if "warnings" in row]
+    models: dict[str, list[str]] = defaultdict(list)
+    for row in planned:
+        for kind in dict.fromkeys(map(kind_of, row["warnings"])):
+            models[kind].append(row["model"])
+    table = [
+        {
+            "kind": kind,
+            "models": len(found),
+            "false": sum(FALSE.get(name) == kind for name in found),
+            "first": ", ".join(found[:3]),
+        }
+        for kind, found in sorted(models.items(), key=lambda item: -len(item[1]))
+    ]
+    false = sum(FALSE.get(row["model"]) in map(kind_of, row["warnings"]) for row in planned)
+    silent = sum(not row["warnings"] for row in planned)
+    return (
+        f"{len(planned)} models, the first of {len(names())} in an order drawn by lot ({len(rows) - len(planned)} more "
+        f"have no generic example, or take more than {PATIENCE} seconds). Plans of {silent} warn of nothing. False "
+        f"warnings: {false} models, {100 * false / len(planned):.1f} %.\n\n{markdown(table, COLUMNS)}"
+    )
+
+
 def main() -> None:
     """Try the next models, or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -123,6 +156,8 @@ def main() -> None:
             print(name, row.get("error", row.get("warnings")), flush=True)
             with options.rows.open("a") as file:
                 file.write(json.dumps(row) + "\n")
+    if options.table:
+        write("zoo_warnings", told(rows), rows, options.out)
 
 
 if __name__ == "__main__":

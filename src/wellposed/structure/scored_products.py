@@ -178,8 +178,8 @@ def _product(
     ]
     shape = graph.values[node.outputs[0]].shape
     scores = shape[-1] if describe(graph, node) is not None and len(shape) > 1 else 1
-    parts = (_is_part(graph, value) for value, carriers in zip(factors, found, strict=True) if carriers.shared)
-    shared = not sides and any(parts)
+    parts = (carriers.shared and _is_part(graph, value) for value, carriers in zip(factors, found, strict=True))
+    shared = not sides and all(parts)
     return ScoredProduct(node.index, factors, length, constant, leaves, scores, tuple(sides), shared)
 
 

@@ -62,7 +62,7 @@ class Pass:
         sources: the sources of everything that has been drawn, as bits.
         segmented: where maxima were taken over segments of an axis (the edges of a graph), that axis.
         last_weight: index of the last node that meets a weight.
-        too_large: the nodes before a weight that would be run on draws, but for the size of their tensors.
+        too_large: the nodes before a weight that mask or subtract what depends on one source, too large to be drawn.
         strict: whether a rule that fails ends the pass.
     """
 
