@@ -18,6 +18,7 @@ from wellposed.operators.scores import multiplied_signals
 from wellposed.operators.views import is_view
 from wellposed.structure.carriers import scaling_of
 from wellposed.structure.residual_branches import other_use
+from wellposed.walks import reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +152,13 @@ def _count(graph: Graph, value: int) -> int:
 
 def _leaves(graph: Graph, node: Node, mixing: Collection[int]) -> bool:
     """Whether nothing that a node leads to contracts signals again."""
-    pending, seen = list(node.outputs), set[int]()
-    while pending:
-        for index in graph.users().get(pending.pop(), ()):
-            if index in seen or index in graph.dead_nodes:
-                continue
-            seen.add(index)
-            if index in mixing or describe(graph, graph.nodes[index]) is not None:
-                return False
-            pending += graph.nodes[index].outputs
-    return True
+
+    def readers(index: int) -> list[int]:
+        found = [at for out in graph.nodes[index].outputs for at in graph.users().get(out, ())]
+        return [at for at in found if at not in graph.dead_nodes]
+
+    after = reached(readers(node.index), readers)
+    return all(index not in mixing and describe(graph, graph.nodes[index]) is None for index in after)
 
 
 def _product(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +24,7 @@ from wellposed.structure.scale_free import scale_free
 from wellposed.structure.streams import Stream
 from wellposed.structure.sums import residual_sums
 from wellposed.structure.vertices import vertices
+from wellposed.walks import reached
 
 COORDINATES = 4
 """Inputs up to which a model is a function of coordinates. Chosen: space and time."""
@@ -79,12 +80,9 @@ def bending_functions(graph: Graph) -> frozenset[int]:
 def _is_of_coordinates(graph: Graph) -> bool:
     """Whether no weight that meets the model's inputs sums more than a few of them."""
     steps = branches(graph).steps
-    entering = [use.fan_in for use in contractions(graph) if (step := steps.get(use.data)) and _is_given(steps, step)]
+    met = [(use.fan_in, steps[use.data]) for use in contractions(graph) if use.data in steps]
+    entering = [fan_in for fan_in, step in met if steps[step.base].kind == "start"]
     return bool(entering) and max(entering) <= COORDINATES
-
-
-def _is_given(steps: Mapping[int, Step], step: Step) -> bool:
-    return steps[step.base].kind == "start"
 
 
 def _bends(graph: Graph, function: Node) -> bool:
@@ -250,15 +248,11 @@ def _is_normalised(graph: Graph, value: int) -> bool:
     leaving: dict[int, list[int]] = {}
     for edge in structure.edges:
         leaving.setdefault(edge.source, []).append(edge.target)
-    pending, seen = [value], set[int]()
-    while pending:
-        at = pending.pop()
-        if at == END:
-            return False
-        if at not in seen and (at == value or structure.steps[at].kind != "normalisation"):
-            seen.add(at)
-            pending += leaving.get(at, ())
-    return True
+
+    def onwards(at: int) -> Sequence[int]:
+        return leaving.get(at, ()) if at == value or structure.steps[at].kind != "normalisation" else ()
+
+    return END not in reached([value], onwards)
 
 
 @once

@@ -13,6 +13,7 @@ from wellposed.operators.contraction import contractions
 from wellposed.operators.facts import facts_of
 from wellposed.operators.schema import named_arguments, ref_of
 from wellposed.operators.views import is_view
+from wellposed.walks import reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +34,22 @@ class Tables:
 @once
 def tables(graph: Graph) -> Tables:
     """Return the tables of a graph: one pass over its nodes."""
-    uses = [use for use in contractions(graph) if use.kind == "embedding" and use.parameter in graph.parameters]
-    looked_up = {use.node: use.parameter for use in uses}
-    rows: dict[int, dict[str, float]] = {}  # by value, the tables whose rows it is a sum of, times which number
+    embeddings = [use for use in contractions(graph) if use.kind == "embedding"]
+    looked_up = {use.node: use.parameter for use in embeddings if use.parameter in graph.parameters}
+    # by value, the tables whose rows it is a sum of, times which number
+    rows = {graph.nodes[index].outputs[0]: {name: 1.0} for index, name in looked_up.items() if name is not None}
     met: dict[str, set[str]] = defaultdict(set)
-    factors: dict[str, float] = {}
+    factors = dict.fromkeys((name for made in rows.values() for name in made), 1.0)
     for node in graph.nodes:
-        name = looked_up.get(node.index)
-        if name is not None:
-            rows[node.outputs[0]] = {name: 1.0}
-            factors.setdefault(name, 1.0)
-            continue
-        made = _made(graph, node, rows)
+        made = {} if node.index in looked_up else _made(graph, node, rows)
         if not made:
             continue
         rows[node.outputs[0]] = made
         for one in made:
             met[one].update(made)
         before = next(rows[value] for value in node.inputs if value in rows)
-        if (
-            made.keys() == before.keys()
-            and len(made) == 1
-            and before.items() <= factors.items()
-            and _alone(graph, node)
-        ):
+        is_multiple = len(made) == 1 and made.keys() == before.keys()
+        if is_multiple and before.items() <= factors.items() and _alone(graph, node):
             factors |= made
     order = list(graph.parameters)
     sums = {one: _together(met, one) for one in met if len(met[one]) > 1}
@@ -80,12 +73,7 @@ def rows_drawn(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
 
 def _together(met: dict[str, set[str]], first: str) -> set[str]:
     """Return all tables that are in sums with ``first``, directly or through others."""
-    found, pending = {first}, [first]
-    while pending:
-        new = met[pending.pop()] - found
-        found |= new
-        pending.extend(new)
-    return found
+    return set(reached([first], met.__getitem__))
 
 
 def _alone(graph: Graph, node: Node) -> bool:
