@@ -160,3 +160,30 @@ def test_a_plan_does_not_follow_the_number_of_samples_and_says_so_where_it_does(
     assert few.warnings == many.warnings == ()
     assert many.prescriptions["out.weight"].std == pytest.approx(few.prescriptions["out.weight"].std, rel=0.05)
     assert any("run on draws of operands that depend on one another, the first" in text for text in most.warnings)
+
+
+class Residual(nn.Module):
+    """A field in two coordinates, with its first derivative and a second one, as equations ask for them."""
+
+    def __init__(self, derive: bool) -> None:
+        super().__init__()
+        self.field = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+        self.derive = derive
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        if not self.derive:
+            return (self.field(x),)
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            made = self.field(x)
+            (first,) = torch.autograd.grad(made.sum(), x, create_graph=True)
+            (second,) = torch.autograd.grad(first[:, 0].sum(), x, create_graph=True)
+        return made, first, second
+
+
+def test_derivatives_that_a_forward_takes_do_not_count_as_uses_of_its_weights() -> None:
+    x = torch.randn(64, 2)
+    alone, derived = (wp.plan(Residual(derive), x, method="autoinit") for derive in (False, True))
+    assert derived.warnings == ()
+    for name, said in alone.prescriptions.items():
+        assert derived.prescriptions[name].std == pytest.approx(said.std), name
