@@ -14,7 +14,17 @@ from torch import Tensor
 
 from wellposed.graphs import Graph
 from wellposed.methods.drafting import Adjustments, Settings, drafted
-from wellposed.methods.holding import CLOSED, FEW, Branches, Held, branch_factors, ends_of, score_aims, share_of
+from wellposed.methods.holding import (
+    CLOSED,
+    FEW,
+    Branches,
+    Held,
+    branch_factors,
+    ends_of,
+    score_aims,
+    share_of,
+    words_on_sharp,
+)
 from wellposed.methods.options import Draft, Request, method
 from wellposed.methods.schemes import scheme_of
 from wellposed.operators.contraction import Contraction, contractions
@@ -118,7 +128,8 @@ def steady(
         ends, stuck = ends_of(graph, draft.prescriptions, held)
         if not stuck:
             drawn = _orthogonal(graph, {**draft.prescriptions, **ends})
-            return replace(draft, prescriptions=_explained(graph, uses, drawn, aims, kept))
+            warnings = (*draft.warnings, *words_on_sharp(graph, held.sharp))
+            return replace(draft, prescriptions=_explained(graph, uses, drawn, aims, kept), warnings=warnings)
         held = held.without(stuck)
 
 

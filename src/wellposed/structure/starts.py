@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from wellposed.graphs import Graph, Node, Parameter, Ref
@@ -134,11 +135,13 @@ def _behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
         at, factor = pending.pop()
         if at in graph.outputs:
             yield factor, None
-        for index in graph.users().get(at, ()):
-            node = graph.nodes[index]
-            if index in graph.dead_nodes:
+        readers = [graph.nodes[index] for index in graph.users().get(at, ()) if index not in graph.dead_nodes]
+        own = {node.index: made for node in readers if (made := _own_factor(graph, node, at)) is not None}
+        within = {index for _, nodes in own.values() for index in nodes}
+        for node in readers:
+            if node.index in within:
                 continue
-            times = _times_constant(graph, node, at)
+            times = own[node.index][0] if node.index in own else _times_constant(graph, node, at)
             if times is not None:
                 pending.append((node.outputs[0], factor * times))
             elif is_view(node.op):
@@ -161,6 +164,33 @@ def _times_constant(graph: Graph, node: Node, value: int) -> float | None:
         return None
     size = float(numbers.detach().double().pow(2.0 * power).mean().sqrt())
     return size if 0.0 < size < math.inf else None
+
+
+def _own_factor(graph: Graph, node: Node, value: int) -> tuple[float, list[int]] | None:
+    """Return what a function of a value, by which a node multiplies it, is at 0, and the nodes that make it: |z| + 1 of
+    ``sin(30 * (|z| + 1) * z)``, whose argument is 30 z for small z (FINER, Liu et al. 2024, arXiv 2312.02434).
+    """
+    others = [ref_of(one) for one, power in factors_of(node) if one != Ref(value) and power == 1.0]
+    at, nodes = others[0] if len(others) == 1 and len(factors_of(node)) == 2 else None, list[Node]()
+    while at is not None and at != value:
+        index = graph.values[at].node
+        if index is None or len(graph.users().get(at, ())) != 1 or not _is_of_one(graph.nodes[index]):
+            return None
+        nodes.append(graph.nodes[index])
+        at = nodes[-1].inputs[0]
+    if at is None or not nodes:
+        return None
+    made = torch.zeros(())
+    for one in reversed(nodes):
+        made = one.op(*(made if isinstance(argument, Ref) else argument for argument in one.args), **one.kwargs)
+    number = float(made)
+    return (number, [one.index for one in nodes]) if math.isfinite(number) and number else None
+
+
+def _is_of_one(node: Node) -> bool:
+    """Whether a node makes every element of one other element, and of numbers."""
+    plain = all(isinstance(argument, Ref | int | float | None) for argument in (*node.args, *node.kwargs.values()))
+    return plain and len(node.inputs) == 1 and (facts_of(node.op).function or facts_of(node.op).elementwise)
 
 
 def _numbers(graph: Graph, value: int) -> Tensor | None:
