@@ -78,9 +78,10 @@ wheel: $(VENV)/.dev ## Build the wheel, install it alone in an empty environment
 installed: $(VENV)/.dev ## Build the wheel, install it, run the tests against it from another folder
 	OMP_NUM_THREADS=1 scripts/test_wheel.sh $(BIN)/python -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-dist: $(VENV)/.dev ## Build the source distribution and the wheel into dist/
+dist: $(VENV)/.dev ## Build the source distribution and the wheel into dist/, and check what an index would show
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
 
 format: $(VENV)/.dev ## Format the sources
 	$(BIN)/ruff check --fix .

@@ -59,9 +59,6 @@ from wellposed.structure import bounds, repeated
 WAYS = {
     "_of_maps": "linear maps along one atom, by pair of positions",
     "_of_gaussians": "functions of dependent Gaussian tensors",
-    "_of_positions": "single positions of one axis",
-    "_of_means": "means of functions of one Gaussian tensor",
-    "_of_own_mean": "a function of a tensor, and a mean of one",
 }
 """Ways to find a covariance, as `dependence.WAYS` calls them."""
 
@@ -153,15 +150,11 @@ def _rules() -> dict[str, Mechanism]:
         ("_across", nothing, always, "tensors on other grids than their parents"),
     ):
         add(f"covariance: {name}", what, Answer(Dependence, name, neutral, *([acts] if acts else [])))
-    of_means = means.of_means, means._of_two_means
-    for name, finder, serves, what in (
-        ("_of_maps", Dependence._of_maps, (), "covariance of maps of dependent tensors, pair by pair"),
-        ("_of_gaussians", Dependence._of_gaussians, (), "functions of Gaussian tensors by their expansions"),
-        ("_of_positions", grids.of_positions, (), "two positions of an axis"),
-        ("_of_means", means.of_means, of_means, "means of functions of one tensor"),
-        ("_of_own_mean", means.of_own_mean, (), "a tensor with its own mean"),
+    for name, finder, what in (
+        ("_of_maps", Dependence._of_maps, "covariance of maps of dependent tensors, pair by pair"),
+        ("_of_gaussians", Dependence._of_gaussians, "functions of Gaussian tensors by their expansions"),
     ):
-        add(f"covariance: {name}", what, Entry(dependence, "WAYS", WAYS[name]), serves=(finder, *serves))
+        add(f"covariance: {name}", what, Entry(dependence, "WAYS", WAYS[name]), serves=(finder,))
     cut = Answer(means, "_to_blocks", gives(()), something)
     add("covariance: _to_blocks", "means over parts of an axis that a view has cut", cut)
 
@@ -178,11 +171,6 @@ def _rules() -> dict[str, Mechanism]:
         add(f"arithmetic: {name}", what, Answer(owner, function, none))
     told = Entry(sums, "SUMS", "a maximum less an operand")
     add("arithmetic: _known_difference", "differences that a maximum has told", told, serves=(sums._less_an_operand,))
-    by_statistic = (
-        Entry(elementwise_products, "PRODUCTS", "a product and a factor's statistic"),
-        Answer(elementwise_products, "_factor_times_statistic", none),
-    )
-    add("statistics: of a factor", "products divided by a statistic of one factor", *by_statistic)
     shut = Answer(masked_scores, "is_shut_out", no)
     add("arithmetic: is_shut_out", "masks that a softmax has met already", shut)
     taps = Answer(

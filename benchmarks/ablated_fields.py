@@ -147,13 +147,11 @@ def _fields() -> dict[str, Mechanism]:
     of_maps = (
         LinearMap, linear_maps.sum_of_maps, linear_maps.differences_of_running_sum, linear_maps._crossed,
         linear_maps._of_one_tensor, linear_maps._of_two_pairs, linear_maps._as_it_is,
-        linear_maps._as_one_map, linear_maps._without_positions, Dependence._of_maps, grids.of_positions,
+        linear_maps._as_one_map, linear_maps._without_positions, Dependence._of_maps,
         Dependence._is_of_times,
     )  # fmt: skip
     add("linear_map", "linear maps along an axis, as running sums", Ancestry, serves=of_maps)
     add("beyond", "the larger of two tensors less each", Ancestry, serves=(sums._less_an_operand,))
-    by_group = (elementwise_products._factor_times_statistic,)
-    add("factors", "the factors of a product by groups", Ancestry, serves=by_group)
     add("whole", "the tensor one atom of which a view has cut", Ancestry, serves=(means._to_blocks,))
 
     add("inherited", "spread that comes from draws before the last", Spread)

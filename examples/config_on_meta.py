@@ -3,7 +3,7 @@
 A plan needs shapes alone, so a model of any size can be planned on PyTorch's meta device, which allocates nothing.
 Nothing is downloaded: the config is written here, and weights are random.
 
-    pip install "wellposed[zoo]"
+    pip install ".[zoo]"
     python examples/config_on_meta.py
 """
 

@@ -5,7 +5,7 @@ then draws the rows that it holds, straight into their memory and dtype; the num
 whatever the number of ranks. Here a smaller model is written, saved as a distributed checkpoint, compared with one
 process bit for bit, and trained for a step.
 
-    pip install "wellposed[zoo]"
+    pip install ".[zoo]"
     python examples/large_model.py
     torchrun --nproc-per-node 4 examples/large_model.py --size tenth --checkpoint FOLDER
 """

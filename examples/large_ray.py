@@ -3,7 +3,7 @@
 The plan is made once, by the driver, on the meta device, and travels as a file. Ray starts the workers and their
 process group; what they do with the model is plain PyTorch.
 
-    pip install "wellposed[zoo]" "ray[train]"
+    pip install ".[zoo]" "ray[train]"
     python examples/large_ray.py
 """
 

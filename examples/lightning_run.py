@@ -2,7 +2,7 @@
 
 The module is an ordinary LightningModule; everything is one callback.
 
-    pip install "wellposed[lightning]"
+    pip install ".[lightning]"
     python examples/lightning_run.py
 """
 

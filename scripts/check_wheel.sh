@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Build the wheel, install it without extras into an empty environment, and run the small demo from another folder.
+# Build the wheel, install it without extras into an empty environment, and run the small demo and a report from another
+# folder.
 # Usage: scripts/check_wheel.sh PYTHON, where PYTHON has the package `build` and its backend.
 set -euo pipefail
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
@@ -17,4 +18,8 @@ done
 "$work/empty/bin/python" -m pip --disable-pip-version-check install --quiet -c "$root/constraints.txt" "$work"/dist/*.whl
 mkdir "$work/elsewhere"
 cd "$work/elsewhere"
-env -u PYTHONPATH "$work/empty/bin/wellposed" demo --small
+unset PYTHONPATH
+"$work/empty/bin/wellposed" demo --small
+printf '%s\n' 'import torch' 'def net():' '    return torch.nn.Linear(8, 4), (torch.zeros(2, 8),)' >net.py
+"$work/empty/bin/wellposed" report net.py:net -o report.html
+"$work/empty/bin/wellposed" init net.py:net -o weights.pt

@@ -1,13 +1,17 @@
 """Draw the pictures of the guide: ``python scripts/docs_images.py docs/images``.
 
-With ``--report`` also the top of a report as a browser shows it, for which playwright and chromium must be there.
+With ``--report`` also the tops of reports as a browser shows them, and with ``--panels`` a watched training as
+TensorBoard does, for which playwright and chromium must be there.
 """
 
+import contextlib
 import io
 import math
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -125,24 +129,127 @@ def pictures(draws=16):
     return {name: picture(title, curves(model, images, draws), draws) for name, (title, model) in nets.items()}
 
 
-def report(to, width=960, height=1080):
-    """Write the first screen of the plain net's report as a small PNG."""
+class Skip(nn.Module):
+    """Two layers beside an identity; with zeros in both, no gradient ever wakes them."""
+
+    def __init__(self, width, zeros=False):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+        if zeros:
+            for parameter in self.parameters():
+                nn.init.zeros_(parameter)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+def stack(depth, function, scale=1.0, bias=True, width=64):
+    """Linear layers with a function after each, with PyTorch's own weights times ``scale``."""
+    layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width, bias=bias), function())]
+    model = nn.Sequential(*layers, nn.Linear(width, 10))
+    with torch.no_grad():
+        for layer in model[::2]:
+            layer.weight.mul_(scale)
+    return model
+
+
+def five():
+    """Return by name five nets that differ in their starts, and an example for all of them."""
+    torch.manual_seed(0)
+    example = torch.randn(32, 64)
+    good = stack(12, nn.ReLU)
+    wp.initialize_(good, example)
+    branches = (Skip(64), Skip(64, zeros=True), Skip(64))
+    return {
+        "good": good,
+        "exploding": stack(12, nn.ReLU, scale=6.0),
+        "vanishing": stack(16, nn.Tanh, scale=0.5, bias=False),
+        "alike": stack(15, nn.ReLU),
+        "dead": nn.Sequential(nn.Linear(64, 64), *branches, nn.Linear(64, 10)),
+    }, example
+
+
+SCREENS = {"wide": (1280, 640), "phone": (390, 844)}
+
+
+def reports(folder):
+    """Write the first screens of the reports on `five`, on a desk and on a phone, as small WebP pictures."""
     from PIL import Image
     from playwright.sync_api import sync_playwright
 
-    torch.manual_seed(0)
-    model, images = plain(9), torch.zeros(8, 3, 16, 16)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        page_file = Path(folder) / "report.html"
-        wp.report(model, images, plan=wp.plan(model, images, method="autoinit")).to_html(page_file)
+    models, example = five()
+    with tempfile.TemporaryDirectory() as files, sync_playwright() as playwright:
         options = ["--no-sandbox", "--disable-gpu"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
-        page = browser.new_page(viewport={"width": width, "height": height})
-        page.goto(page_file.as_uri())
-        page.wait_for_selector("svg")
-        shot = Image.open(io.BytesIO(page.screenshot()))
+        for name, model in models.items():
+            file = wp.report(model, example).to_html(Path(files) / f"{name}.html")
+            for screen, (width, height) in SCREENS.items():
+                page = browser.new_page(viewport={"width": width, "height": height})
+                page.goto(file.as_uri())
+                page.wait_for_selector("#plot-backward .scatterlayer")
+                shot = Image.open(io.BytesIO(page.screenshot()))
+                shot.convert("RGB").save(folder / f"report-{name}-{screen}.webp", quality=60, method=6)
+                page.close()
         browser.close()
-    shot.convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(to, optimize=True)
+
+
+def gone_wrong(folder):
+    """Train a net at a rate that it bears for a while, watched, and write what a callback logs for TensorBoard."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    writer = SummaryWriter(folder)
+    shown = [f"{kind}/{layer}{end}" for kind, end in (("signals", ""), ("updates", ".weight")) for layer in (0, 2, 4)]
+
+    def log(figures, step):
+        for name, value in figures.items():
+            if name in shown:
+                writer.add_scalar(name, value, step)
+
+    watcher = wp.integrations.watch(model, optimizer, log, initialize="steady", every=2)
+    for step in range(84):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1 * 1.05**step  # a schedule with its sign the wrong way round
+        inputs = torch.randn(64, 20)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), inputs[:, :4].argmax(1))
+        writer.add_scalar("loss", loss.item(), step)
+        loss.backward()
+        optimizer.step()
+    watcher.remove()
+    writer.close()
+
+
+def panels(folder, port=6119):
+    """Write what TensorBoard shows of `gone_wrong`, as a small WebP picture."""
+    from PIL import Image
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as runs, sync_playwright() as playwright:
+        gone_wrong(runs)
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", runs, "--port", str(port)]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            options = ["--no-sandbox", "--disable-gpu"]
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+            page = browser.new_page(viewport={"width": 1560, "height": 1130})
+            for _ in range(120):
+                time.sleep(0.5)
+                with contextlib.suppress(Exception):  # it takes some seconds to answer
+                    page.goto(f"http://localhost:{port}/?darkMode=false#scalars&_smoothingWeight=0")
+                    break
+            page.wait_for_timeout(4000)
+            page.get_by_text("updates", exact=True).click()
+            page.wait_for_timeout(4000)
+            panel = {"x": 330, "y": 120, "width": 1230, "height": 1010}
+            shot = Image.open(io.BytesIO(page.screenshot(clip=panel)))
+            browser.close()
+        finally:
+            server.terminate()
+            server.wait()
+    shot.convert("RGB").save(folder / "panels.webp", quality=60, method=6)
 
 
 if __name__ == "__main__":
@@ -151,4 +258,6 @@ if __name__ == "__main__":
     for name, drawn in pictures().items():
         (target / name).write_text(drawn, encoding="utf-8")
     if "--report" in sys.argv[2:]:
-        report(target / "report.png")
+        reports(target)
+    if "--panels" in sys.argv[2:]:
+        panels(target)

@@ -133,7 +133,7 @@ def postponed_interruption() -> Iterator[Callable[[], bool]]:
     own = threading.current_thread() is threading.main_thread()
     watch = signal.getsignal(signal.SIGINT) if own else None
     if not isinstance(watch, Watch):
-        yield _never
+        yield lambda: False
         return
     watch.taken_over = True
     try:
@@ -145,10 +145,6 @@ def postponed_interruption() -> Iterator[Callable[[], bool]]:
         raise
     finally:
         watch.taken_over = False
-
-
-def _never() -> bool:
-    return False
 
 
 def _renew() -> None:

@@ -323,14 +323,16 @@ def report(
     """
     seed = seed_of(seed)
     module, given, inputs = _opened(model, args, inputs, {"training": training})
+    made = plan is None
     if plan is None:
         plan = planned(module, given, method=method, seed=seed, training=training, **(options or {}))
         options = None
     settings.setdefault("command", f"wellposed.jax.report({type(module).__name__})")
-    return reports.report(
+    found = reports.report(
         module, *given, plan=plan, method=method, options=options, inputs=inputs, training=training, seed=seed,
         **settings,
     )  # fmt: skip
+    return found.through("wj", "wj.prepare(apply, params, loss, batches)", given=not made)
 
 
 def _say_zeros(plan: Plan, settings: Mapping[str, Any]) -> None:

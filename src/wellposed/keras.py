@@ -256,10 +256,12 @@ def _report(
 ) -> reports.Report:
     """Return the report on a module; without a plan it is made by ``method``."""
     given, inputs = module.opened(args, inputs)
+    made = plan is None
     if plan is None:
         plan = planned(module, given, method=method, seed=seed, training=training, **(options or {}))
         options = None
-    return reports.report(
+    found = reports.report(
         module, *given, plan=plan, method=method, options=options, inputs=inputs, training=training, seed=seed,
         **settings,
     )  # fmt: skip
+    return found.through("wk", "wk.find_max_lr(model, loss, data)", given=not made)

@@ -60,3 +60,72 @@ def test_rows_of_a_table_with_a_largest_norm(planned: bool, order: float, most: 
     verdict = wp.check(model, x, plan=wp.plan(model, x) if planned else None)
     assert verdict.ok, verdict.summary()
     assert table.weight.tolist() == before
+
+
+class Codes(nn.Module):
+    """The nearest code of what a layer makes, passed on with the layer's gradient."""
+
+    def __init__(self, near: str, learnt: bool, width: int = 16) -> None:
+        super().__init__()
+        self.into, self.out, self.near = (
+            nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, width)),
+            nn.Linear(width, 4),
+            near,
+        )
+        codes = torch.randn(64, width, generator=torch.Generator().manual_seed(1))
+        self.codes: Tensor
+        if learnt:
+            self.codes = nn.Parameter(codes)
+        else:
+            self.register_buffer("codes", codes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z, codes = self.into(x), self.codes
+        if self.near == "cdist":
+            chosen = torch.cdist(z, codes).argmin(-1)
+        elif self.near == "squares":
+            chosen = (z.square().sum(1, keepdim=True) - 2.0 * z @ codes.T + codes.square().sum(1)).argmin(1)
+        else:
+            chosen = (z @ codes.T).argmax(1)
+        return self.out(z + (nn.functional.embedding(chosen, codes) - z).detach())
+
+
+@pytest.mark.parametrize("learnt", [False, True])
+@pytest.mark.parametrize("near", ["cdist", "squares", "products"])
+def test_the_nearest_code_of_a_codebook(near: str, learnt: bool) -> None:
+    model = Codes(near, learnt)
+    verdict = wp.check(model, X, plan=wp.plan(model, X))
+    assert verdict.ok, verdict.summary()
+
+
+class Solver(nn.Module):
+    """A differential equation in steps whose size follows the error of each (Bogacki & Shampine 1989)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(16, 16), nn.Linear(16, 3)
+        self.field = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, at, step = self.into(x), 0.0, 0.1
+        for _ in range(20):
+            step = min(step, 1.0 - at)
+            first = self.field(y)
+            second = self.field(y + step / 2 * first)
+            third = self.field(y + 0.75 * step * second)
+            new = y + step * (2 / 9 * first + 1 / 3 * second + 4 / 9 * third)
+            gap = step * (-5 / 72 * first + second / 12 + third / 9 - self.field(new) / 8)
+            error = float((gap / (1e-3 + 1e-3 * torch.maximum(y.abs(), new.abs()))).square().mean().sqrt())
+            if error <= 1.0:
+                at, y = at + step, new
+            if at >= 1.0 - 1e-9:
+                break
+            step *= min(5.0, max(0.2, 0.9 * max(error, 1e-10) ** (-1 / 3)))
+        return self.out(y)
+
+
+def test_a_solver_that_adapts_its_steps() -> None:
+    torch.manual_seed(0)
+    model = Solver()
+    verdict = wp.check(model, X, plan=wp.plan(model, X))
+    assert verdict.ok, verdict.summary()

@@ -726,6 +726,7 @@ def test_models_are_explained_and_reported():
     assert "first" in wj.explain(model, "first", x, draws=2).summary()
     report = wj.report(model, x, draws=2, options={"target_variance": 2.0})
     assert (report.model, report.failure) == ("MLP", None)
+    assert report.judgement.call in ("wj.prepare(apply, params, loss, batches)", "wj.initialize_(model, x)")
     assert report.plan.options["target_variance"] == 2.0
     seen = wj.measure(model, x, inputs=[3.0 + normal(16, 24, seed=seed) for seed in range(3)], draws=3)
     assert next(iter(seen)).name

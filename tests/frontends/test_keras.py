@@ -435,6 +435,7 @@ def test_models_are_explained_and_reported():
     assert report.model == "Sequential"
     assert report.plan.options["target_variance"] == 2.0
     assert report.failure is None
+    assert report.judgement.call in ("wk.find_max_lr(model, loss, data)", "wk.initialize_(model, x)")
     recurrent = wk.report(sequence(lambda: layers.GRU(8))(), draws=0)
     assert all(p.action == "keep" for p in recurrent.plan.prescriptions.values())
 

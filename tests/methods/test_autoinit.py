@@ -92,7 +92,7 @@ def test_a_weight_that_meets_zeros_is_drawn_by_its_fan_in_and_warned_of():
     said = plan.prescriptions["inner.weight"]
     assert said.std == pytest.approx(48**-0.5)
     assert said.reason == "variance ν / fan-in = 1 / 48: the signal that meets it is 0"
-    assert "'inner.weight' at inner (linear.default). Zero constants or gates" in plan.warnings[0]
+    assert "'inner.weight' at inner (linear.default). Zero constants, or norms" in plan.warnings[0]
 
 
 class Recurrent(nn.Module):

@@ -105,3 +105,9 @@ def test_functions_that_square_are_named_without_centring_too(function, strays):
     said = [warning for warning in warnings if warning.startswith("7 layers in a row each raise")]
     assert len(said) == strays
     assert all("to the power 2.08: at 12 those of single inputs vary by" in warning for warning in said)
+
+
+@pytest.mark.parametrize(("function", "depth", "strays"), [(nn.GELU, 20, False), (nn.SiLU, 50, True)])
+def test_functions_that_are_straight_at_both_ends_are_named_where_they_do_not_train(function, depth, strays):
+    warnings = wp.plan(stack(function, 128, depth), torch.zeros(8, 128)).warnings
+    assert [warning.startswith(f"{depth} layers in a row each raise") for warning in warnings] == [True] * strays

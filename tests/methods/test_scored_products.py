@@ -146,3 +146,34 @@ def test_gates_and_mixtures_are_no_scores() -> None:
 
     assert not scored_products(wp.trace(Gated(), torch.randn(8, 20)))
     assert len(scored_products(wp.trace(Attention(plain), torch.randn(4, 6, 20)))) == 1
+
+
+class Joint(nn.Module):
+    """Attention whose queries, keys and values are parts of what one layer makes."""
+
+    def __init__(self, part: Callable[[Tensor], tuple[Tensor, ...]], attend: Attend) -> None:
+        super().__init__()
+        self.all, self.head, self.part, self.attend = nn.Linear(20, 96), nn.Linear(32, 9), part, attend
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.attend(*self.part(self.all(x))))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda z: z.chunk(3, -1),
+        lambda z: z.unflatten(-1, (3, 32)).unbind(-2),
+        lambda z: (z[..., :32], z[..., 32:64], z[..., 64:]),
+    ],
+)
+@pytest.mark.parametrize("attend", [plain, biased, fused, scaled])
+def test_large_scores_of_one_layer_for_all_are_named(
+    part: Callable[[Tensor], tuple[Tensor, ...]], attend: Attend
+) -> None:
+    model, x = Joint(part, attend), torch.randn(64, 6, 20)
+    plan = wp.plan(model, x)
+    score = 32.0 * (20.0 * (plan.prescriptions["all.weight"].std or 0.0) ** 2) ** 2
+    told = ["scalar products that a function takes in have a variance of 3" in one for one in plan.warnings]
+    assert told == [True] * (attend is not scaled and score > LARGE)
+    assert score == pytest.approx(32.0) or attend is fused  # whose parts have no other reader and shrink together

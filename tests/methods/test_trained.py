@@ -44,3 +44,15 @@ def test_a_plan_warns_of_gains_that_vary() -> None:
     assert "looks trained" in warning
     assert "'1.weight'" in warning
     assert not wp.plan(model, x, only="5.*").warnings
+
+
+def test_gains_that_are_drawn_about_zero_are_no_training() -> None:
+    torch.manual_seed(0)
+    model, x = net(norm=True), torch.zeros(4, 8)
+    nn.init.normal_(model[1].weight, std=0.02)
+    plan = wp.plan(model, x)
+    assert plan.warnings == ()
+    assert plan.prescriptions["1.weight"].constant == 1.0
+    with torch.no_grad():
+        model[1].weight.add_(0.1)  # all on one side, as trainings leave gains
+    assert "looks trained" in wp.plan(model, x).warnings[0]

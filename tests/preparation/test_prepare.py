@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from typing import Any
 
@@ -466,6 +467,19 @@ def test_a_new_model_on_labels_of_chance_is_not_taken_for_trained() -> None:
     noise = [(x, torch.randint(3, (16,), generator=torch.Generator().manual_seed(2))) for x, _ in batches()]
     for steps in (5, 200):
         assert not [text for text in prepared(given=noise, steps=steps).warnings if "looks trained" in text]
+
+
+@pytest.mark.slow
+def test_a_small_head_whose_loss_no_search_comes_below_is_not_taken_for_trained() -> None:
+    labels = torch.randint(3, (64, 16), generator=torch.Generator().manual_seed(2))
+    noise = [(x, label) for (x, _), label in zip(batches(64), labels, strict=True)]
+    model = model_fn()
+    with torch.no_grad():
+        model[3].weight.mul_(0.01)
+        model[3].bias.zero_()
+    start = prepared(model, given=noise, steps=5, readout=9.0)
+    assert min(point.mean for point in start.rate.curve if point.mean is not None) > 1.02 * math.log(3)
+    assert not [text for text in start.warnings if "looks trained" in text]
 
 
 @pytest.mark.slow

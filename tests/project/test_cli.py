@@ -2,6 +2,9 @@
 
 import importlib.util
 import json
+import os
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from rich.cells import cell_len
+from safetensors.torch import load_file
 
+import wellposed as wp
 from wellposed import checks, plans, zoo
 from wellposed.checks import compare
 from wellposed.cli import demo, streams
+from wellposed.random_states import seed_all
 from wellposed.signals import Signal, Signals, registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +51,7 @@ def net(tmp_path):
     return f"{tmp_path / 'net.py'}:build"
 
 
-@pytest.mark.parametrize("command", ["plan", "check", "explain", "lr", "score", "refine", "ops", "demo"])
+@pytest.mark.parametrize("command", ["plan", "check", "init", "explain", "lr", "score", "refine", "ops", "demo"])
 def test_every_command_has_help(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0
@@ -57,8 +63,17 @@ def test_version_is_printed(run):
     assert (code, out) == (0, "wellposed 0.1.0\n")
 
 
-def test_plan_prints_every_parameter(run, net):
+def test_plan_prints_a_summary_of_few_lines(run, net):
     code, out, err = run("plan", net)
+    assert (code, err) == (0, "")
+    assert "6 parameters; plan by steady, seed 0" in out
+    assert re.search(r"truncated normal +3 +\d+,\d+ ", out)
+    assert "0.weight" not in out
+    assert len(out.splitlines()) < 10
+
+
+def test_plan_prints_every_parameter_on_request(run, net):
+    code, out, err = run("plan", net, "--all")
     assert code == 0
     assert err == ""
     for name in ("0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"):
@@ -74,9 +89,70 @@ def test_plan_as_json_is_the_plan_and_nothing_else(run, net, tmp_path):
 
 
 def test_a_function_of_ones_own_builds_on_real_tensors(run, net):
-    code, out, err = run("plan", net.replace(":build", ":tokens"))
+    code, out, err = run("plan", net.replace(":build", ":tokens"), "--all")
     assert (code, err) == (0, "")
     assert "0.weight" in out
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_init_writes_the_weights_that_initialize_draws(run, net, tmp_path, suffix):
+    file = tmp_path / f"weights.{suffix}"
+    code, out, err = run("init", net, "-o", file, "--seed", 3, "--method", "kaiming")
+    assert (code, err) == (0, "")
+    assert f"written to {file}" in out.replace("\n", "")
+    assert list(tmp_path.glob("weights*")) == [file]
+    written = torch.load(file) if suffix == "pt" else load_file(file)
+    namespace = runpy.run_path(net.rpartition(":")[0])
+    seed_all(3)
+    model, args = namespace["build"]()
+    wp.initialize_(model, *args, method="kaiming", seed=3)
+    assert written.keys() == model.state_dict().keys()
+    assert all(torch.equal(written[name], tensor) for name, tensor in model.state_dict().items())
+    model.load_state_dict(written)
+
+
+def test_init_refuses_other_files_before_the_model_is_built(run, net, tmp_path, monkeypatch):
+    monkeypatch.setattr("wellposed.zoo.load", None)
+    code, out, err = run("init", net, "-o", tmp_path / "weights.bin")
+    assert (code, out) == (2, "")
+    assert "ends in .safetensors or .pt" in err
+
+
+def test_a_plan_that_is_not_there_is_named_before_the_model_is_built(run, net, monkeypatch):
+    monkeypatch.setattr("wellposed.zoo.load", None)
+    for command in ("check", "explain", "report"):
+        code, out, err = run(command, net, "--plan", "nope.json", columns=300)
+        assert (code, out) == (2, "")
+        assert "error: --plan nope.json: No such file or directory; give a file that 'wellposed plan MODEL -o" in err
+
+
+def test_further_options_have_their_names_everywhere(run, net, tmp_path):
+    plans_ = []
+    for words in (["-O", "zeros=write"], ["--zeros", "write"], ["--zeros=write"]):
+        code, out, _ = run("plan", net, "--json", *words)
+        assert code == 0
+        plans_.append(out)
+    assert plans_[0] == plans_[1] == plans_[2]
+    code, _, err = run("plan", net, "--methd", "kaiming")
+    assert code == 2
+    assert "'methd' is no option of steady or plan; did you mean 'method'?" in err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="a terminal of Unix")
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [(("check", "--draws", "64"), r"measuring.*64/64.*0:00"), (("report",), "of at most 30 s")],
+)
+def test_a_terminal_is_shown_the_progress_and_the_time_left(net, words, shown):
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "wellposed", words[0], net, *words[1:]]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=theirs, env=environment, check=True)
+    os.set_blocking(ours, False)
+    assert re.search(shown, os.read(ours, 2**20).decode(), re.DOTALL)
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_options_reach_the_method(run, net, tmp_path):

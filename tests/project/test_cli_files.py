@@ -219,7 +219,7 @@ def test_other_encodings_are_given_what_comes_nearest(folder):
     words = [sys.executable, "-m", "wellposed", "report", "first/net.py:build", "--draws", "0"]
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"}
     said = subprocess.run(words, env=environment, capture_output=True, check=True).stdout.decode("ascii")
-    assert "+ Well initialised" in said
+    assert "+ Good" in said
     assert "E[x^2] and gradients along the trunk stay within a factor of 1 in (|x| |g|)^2" in " ".join(said.split())
 
 

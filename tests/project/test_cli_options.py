@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
+from wellposed.cli.further import by_option
 from wellposed.cli.options import further_options
 from wellposed.errors import OptionError
 
@@ -82,7 +83,7 @@ def test_values_have_the_type_of_the_option(text, value):
         ("gains=1", "true or false or 'norms'"),
         ("make=x", "make of search takes a function, which cannot be given on the command line"),
         ("settings=1", "'settings' is no option"),
-        ("sed=1", "'sed' is no option of search; did you mean 'seeds'"),
+        ("sed=1", "'sed' is no option of search; did you mean 'seed' or 'seeds'"),
         ("seed=1", "give it as --seed"),
         ("as_json=true", "give it as --as-json"),
         ("model=x", "one of the command's own"),
@@ -143,3 +144,19 @@ def test_every_command_reads_its_options_by_that_rule(run, tmp_path, argv, code,
     got, out, err = run(*(word.format(file=f"{tmp_path / 'train.py'}:training") for word in argv), columns=400)
     assert got == code
     assert said in (err if code else out)
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        (["net", "--steps", "3"], ["net", "--option", "steps=3"]),
+        (["--steps=3", "-s", "1"], ["--option", "steps=3", "-s", "1"]),
+        (["--base-width", "-1.5"], ["--option", "base_width=-1.5"]),
+        (["--per-layer", "--seed", "2"], ["--option", "per_layer=true", "--seed", "2"]),
+        (["--center"], ["--option", "center=true"]),
+        (["--", "--steps"], ["--", "--steps"]),
+    ],
+)
+def test_what_a_command_does_not_declare_is_a_further_option(words, read):
+    assert by_option(words, {"--option", "--seed"}) == read
+    assert by_option(words, {"--seed"}) == words

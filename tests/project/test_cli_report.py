@@ -40,6 +40,23 @@ def dies():
 """
 
 
+DEEP = """
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+
+def net():
+    layers = [layer for _ in range(20) for layer in (nn.Linear(32, 32), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(32, 4))
+    if Path("weights.safetensors").exists():
+        model.load_state_dict(load_file("weights.safetensors"))
+    return model, (torch.randn(16, 32),)
+"""
+
+
 @pytest.fixture
 def net(tmp_path):
     (tmp_path / "net.py").write_text(MODELS)
@@ -51,7 +68,7 @@ def test_the_terminal_shows_it_in_eighty_columns(run, net):
     code, out, err = run("report", net, columns=80)
     assert (code, err) == (0, "")
     assert max(cell_len(line) for line in out.splitlines()) <= 80
-    assert "Well initialised: with its own weights" in out
+    assert "Good: signals and gradients reach" in out
     assert "worst operations:" in out
     assert sum("▁" in line or "█" in line for line in out.splitlines()) == 4
 
@@ -69,7 +86,7 @@ def test_a_page_is_written_with_the_command_that_makes_it_again(run, net, tmp_pa
         f"wellposed report {net} --output {page} --method kaiming --seed 3 --only &#x27;*.weight&#x27; --draws 2"
         in text
     )
-    assert "<dd>kaiming</dd>" in text
+    assert "plan by kaiming<" in text
 
 
 @pytest.mark.slow
@@ -78,7 +95,7 @@ def test_a_saved_plan_is_shown(run, net, tmp_path, monkeypatch):
     monkeypatch.setattr("wellposed.methods.plan", None)  # the saved one is enough
     page = tmp_path / "report.html"
     assert run("report", net, "--plan", tmp_path / "plan.json", "-o", page, "--draws", 2)[0] == 0
-    assert "<dd>xavier</dd>" in page.read_text()
+    assert "plan by xavier<" in page.read_text()
 
 
 @pytest.mark.slow
@@ -171,14 +188,14 @@ def test_a_model_without_weights_is_predicted(run, net, monkeypatch):
     monkeypatch.setattr(initialisations, "passes", refuses)
     code, out, _ = run("report", net, "--meta")
     assert code == 0
-    assert "The model has no values yet" in out
-    assert "own init: the model is on the meta device" in out.replace("\n", " ")
+    assert "the model has no values yet" in out
+    assert "current weights: the model is on the meta device" in out.replace("\n", " ")
 
 
 def test_a_forward_that_dies_is_shown_and_is_no_success(run, net):
     code, out, _ = run("report", net.replace(":net", ":dies"))
     assert code == 2
-    assert "The model's forward fails; 13 operations ran before it did" in out
+    assert "the model's forward fails; 13 operations ran before it did" in out
     assert "mat1 and mat2 shapes cannot be multiplied" in out
 
 
@@ -198,6 +215,20 @@ def test_bad_usage_is_said_before_the_model_is_built(run, net, monkeypatch, word
     code, out, err = run("report", net, *words)
     assert (code, out) == (2, "")
     assert message in err
+
+
+@pytest.mark.slow
+def test_the_command_that_mends_a_start_does(run, net, tmp_path, monkeypatch):
+    file = tmp_path / "deep.py"
+    file.write_text(DEEP)
+    monkeypatch.chdir(tmp_path)
+    _, out, _ = run("report", "deep.py:net", "--method", "kaiming", columns=200)
+    command = next(line.strip() for line in out.splitlines() if line.strip().startswith("wellposed init"))
+    assert command == "wellposed init deep.py:net --method kaiming -o weights.safetensors"
+    assert run(*command.split()[1:])[0] == 0
+    _, out, _ = run("report", "deep.py:net", columns=200)
+    assert "Good: " in out
+    assert "wellposed init" not in out
 
 
 @pytest.mark.slow

@@ -184,6 +184,20 @@ def test_citation_is_of_this_version_and_the_papers_of_the_readme():
         assert f"{listed}, {reference['collection-title']}" in before
 
 
+def test_the_recipe_for_conda_is_of_this_version_and_asks_for_the_same():
+    recipe = yaml.safe_load((ROOT / "conda/recipe.yaml").read_text(encoding="utf-8"))
+    assert recipe["context"]["version"] == wellposed.__version__
+    assert recipe["about"]["license"] == PROJECT["license"]
+    assert recipe["about"]["license_file"] == PROJECT["license-files"]
+    asked = {need.name: str(need.specifier) for need in map(Requirement, PROJECT["dependencies"])}
+    asked["pytorch"] = asked.pop("torch")
+    python, *needs = (text.split() for text in recipe["requirements"]["run"])
+    assert python == ["python", PROJECT["requires-python"]]
+    assert dict(needs) == asked
+    (entry,) = recipe["build"]["python"]["entry_points"]
+    assert dict([entry.split(" = ")]) == PROJECT["scripts"]
+
+
 @pytest.mark.slow
 def test_what_the_extra_for_tests_names_is_used():
     plugins = {"pytest-timeout": "timeout = ", "pytest-xdist": "-n $(WORKERS)"}

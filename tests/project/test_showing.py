@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from plotly.offline import get_plotlyjs
 from rich.console import Console
+from tests.reports.nets import plotly
 from torch import nn
 
 import wellposed as wp
@@ -94,7 +94,9 @@ def test_answers_say_what_they_are(deep: dict[str, object]) -> None:
     assert re.match(r"Learning rate \S+; plateau \S+ to \S+ \(unsafe\): \d+ learning rates from", said["rate"])
     assert said["agreement"].startswith("Gradients of 2 sub-batches: GradCosine ")
     assert re.match(r"Structure of 200 operations in \d+ groups, on 1 branches that meet at 0$", said["structure"])
-    assert re.match(r"Signals under own init: predicted and measured, \d+ compared, \d+ off$", said["initialisation"])
+    assert re.match(
+        r"Signals under current weights: predicted and measured, \d+ compared, \d+ off$", said["initialisation"]
+    )
     assert re.match(r"Spectrum of \d+ Jacobians of 4 outputs and 4 inputs: singular values from", said["spectrum"])
     assert said["contest"] == "2 seeds, 1 steps each, every start at its own best rate"
 
@@ -137,7 +139,7 @@ def test_names_of_others_are_shown_and_not_obeyed(monkeypatch: pytest.MonkeyPatc
     texts += [printed(item) for item in (plan.table(), verdict.table(), groups_table(groups))]
     stream = io.StringIO()
     monkeypatch.setattr("sys.stdout", stream)
-    show.plan(plan, wp.trace(model, x))
+    show.plan(plan, wp.trace(model, x), every=True)
     show.verdict(verdict)
     texts.append(stream.getvalue())
     for text in texts:
@@ -179,7 +181,7 @@ def test_nothing_of_a_models_names_is_obeyed_in_errors_verdicts_and_pages(tmp_pa
         with pytest.raises(WellposedError) as caught:
             call()
         shown.append(str(caught.value))
-    own = {c for c in get_plotlyjs() if c in HIDDEN}  # the library that draws the charts holds some itself
+    own = {c for c in plotly() if c in HIDDEN}  # the library that draws the charts holds some itself
     assert [HIDDEN.intersection(text) - own for text in shown] == [set()] * len(shown)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from importlib import resources
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 import wellposed as wp
 from wellposed.reports import Initialisation, ParameterRow, Provenance, Report
+from wellposed.reports.html import PLOTLY
 from wellposed.reports.judge import judge
 from wellposed.reports.structure import structure_of
 from wellposed.signals import Signal, Signals
@@ -88,6 +90,12 @@ class Ten(nn.Module):
         y = self.up(torch.tanh(torch.sin(x)))
         y = self.down(torch.sigmoid(torch.cos(torch.tanh(y))))
         return x + torch.sin(y * 2.0)
+
+
+@cache
+def plotly():
+    """The library that draws the charts, as pages hold it."""
+    return (resources.files("wellposed.reports") / "assets" / PLOTLY).read_text(encoding="utf-8")
 
 
 @cache

@@ -73,10 +73,14 @@ def opened(context, path):
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory):
+def report():
     model, example = residual(3)
     batches = [(torch.randn(8, 16), torch.randint(0, 16, (8,)))]
-    report = wp.report(model, example, draws=2, loss_fn=loss, batches=batches, method="autoinit")
+    return wp.report(model, example, draws=2, loss_fn=loss, batches=batches, method="autoinit")
+
+
+@pytest.fixture(scope="module")
+def file(report, tmp_path_factory):
     return report.to_html(tmp_path_factory.mktemp("report") / "report.html")
 
 
@@ -95,7 +99,7 @@ def page(desktop, file):
 
 
 def cells(page, table, column):
-    return page.locator(f"#table-{table} tbody tr td:nth-child({column})").all_inner_texts()
+    return page.locator(f"#table-{table} tbody tr:not(.note) td:nth-child({column})").all_inner_texts()
 
 
 @pytest.mark.slow
@@ -109,7 +113,7 @@ def test_the_plots_are_drawn_from_the_data(page):
         assert plot.locator(".ytick").count() >= 2
     assert page.locator("#plot-agreement .barlayer .point path").count() == 2 * 7
     shown = page.evaluate("document.getElementById('plot-forward').data.map(trace => trace.name)")
-    assert shown == ["own init, predicted", "own init, measured", "plan, predicted", "plan, measured"]
+    assert shown == ["current weights, predicted", "current weights, measured", "plan, predicted", "plan, measured"]
     legend = page.locator("#legend-forward > span").all_inner_texts()
     assert [text.partition(" ")[2] for text in legend] == shown
 
@@ -170,6 +174,33 @@ def numbers(texts):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("screen", [DESKTOP, PHONE])
+def test_reasons_of_parameters_are_not_cut_off(browser, file, report, screen):
+    page = opened(browser(viewport=screen), file)
+    frame = page.locator("#table-parameters .scroll").bounding_box()
+    notes = page.locator("#table-parameters tr.note div")
+    assert notes.all_inner_texts() == [row.reason for row in report.parameters]
+    boxes = [note.bounding_box() for note in notes.all()]
+    assert all(frame["x"] <= box["x"] and box["x"] + box["width"] <= frame["x"] + frame["width"] for box in boxes)
+
+
+@pytest.mark.slow
+def test_the_fault_is_marked_in_the_plots_and_in_the_graph(desktop, tmp_path):
+    model, example = mlp(30, scale=0.3)
+    report = wp.report(model, example, draws=2)
+    page = opened(desktop, report.to_html(tmp_path / "report.html"))
+    where = report.judgement.where
+    marked = page.locator("#graph-picture .box.fault")
+    assert marked.get_attribute("aria-label").startswith(f"operation {where},")
+    frame, box = page.locator("#graph-picture").bounding_box(), marked.bounding_box()
+    assert frame["y"] <= box["y"] <= frame["y"] + frame["height"]
+    for name in ("forward", "backward"):
+        assert page.locator(f"#plot-{name} .annotation-text").text_content() == f"first at fault: {where}"
+    assert page.problems == []
+    page.close()
+
+
+@pytest.mark.slow
 def test_tables_sort_by_mouse_and_by_keyboard(page):
     column = 7  # std now
     head = page.locator("#table-parameters th").nth(column - 1)
@@ -211,7 +242,7 @@ def test_the_graph_unfolds_by_mouse_and_by_keyboard(page):
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("operation 1.0.up")
     details = page.locator("#graph-details").inner_text()
-    assert "own init: E[x²] predicted" in details
+    assert "current weights: E[x²] predicted" in details
     assert "plan: E[x²] predicted" in details
     page.click("#graph-fold")
     assert len(boxes(page)) == 3
@@ -277,7 +308,7 @@ def test_colours_follow_the_choice_and_show_how_far_a_signal_is_off(desktop, tmp
     red, _, blue = fill("16")
     assert blue > red + 50  # vanished
     options = page.locator("#graph-colour option").all_inner_texts()
-    assert options[:2] == ["signals, own init, predicted", "gradients, own init, predicted"]
+    assert options[:2] == ["signals, current weights, predicted", "gradients, current weights, predicted"]
     page.select_option("#graph-colour", label="signals, plan, predicted")
     assert max(fill("14")) - min(fill("14")) < 20  # as it should be
     assert page.problems == []
@@ -355,10 +386,10 @@ def test_a_thousand_operations_open_in_seconds(desktop, tmp_path):
 
 
 @pytest.mark.slow
-def test_twenty_thousand_operations_open_folded(desktop, tmp_path):
+def test_twenty_thousand_operations_open_folded_but_for_the_way_to_the_fault(desktop, tmp_path):
     page = opened(desktop, made_up(20_000).to_html(tmp_path / "report.html"))
     assert page.evaluate("COUNT") == 20_000
-    assert 2 <= page.locator("#graph-picture .box").count() <= 2 + 40
+    assert 2 <= page.locator("#graph-picture .box").count() <= 2 + 2 * 40
     assert page.locator("#table-signals tbody tr").count() == 100
     assert page.locator("#plot-forward .scatterlayer .trace").count() == 4
     page.click("#table-signals >> text=show more")

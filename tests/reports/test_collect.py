@@ -16,9 +16,9 @@ import wellposed as wp
 from wellposed.errors import InputError, OptionError, PlanError, TraceError
 from wellposed.reports import initialisations, parts
 from wellposed.reports.html import page
-from wellposed.reports.judge import factor_text
+from wellposed.reports.pictures import series
+from wellposed.reports.spans import factor_text
 from wellposed.reports.summary import check_summary, depth_summary, explain_command
-from wellposed.reports.terminal import _series
 
 
 @pytest.fixture(scope="module")
@@ -74,33 +74,33 @@ def test_a_good_model_is_called_good_and_a_bad_one_bad():
     model, example = mlp(30)
     before = wp.report(model, example, draws=2)
     assert before.judgement.level == "bad"
-    assert before.judgement.sentence.startswith("Badly initialised: with its own weights, ")
+    assert before.judgement.sentence.startswith("Bad: ")
     seen = before.initialisations[0].measured
     norms = [
         signal.second_moment * seen.gradients[signal.name].second_moment * math.prod(signal.shape) ** 2
         for signal in seen
         if signal.op == "linear.default"
     ]
-    mantissa, exponent = re.search(r"trunk differ by a factor of (\S+)×10(\S+)", before.judgement.sentence).groups()
+    mantissa, exponent = re.search(r"trunk differ by a factor of (\S+)×10(\S+)", before.judgement.figures).groups()
     said = float(mantissa) * 10 ** int(exponent.translate(str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")))
     assert said == float(f"{max(norms) / min(norms):.2g}")
     wp.initialize_(model, example, method="autoinit")
     after = wp.report(model, example, draws=2)
     assert after.judgement.level == "good"
-    assert after.judgement.sentence.startswith("Well initialised")
+    assert after.judgement.sentence.startswith("Good: ")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "example"), [mlp(30), mlp(8), residual(), residual(40)])
-def test_the_sentence_says_what_the_charts_show(model, example):
+def test_the_figures_say_what_the_charts_show(model, example):
     report = wp.report(model, example, draws=2)
-    said = report.judgement.sentence.partition("; under the plan")[0]
+    said = report.judgement.figures.partition("; under the plan")[0]
     for direction, word in (("forward", "signals"), ("backward", "gradients along the trunk")):
-        series = dict(_series(report, direction))["own init"]
-        factor = factor_text(max(series) / min(series))
+        levels = list(series(report, direction)["current weights"].values())
+        factor = factor_text(max(levels) / min(levels))
         assert re.search(rf"{word} (stay within|differ by) a factor of {re.escape(factor)} in ", said)
         caption = depth_summary(report, direction).partition(". plan")[0]
-        low, high = factor_text(min(series)), factor_text(max(series))
+        low, high = factor_text(min(levels)), factor_text(max(levels))
         assert re.search(rf"from {re.escape(low)} at \S+ to {re.escape(high)} at \S+$", caption)
         if f"{word} differ" in said:
             places = re.search(r" at (\S+) to \S+ at (\S+)$", caption).groups()
@@ -113,15 +113,15 @@ def test_inputs_that_become_alike_are_told_with_the_reason():
     found = wp.report(by_biases, example, draws=1)
     assert found.judgement.level == "bad"
     said = r"inputs become alike \((\S+) of E\[x²\] differs at 28, and biases are what is left\); under the plan, "
-    assert re.search(said, found.judgement.sentence)
-    assert "alike" not in found.judgement.sentence.partition("under the plan")[2]
+    assert re.search(said, found.judgement.figures)
+    assert "alike" not in found.judgement.figures.partition("under the plan")[2]
     outputs = by_biases[:29](torch.randn(4096, 32)).detach().double()
     mean, square = outputs.mean(0).square().mean(), outputs.square().mean()
     assert found.initialisations[0].differing.share == pytest.approx(float(1 - mean / square), rel=1.0)
     by_shape = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(32, 32, bias=False), nn.Softplus())))
     found = wp.report(by_shape, example, draws=1)
-    assert "inputs become alike" in found.judgement.sentence
-    assert "biases" not in found.judgement.sentence
+    assert "inputs become alike" in found.judgement.figures
+    assert "biases" not in found.judgement.figures
 
 
 @pytest.mark.slow
@@ -130,7 +130,7 @@ def test_a_share_within_rounding_is_not_given_as_a_figure():
     with torch.no_grad():
         model[0].bias.fill_(1e9)
     found = wp.report(model, example, draws=1)
-    assert re.search(r"\(less than 10⁻¹⁴ of E\[x²\] differs at \d+, and biases", found.judgement.sentence)
+    assert re.search(r"\(less than 10⁻¹⁴ of E\[x²\] differs at \d+, and biases", found.judgement.figures)
 
 
 def test_what_comes_after_the_last_weight_and_its_bias_may_be_alike():
@@ -140,7 +140,7 @@ def test_what_comes_after_the_last_weight_and_its_bias_may_be_alike():
         model[-1].bias.fill_(-4.6)  # a prior of one in a hundred
     found = wp.report(nn.Sequential(model, nn.Sigmoid()), example, draws=2)
     assert found.judgement.level == "good"
-    assert "alike" not in found.judgement.sentence
+    assert "alike" not in found.judgement.figures
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_inputs_that_are_alike_themselves_tell_nothing(rows):
     given = example[:1].expand(rows, -1)
     found = wp.report(model, given, inputs=[given], draws=1)
     assert found.initialisations[0].differing is None
-    assert "alike" not in found.judgement.sentence
+    assert "alike" not in found.judgement.figures
 
 
 def test_one_pass_is_shown_and_not_said_to_be_missing():
@@ -160,7 +160,7 @@ def test_one_pass_is_shown_and_not_said_to_be_missing():
     assert first == "Nothing was compared: one real pass does not know its own error. What it showed is shown."
     assert shares == [
         f"{title}: {item.differing.share:.2g} of E[x²] differs between inputs at 2, the least along the trunk"
-        for title, item in zip(("own init", "plan"), found.initialisations, strict=True)
+        for title, item in zip(("current weights", "plan"), found.initialisations, strict=True)
     ]
     assert check_summary(wp.report(model, example, draws=0)) == [
         "Nothing was compared with real passes: what is shown is predicted."
@@ -217,7 +217,7 @@ def test_what_no_time_was_left_for_is_no_fault_of_the_model():
     model, example = mlp(2)
     found = wp.report(model, example, budget=1e-9)
     assert found.judgement.level == "fair"
-    assert found.judgement.sentence == "Nothing could be predicted or measured; the notes say why."
+    assert found.judgement.sentence == "Doubtful: nothing could be predicted or measured; the notes say why."
 
 
 def test_zero_initialised_gates_are_no_fault():
@@ -238,7 +238,7 @@ def test_a_readout_of_zeros_is_waited_for(draws):
     nn.init.zeros_(model[-1].weight)
     found = wp.report(model, example, draws=draws)
     assert found.judgement.level == "good"
-    assert "gradients along the trunk wait for 8, whose weight starts at zero; under" in found.judgement.sentence
+    assert "gradients along the trunk wait for 8, whose weight starts at zero; under" in found.judgement.figures
 
 
 @pytest.mark.parametrize("bias", [0.0, -1e3])
@@ -254,7 +254,7 @@ def test_signals_that_die_on_the_trunk_are_told_with_their_place(bias):
     assert found.judgement.level == "bad"
     first = 6 if bias else 4
     said = rf"signals are zero from {first} to 10(,| and) all gradients along the trunk are zero"
-    assert re.search(said, found.judgement.sentence)
+    assert re.search(said, found.judgement.figures)
 
 
 class Uneven(nn.Module):
@@ -277,11 +277,11 @@ class Uneven(nn.Module):
 def test_what_may_have_any_scale_does_not_count_and_it_says_so():
     torch.manual_seed(0)
     found = wp.report(Uneven(), torch.randn(8, 16), draws=2)
-    own, _, _ = found.judgement.sentence.partition(" and gradients")
+    own, _, _ = found.judgement.figures.partition(" and gradients")
     assert found.judgement.level == "good"
     said = r"within a factor of 1 in E\[x²\] \((\S+)×10(\S+) with branches, readouts and what norms rescale\)$"
     assert re.search(said, own)
-    assert "with branches" not in found.judgement.sentence.partition("under the plan")[2]
+    assert "with branches" not in found.judgement.figures.partition("under the plan")[2]
 
 
 @pytest.mark.slow
@@ -342,7 +342,7 @@ def test_infinite_and_nan_signals_stay():
     own = found.initialisations[0].measured
     assert not math.isfinite(own["4"].second_moment)
     assert not math.isfinite(own["8"].second_moment)
-    assert "signals are infinite or NaN from 4 on" in found.judgement.sentence
+    assert "signals are infinite or NaN from 4 on" in found.judgement.figures
     assert found.judgement.level == "bad"
 
 
@@ -355,7 +355,7 @@ def test_a_model_on_meta_has_a_plan_and_no_weights_of_its_own():
     assert any("meta device" in note for note in found.notes)
     assert all(row.std_now is None for row in found.parameters)
     assert all(next(row for row in found.rates if row.rule == rule).value is None for rule in parts.MEASURED)
-    assert found.judgement.sentence.startswith("The model has no values yet")
+    assert found.judgement.why.startswith("the model has no values yet")
 
 
 def test_a_model_that_is_too_large_is_predicted_only(monkeypatch):

@@ -7,7 +7,7 @@ from torch import nn
 
 import wellposed as wp
 from wellposed import zoo
-from wellposed.reports.judge import trunk_names
+from wellposed.reports.spans import trunk_names
 from wellposed.reports.structure import GROUP, structure_of
 
 

@@ -51,8 +51,8 @@ def test_it_fits_eighty_columns_and_shows_both_ways_before_and_after():
     lines = shown.splitlines()
     assert max(cell_len(line) for line in lines) <= 80
     bars = [line for line in lines if set(line) & set("▁▂▃▄▅▆▇█")]
-    assert [line.split("  ")[0].strip() for line in bars] == ["own init", "plan", "own init", "plan"]
-    assert "! Unevenly initialised" in shown
+    assert [line.split("  ")[0].strip() for line in bars] == ["current weights", "plan", "current weights", "plan"]
+    assert "! Doubtful: " in shown
     assert "relative rate" in shown
 
 
@@ -120,6 +120,6 @@ def test_a_failure_and_the_notes_are_told():
             raise ValueError(f"nothing for {self.first(x).shape}")
 
     shown = printed(wp.report(Dies(), torch.randn(2, 4), draws=0))
-    assert "The model's forward fails" in shown
+    assert "the model's forward fails" in shown
     assert "nothing for" in shown
     assert "Nothing was compared with real passes" in shown

@@ -108,7 +108,7 @@ def test_sampling_leaves_the_generators_alone():
 
 def test_what_cannot_be_sampled_is_assumed_to_leave_the_signal_as_it_is():
     """Which indices a mask leaves is not known before the model runs."""
-    graph = wp.trace(Calls(lambda x: OPS.oracle(x, x > 0.0)), torch.zeros(1024, 512))
+    graph = wp.trace(Calls(lambda x: OPS.oracle(x, x > 0.0)), torch.zeros(8192, 512))
     signal = wp.propagate(graph, inputs=wp.Input.white(0.5, 2.0))[-1]
     assert signal.tag == "assumed"
     assert (signal.mean, signal.var) == pytest.approx((0.5, 2.0))

@@ -430,9 +430,7 @@ def test_division_by_a_signal_near_zero_is_said_to_have_no_expectation() -> None
     plan = wp.plan(graph, method="autoinit")
     signals = wp.propagate(graph, weights=plan)
     assert {s.name for s in signals if s.tag == "heavy"} == {"div"}
-    told = [text for text in plan.warnings if "no expectation" in text]
-    assert len(told) == 1
-    assert "first at div" in told[0]
+    assert plan.warnings == ()  # as the norm behind it ends it
     verdict = wp.check(graph, plan=plan)
     assert verdict.ok, str(verdict.first)
     assert verdict.heavy == ("div",)
@@ -442,8 +440,10 @@ def test_division_by_a_signal_near_zero_is_said_to_have_no_expectation() -> None
 
 def test_heavy_tails_last_until_a_norm() -> None:
     graph = wp.trace(Divided(norm=False), torch.randn(64, 32))
-    signals = wp.propagate(graph, weights=wp.plan(graph, method="autoinit"))
-    assert [s.name for s in signals if s.tag == "heavy"] == ["div", "last"]
+    plan = wp.plan(graph, method="autoinit")
+    assert [s.name for s in wp.propagate(graph, weights=plan) if s.tag == "heavy"] == ["div", "last"]
+    told = [text for text in plan.warnings if "no expectation" in text]
+    assert ["first at div" in text for text in told] == [True]
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,19 @@ def test_a_sum_over_a_stack_knows_the_dependence_of_its_parts(form):
     assert_near(predicted, measured, 0.15 if form in ("attention", "gates") else 0.06)
 
 
+DEPENDENT = {
+    "difference": lambda x, y: F.relu(x) - F.relu(x + 0.5 * y),
+    "magnitudes": lambda x, y: x.abs() + (x + y).abs(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", DEPENDENT)
+def test_functions_of_dependent_signals_covary_by_all_orders(form):
+    predicted, measured = output_of(Stacked(DEPENDENT[form]))
+    assert_near(predicted, measured, 0.06)
+
+
 def beside(x, y):
     return torch.cat([x, y], -1)
 

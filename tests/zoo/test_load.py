@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import nn
 import wellposed as wp
 from wellposed import zoo
 from wellposed.errors import OptionError
+from wellposed.extras import installing
 from wellposed.signals.algebra import pointwise
 from wellposed.signals.distributions import mixtures, tails
 from wellposed.signals.distributions.functions import Pointwise
@@ -80,7 +82,7 @@ def test_a_missing_extra_says_how_to_install_it(library: str, monkeypatch: pytes
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
-    with pytest.raises(OptionError, match=rf"models of {library} need {library}: pip install 'wellposed\[zoo\]'"):
+    with pytest.raises(OptionError, match=rf"models of {library} need {library}: {re.escape(installing('zoo'))}"):
         zoo.load(f"{library}:something")
 
 

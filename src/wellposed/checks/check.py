@@ -21,6 +21,7 @@ from wellposed.signals import Signals, propagate
 from wellposed.signals.examples import Described
 from wellposed.signals.passes.propagation import Cotangents, cotangent_variances
 from wellposed.surroundings import settled
+from wellposed.tables import tracked
 
 AGAIN = 2
 """Passes of a second look, as a multiple of those of the first."""
@@ -38,6 +39,7 @@ def check(
     training: bool = True,
     backward: bool = False,
     cotangents: Cotangents = 1.0,
+    progress: bool = False,
     **kwargs: Any,
 ) -> Verdict:
     """Hold a model's parameters against a plan, and the predicted second moments of its signals against measured ones.
@@ -66,6 +68,7 @@ def check(
         backward: also compare the gradients with respect to every tensor, parameter and input. *Experimental*: their
             prediction is off by more than half an octave on several nets, which counts as a failed check.
         cotangents: what a backward pass starts from, as for `wellposed.propagate`.
+        progress: show a progress bar over the passes.
         **kwargs: example inputs by keyword.
 
     Raises:
@@ -78,7 +81,8 @@ def check(
     if draws < 2:
         raise OptionError(f"a check needs at least 2 draws to know its own error, got {draws}")
     graph = graph_of(model, args, kwargs, training)
-    return trial(graph, Batches(graph, inputs, seed), plan, seed, tolerance, backward, cotangents).verdict(draws)
+    source = Batches(graph, inputs, seed)
+    return trial(graph, source, plan, seed, tolerance, backward, cotangents, progress).verdict(draws)
 
 
 def trial(
@@ -89,6 +93,7 @@ def trial(
     tolerance: float | None,
     backward: bool = False,
     cotangents: Cotangents = 1.0,
+    progress: bool = False,
 ) -> Trial:
     """Return the trial that `check` runs: prediction, batches, plan, seed and tolerance for a graph."""
     weights = "current" if plan is None else plan
@@ -97,7 +102,7 @@ def trial(
         return propagate(graph, inputs=told, weights=weights, backward=backward, cotangents=cotangents)
 
     variances = cotangent_variances(graph, cotangents, backward)
-    return Trial(graph, source, plan, predict, seed, tolerance, variances)
+    return Trial(graph, source, plan, predict, seed, tolerance, variances, progress)
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,7 @@ class Trial:
         seed: of all passes.
         tolerance: as for `check`.
         cotangents: what backward passes start from, by value id, where they are compared.
+        progress: whether to show a progress bar over the passes.
     """
 
     graph: Graph
@@ -121,6 +127,7 @@ class Trial:
     seed: int = 0
     tolerance: float | None = None
     cotangents: Mapping[int, float] | None = None
+    progress: bool = False
 
     def verdict(self, draws: int, predicted: Signals | None = None, measured: Signals | None = None) -> Verdict:
         """Return the verdict on so many passes, and on fresh ones where these leave something in doubt.
@@ -148,7 +155,8 @@ class Trial:
 
     def _passes(self, given: Sequence[Mapping[int, Tensor]], first: int = 0) -> Signals:
         weights = drawing(self.graph, self.plan, self.seed)
-        return passes(self.graph, given, weights, self.seed, self.cotangents, first)
+        shown = tracked(given, "measuring" if not first else "measuring again what is in doubt", self.progress)
+        return passes(self.graph, shown, weights, self.seed, self.cotangents, first)
 
     def _look(
         self,

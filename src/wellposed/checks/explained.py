@@ -25,6 +25,7 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.passes.application import apply_rule
 from wellposed.signals.registry import RULES
 from wellposed.signals.signal import Tag
+from wellposed.walks import reached
 
 
 class Explained:
@@ -192,14 +193,8 @@ class Explained:
         for use in self.uses:
             if use.node != self.node.index or use.parameter is None:
                 continue
-            todo, seen = [use.data], {use.data}
-            while todo:
-                maker = made.get(todo.pop())
-                for value in () if maker is None else maker.inputs:
-                    if value not in seen:
-                        seen.add(value)
-                        todo.append(value)
-            if use.parameter in {names.get(value) for value in seen}:
+            before = reached([use.data], lambda value: made[value].inputs if value in made else ())
+            if use.parameter in map(names.get, before):
                 met[use.parameter] = None
         return tuple(met)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wellposed.cli import reporting, show, streams, training
+from wellposed.cli import progress, reporting, show, streams, training
 from wellposed.cli.arguments import (
     CheckedMethod,
     Distribution,
@@ -34,7 +34,8 @@ from wellposed.cli.arguments import (
     method_options,
 )
 from wellposed.cli.failing import CheckFailedError
-from wellposed.cli.loading import load, with_base
+from wellposed.cli.further import Command
+from wellposed.cli.loading import load, plan_of, with_base
 from wellposed.errors import OptionError, near_matches
 from wellposed.options import DEFAULT_METHOD
 
@@ -69,7 +70,7 @@ def _root(
     pass
 
 
-@app.command()
+@app.command(cls=Command)
 @streams.apart
 def plan(
     model: Model,
@@ -81,11 +82,12 @@ def plan(
     skip: Skip = None,
     option: Option = None,
     output: PlanOutput = None,
+    every: Annotated[bool, typer.Option("--all", help="Show a row for every parameter.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Work out how to draw every parameter of MODEL, and show it."""
+    """Work out how to draw every parameter of MODEL, and show a summary; --all shows every parameter."""
     options = method_options(plan, method, target_variance, distribution, only, skip, option)
-    with show.Stages("loading", "tracing", "planning") as stages:
+    with progress.Stages("loading", "tracing", "planning") as stages:
         from wellposed import graphs, methods
         from wellposed.plans.files import require_writable
 
@@ -100,10 +102,10 @@ def plan(
         graph = graphs.trace(module, *args, **kwargs)
         stages.next()
         planned = methods.plan(graph, method=method, seed=seed, **with_base(options, seed, device))
-    show.plan_result(planned, output, as_json, lambda: show.plan(planned, graph))
+    show.plan_result(planned, output, as_json, lambda: show.plan(planned, graph, every))
 
 
-@app.command()
+@app.command(cls=Command)
 @streams.apart
 def check(
     model: Model,
@@ -128,17 +130,18 @@ def check(
     --plan, --method or an option of a method asks for them.
     """
     options = method_options(check, method, target_variance, distribution, only, skip, option, plan_file)
-    with show.Stages("loading", "tracing", "planning", f"measuring {draws} draws") as stages:
-        from wellposed import checks
+    graph, planned = _graph_and_plan(model, plan_file, method, seed, options)
+    from wellposed import checks
 
-        graph, planned = _graph_and_plan(stages, model, plan_file, method, seed, options)
-        verdict = checks.check(graph, plan=planned, draws=draws, tolerance=tolerance, seed=seed, backward=backward)
+    verdict = checks.check(
+        graph, plan=planned, draws=draws, tolerance=tolerance, seed=seed, backward=backward, progress=True
+    )
     show.result(as_json, verdict.to_json, lambda: show.verdict(verdict))
     if not verdict.ok:
         raise CheckFailedError
 
 
-@app.command()
+@app.command(cls=Command)
 @streams.apart
 def explain(
     model: Model,
@@ -163,32 +166,70 @@ def explain(
     The weights are those of wellposed check with the same options.
     """
     options = method_options(explain, method, target_variance, distribution, only, skip, option, plan_file)
-    with show.Stages("loading", "tracing", "planning", f"measuring {draws} draws") as stages:
+    graph, planned = _graph_and_plan(model, plan_file, method, seed, options)
+    with progress.Stages(f"measuring {draws} draws") as stages:
+        stages.next()
         from wellposed import checks
 
-        graph, planned = _graph_and_plan(stages, model, plan_file, method, seed, options)
         explanation = checks.explain(graph, node, plan=planned, draws=draws, tolerance=tolerance, seed=seed)
     show.result(as_json, explanation.to_json, lambda: show.explanation(explanation))
 
 
 def _graph_and_plan(
-    stages: show.Stages, model: str, plan_file: Path | None, method: str | None, seed: int, options: dict[str, Any]
+    model: str, plan_file: Path | None, method: str | None, seed: int, options: dict[str, Any]
 ) -> tuple[Graph, Plan | None]:
     """Load and trace a model, and make or load what is asked of a plan: None where its own weights are meant."""
-    from wellposed import graphs, methods, plans
+    with progress.Stages("loading", "tracing", "planning") as stages:
+        from wellposed import graphs, methods
 
-    stages.next()
-    module, args, kwargs = load(model, seed)
-    stages.next()
-    graph = graphs.trace(module, *args, **kwargs)
-    stages.next()
-    planned = None
-    if plan_file is not None:
-        planned = plans.Plan.load(plan_file)
-    elif method is not None or options:
-        planned = methods.plan(graph, method=method or DEFAULT_METHOD, seed=seed, **with_base(options, seed))
-    stages.next()
+        planned = None if plan_file is None else plan_of(plan_file)  # before the long work
+        stages.next()
+        module, args, kwargs = load(model, seed)
+        stages.next()
+        graph = graphs.trace(module, *args, **kwargs)
+        stages.next()
+        if method is not None or options:
+            planned = methods.plan(graph, method=method or DEFAULT_METHOD, seed=seed, **with_base(options, seed))
     return graph, planned
+
+
+@app.command(cls=Command)
+@streams.apart
+def init(
+    model: Model,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Write the weights to this file: .safetensors, or .pt (PyTorch's).")
+    ],
+    plan_file: PlanFile = None,
+    method: CheckedMethod = None,
+    seed: Seed = 0,
+    target_variance: TargetVariance = None,
+    distribution: Distribution = None,
+    only: Only = None,
+    skip: Skip = None,
+    option: Option = None,
+) -> None:
+    """Draw the weights of MODEL by a plan, and write them to a file that any framework reads."""
+    options = method_options(init, method, target_variance, distribution, only, skip, option, plan_file)
+    from wellposed.cli import weights
+
+    weights.require_writable(output)
+    planned = None if plan_file is None else plan_of(plan_file)
+    with progress.Stages("loading", "tracing and planning", "drawing", "writing") as stages:
+        from wellposed import methods
+
+        stages.next()
+        module, args, kwargs = load(model, seed)
+        stages.next()
+        if planned is None:
+            chosen, given = method or DEFAULT_METHOD, with_base(options, seed)
+            planned = methods.plan(module, *args, method=chosen, seed=seed, **given, **kwargs)
+        stages.next()
+        planned.apply_(module)
+        stages.next()
+        weights.write(module, planned, output)
+    show.summary(planned)
+    show.written(output)
 
 
 @app.command()
@@ -248,7 +289,7 @@ for command in (
     training.score,
     training.refine,
 ):
-    app.command()(streams.apart(command))
+    app.command(cls=Command)(streams.apart(command))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -40,7 +40,9 @@ Only = Annotated[list[str] | None, typer.Option("--only", help="Pattern of param
 Skip = Annotated[list[str] | None, typer.Option("--skip", help="Pattern of parameters to leave alone; repeatable.")]
 Option = Annotated[
     list[str] | None,
-    typer.Option("--option", "-O", metavar="NAME=VALUE", help="Any further option of the method; repeatable."),
+    typer.Option(
+        "--option", "-O", metavar="NAME=VALUE", help="Any further option, also given as --NAME VALUE; repeatable."
+    ),
 ]
 Training = Annotated[
     str,

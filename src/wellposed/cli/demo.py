@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from wellposed.cli import show, streams
+from wellposed.cli import progress, show, streams
+from wellposed.extras import installing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,7 +45,7 @@ def _cases(console: Console, *, small: bool) -> list[Case]:
         if not small:
             console.print(
                 f"[yellow]{' and '.join(missing)} not installed; showing the small models instead.[/] "
-                "For ResNet-50 and a Llama: pip install 'wellposed[zoo]'\n",
+                f"For ResNet-50 and a Llama: {escape(installing('zoo'))}\n",
             )
         from wellposed import demo_models
 
@@ -65,7 +66,7 @@ def _show_case(
 ) -> bool:
     """Analyse, initialise and check one model, print the summary, and return whether the check passed."""
     checking = f"checking {_DRAWS} draws"
-    with show.Stages("building", "tracing", "propagating", "planning", "initialising", checking) as stages:
+    with progress.Stages("building", "tracing", "propagating", "planning", "initialising", checking) as stages:
         import torch
 
         from wellposed import checks, graphs, methods, signals

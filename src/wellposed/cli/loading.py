@@ -6,7 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wellposed.errors import OptionError
+
 if TYPE_CHECKING:
+    from wellposed.plans import Plan
     from wellposed.zoo import Family, Training
     from wellposed.zoo.names import Loaded
 
@@ -28,6 +31,24 @@ def with_base(options: dict[str, Any], seed: int, device: str = "cpu") -> dict[s
 
     module, args, kwargs = load(name, seed, device)
     return options | {"base": graphs.trace(module, *args, **kwargs)}
+
+
+def plan_of(path: Path) -> Plan:
+    """Return the plan of a file.
+
+    Raises:
+        OptionError: the file cannot be read.
+        PlanFileError: it holds no plan.
+    """
+    from wellposed.plans import Plan
+
+    try:
+        return Plan.load(path)
+    except OSError as error:
+        raise OptionError(
+            f"--plan {path}: {error.strerror}; give a file that 'wellposed plan MODEL -o {path.name}' has written, or "
+            "leave --plan out and name a --method"
+        ) from error
 
 
 def load_training(name: str, seed: int) -> Training:

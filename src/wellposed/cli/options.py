@@ -60,7 +60,8 @@ def further_options(
             raise OptionError(f"{name} is no further option, but one of the command's own: give it as {flag}")
         if name not in known:
             givable = [other for other, (_, kind) in known.items() if _words(kind)]
-            raise OptionError(f"{name!r} is no option of {_names(functions)}{near_matches(name, givable)}")
+            near = near_matches(name, [*givable, *own])
+            raise OptionError(f"{name!r} is no option of {_names(functions)}{near}")
         options[name] = _read(name, value, *known[name])
     return options
 

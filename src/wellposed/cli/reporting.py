@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from wellposed.cli import show, streams
+from wellposed.cli import progress, show, streams
 from wellposed.cli.arguments import (
     Distribution,
     Method,
@@ -22,7 +22,7 @@ from wellposed.cli.arguments import (
     TargetVariance,
     method_options,
 )
-from wellposed.cli.loading import load, load_training, with_base
+from wellposed.cli.loading import load, load_training, plan_of, with_base
 from wellposed.errors import OptionError
 from wellposed.options import DEFAULT_METHOD
 
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 def report(
     context: typer.Context,
     model: Model,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the report to this HTML file; needs wellposed[report].")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this HTML file.")] = None,
     plan_file: PlanFile = None,
     method: Method = DEFAULT_METHOD,
     seed: Seed = 0,
@@ -73,16 +71,14 @@ def report(
         raise OptionError(
             "--training takes gradients of real weights, which --meta does not build; leave one of them out"
         )
-    with streams.err().status("loading") as status:
-        from wellposed import plans, reports
+    with progress.within("loading", budget) as update:
+        from wellposed import reports
         from wellposed.graphs.tree import example_of
         from wellposed.plans.files import require_writable
-        from wellposed.reports.html import require_plotly
 
         if output is not None:  # before the long work
-            require_plotly()
             require_writable(output, "a report")
-        planned = None if plan_file is None else plans.Plan.load(plan_file)
+        planned = None if plan_file is None else plan_of(plan_file)
         transfer = None if transfer_file is None else _transfer_of(transfer_file)
         device = "meta" if meta else "cpu"
         loss_fn, batches = None, None
@@ -106,17 +102,20 @@ def report(
             transfer=transfer,
             budget=budget or None,
             seed=seed,
-            progress=status.update,
+            progress=update,
             command=_command(context),
             **kwargs,
         )
         if output is not None:
-            status.update("writing")
+            update("writing")
             made.to_html(output)
     if output is None:
         streams.out().print(made.table())
     else:
-        streams.out().print(escape(made.judgement.sentence), soft_wrap=True)
+        said = made.judgement
+        called = f": {said.call}" if said.call else ""
+        for line in (said.sentence, f"what to do: {said.action}{called}", f"will it train: {said.trains}"):
+            streams.out().print(escape(line), soft_wrap=True)
         show.written(output)
     if made.failure is not None:
         raise typer.Exit(2)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from wellposed.cli import streams
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from wellposed.checks import Explanation, Verdict
     from wellposed.gradients import Agreement
     from wellposed.graphs import Graph
-    from wellposed.plans import Plan
+    from wellposed.plans import Plan, Prescription
     from wellposed.rates import Rate, TransferCheck
     from wellposed.signals.registry import Rule
 
@@ -93,53 +91,6 @@ def lines_of(raised: BaseException) -> list[str]:
     return [] if files is None else list(files.lines_of(raised))
 
 
-class Stages:
-    """A progress bar over named stages, gone when done; silent where standard error is no terminal.
-
-    ``next()`` begins the next stage; ``seconds`` maps the stages that are done to the time that they took.
-    """
-
-    def __init__(self, *names: str) -> None:
-        console = streams.err()
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._names = names
-        self._begun = 0
-        self._clock = 0.0
-        self._task = self._progress.add_task("", total=len(names))
-        self.seconds: dict[str, float] = {}
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._finish_stage()
-        self._progress.stop()
-
-    def next(self) -> None:
-        """End the stage that runs and begin the next one."""
-        self._finish_stage()
-        self._progress.update(self._task, description=self._names[self._begun])
-        self._begun += 1
-        self._clock = time.perf_counter()
-
-    def _finish_stage(self) -> None:
-        if self._begun:
-            self.seconds[self._names[self._begun - 1]] = time.perf_counter() - self._clock
-            self._progress.advance(self._task)
-
-
 def plural(count: int, noun: str) -> str:
     """Return ``"1 weight"``, ``"2,000 weights"``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
@@ -150,18 +101,38 @@ def tags(counts: Mapping[str, int]) -> str:
     return ", ".join(f"[{TAG_STYLES[tag]}]{count} {tag}[/]" for tag, count in counts.items() if count)
 
 
-def plan(planned: Plan, graph: Graph) -> None:
-    """Print a plan: one line about the model, the table (with reasons where there is room), and the plan's warnings."""
+def plan(planned: Plan, graph: Graph, every: bool) -> None:
+    """Print a plan: what it is about, its parameters by kind of draw or each by itself, and the plan's warnings."""
     console = streams.out()
     console.print(
         f"[bold]{escape(graph.model)}[/]: {plural(len(graph), 'operation')}, "
-        f"{plural(len(graph.parameters), 'parameter')}; {planned.actions}"
+        f"{plural(len(graph.parameters), 'parameter')}; plan by {escape(planned.method)}, seed {planned.seed}"
     )
     if planned.inputs or planned.coverage:
         console.print(f"input {escape(planned.inputs)}; signals: {tags(planned.coverage)}")
-    console.print(planned.table(reasons=console.width >= _WIDE))
+    if every:
+        console.print(planned.table(reasons=console.width >= _WIDE))
+    else:
+        summary(planned)
+        console.print("[dim]--all shows every parameter with its reason, -o plan.json writes them[/]")
     for warning in planned.warnings:
         console.print(f"[yellow]warning:[/] {escape(warning)}")
+
+
+def summary(planned: Plan) -> None:
+    """Print how many parameters are drawn in each way, how many numbers they hold, and between which deviations."""
+    groups: dict[str, list[Prescription]] = {}
+    for said in planned.prescriptions.values():
+        groups.setdefault(said.distribution.replace("_", " "), []).append(said)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("drawn", "parameters", "numbers", "std"):
+        table.add_column(title, justify="left" if title == "drawn" else "right")
+    for kind, members in sorted(groups.items(), key=lambda group: -len(group[1])):
+        numbers = sum(math.prod(said.shape) for said in members)
+        stds = [std for said in members if (std := said.std) is not None]
+        span = f"{min(stds):.3g} to {max(stds):.3g}" if len(set(stds)) > 1 else f"{stds[0]:.3g}" if stds else ""
+        table.add_row(kind, f"{len(members):,}", f"{numbers:,}", span)
+    streams.out().print(table)
 
 
 def verdict(result: Verdict) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from wellposed.cli import show, streams
+from wellposed.cli import progress, show, streams
 from wellposed.cli.arguments import Axis, Family, Json, Model, Option, PlanOutput, Seed, Sizes, Training, sizes_of
 from wellposed.cli.failing import CheckFailedError
 from wellposed.cli.loading import load, load_family, load_training
@@ -106,7 +106,7 @@ def lr(
     """Give the learning rate of MODEL: relative to --base by rules, for plain SGD or Adam, or by a search with --find.
 
     With --coordinates, the options are way (own, or a method of planning), axis, optimizer, lr, steps, seeds and
-    tolerance: -O way=mup -O axis=depth.
+    tolerance: --way mup --axis depth.
     """
     by_rules = bool(rule) or base is not None or base_rate is not None
     if coordinates is not None:
@@ -146,7 +146,15 @@ def _coordinates(model: str, sizes: str, seed: int, option: list[str] | None, as
 
     options = further_options(lr, option, planned_coordinates)
     family = load_family(model, seed)
-    found = planned_coordinates(family.make, wanted, family.loss_fn, family.first(), **options)
+    seeds = options.get("seeds") or inspect.signature(planned_coordinates).parameters["seeds"].default
+    with progress.Stages(*["training"] * (len(wanted) * seeds)) as stages:
+
+        def make(size: int) -> Any:
+            """Make a model, which begins another run."""
+            stages.next()
+            return family.make(size)
+
+        found = planned_coordinates(make, wanted, family.loss_fn, family.first(), **options)
     show.result(as_json, found.to_json, lambda: streams.out().print(found.table()))
     if not found.ok:
         raise CheckFailedError
@@ -214,7 +222,7 @@ def _relative(
     """Return one row for each rule; a rule that does not apply to the model gives a row with the reason."""
     rows: list[dict[str, Any]] = []
     names = tuple(chosen or ("kernel", "maximal_update", "ntk", "paths", "signed"))
-    with show.Stages("loading", *names) as stages:
+    with progress.Stages("loading", *names) as stages:
         from wellposed import rates
         from wellposed.rates.relative import find_rate_rule, optimizer_of
 
@@ -296,7 +304,7 @@ def score(
     as_json: Json = False,
 ) -> None:
     """Score an initialisation: how well do gradients agree (GradCosine), how equal are their norms?"""
-    with show.Stages("loading", "scoring") as stages:
+    with progress.Stages("loading", "scoring") as stages:
         from wellposed import gradients
 
         stages.next()

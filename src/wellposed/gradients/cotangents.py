@@ -25,6 +25,7 @@ from wellposed.errors import GradientError
 from wellposed.gradients.problem import Problem, Tensors, leaves_of, out_of_memory, wide
 from wellposed.gradients.scales import Scales
 from wellposed.options import check_choice
+from wellposed.walks import reached
 
 Engine = Literal["double_backward", "two_pass", "finite_difference"]
 ENGINES: tuple[Engine, ...] = ("double_backward", "two_pass", "finite_difference")
@@ -233,15 +234,10 @@ def refuse_once_differentiable(gradients: Iterable[Tensor]) -> None:
     Raises:
         NotImplementedError: it does.
     """
-    todo = [g.grad_fn for g in gradients if g.grad_fn is not None]
-    seen = set(todo)
-    while todo:
-        node = todo.pop()
+    ends = (g.grad_fn for g in gradients if g.grad_fn is not None)
+    for node in reached(ends, lambda node: [edge for edge, _ in node.next_functions if edge is not None]):
         if node.name() == "torch::autograd::Error":
             raise NotImplementedError("a torch.autograd.Function of it is marked once_differentiable")
-        following = {edge for edge, _ in node.next_functions if edge is not None} - seen
-        seen |= following
-        todo += following
 
 
 def norm_of(tensors: Mapping[str, Tensor]) -> float:

@@ -10,6 +10,7 @@ import torch
 
 from wellposed.graphs.graph import Ref, ValueKind
 from wellposed.graphs.modules import Call
+from wellposed.walks import reached
 
 
 @dataclass(eq=False, slots=True)
@@ -57,12 +58,9 @@ class RawValue:
 
 def is_fixed(values: Sequence[RawValue], nodes: Sequence[RawNode], value: int) -> bool:
     """Whether a value is made of parameters, buffers and constants alone."""
-    pending, seen = [value], set[int]()
-    while pending:
-        one = values[pending.pop()]
-        if one.kind == "input":
-            return False
-        if one.node is not None and one.node not in seen:
-            seen.add(one.node)
-            pending += nodes[one.node].inputs
-    return True
+
+    def made_of(at: int) -> Sequence[int]:
+        node = values[at].node
+        return () if node is None else nodes[node].inputs
+
+    return all(values[at].kind != "input" for at in reached([value], made_of))

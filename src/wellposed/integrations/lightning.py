@@ -1,4 +1,4 @@
-"""The callbacks for Lightning's Trainer (package ``lightning``: ``pip install 'wellposed[lightning]'``)."""
+"""The callbacks for Lightning's Trainer (package ``lightning``: ``pip install '.[lightning]'``)."""
 
 from __future__ import annotations
 

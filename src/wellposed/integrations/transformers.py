@@ -1,4 +1,4 @@
-"""The callback for the Trainer of transformers, and its preparation (``pip install 'wellposed[zoo]' accelerate``)."""
+"""The callback for the Trainer of transformers, and its preparation (``pip install '.[zoo]' accelerate``)."""
 
 from __future__ import annotations
 

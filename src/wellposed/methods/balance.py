@@ -29,6 +29,7 @@ from wellposed.signals.integration.gaussian import gaussian_moments
 from wellposed.signals.registry import RULES
 from wellposed.structure.branches import Step
 from wellposed.structure.vertices import Branch, Vertex, Vertices
+from wellposed.walks import reached
 
 _WIDEST = 7.0
 """|ln c| up to which a factor is sought: bounded activations do not reach every second moment."""
@@ -106,13 +107,9 @@ def _shares_of_stream(
 
 def _paths(end: int, origins: Mapping[int, Sequence[int | None]], order: Mapping[int, int]) -> dict[int, int]:
     """Return for every place from which identity branches lead to ``end`` how many paths do."""
-    reached, pending = {end}, [end]
-    while pending:
-        further = {origin for origin in origins.get(pending.pop(), ()) if origin is not None} - reached
-        reached |= further
-        pending.extend(further)
+    before = reached([end], lambda value: [origin for origin in origins.get(value, ()) if origin is not None])
     paths = {end: 1}
-    for value in sorted(reached, key=lambda v: order.get(v, -1), reverse=True):
+    for value in sorted(before, key=lambda v: order.get(v, -1), reverse=True):
         for origin in origins.get(value, ()):
             if origin is not None:
                 paths[origin] = paths.get(origin, 0) + paths[value]

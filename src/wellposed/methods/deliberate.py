@@ -207,7 +207,8 @@ def _of_gain(values: Tensor, head: Floats) -> Deliberate | None:
         return None
     if varies(values):
         return Deliberate("trained", "a gain that varies")
-    return Deliberate("bias", levels_of(values) or "")
+    levels = levels_of(values)
+    return None if levels is None else Deliberate("bias", levels)
 
 
 def _is_general(orthogonal: Collection[Deliberate], weights: int) -> bool:

@@ -22,6 +22,7 @@ from wellposed.plans import RANDOM, RandomDistribution
 from wellposed.signals import Input, Signals, run_pass
 from wellposed.signals.context.call import Pass
 from wellposed.signals.examples import in_words, unlike_example
+from wellposed.signals.weights.awake import Awake
 from wellposed.signals.weights.planned import PlannedWeights
 
 if TYPE_CHECKING:
@@ -95,9 +96,13 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
     """
     random_biases = _random_biases(graph, request) if settings.biases == "own" else {}
 
-    def weights_of(scales: Mapping[str, float], target: float = settings.target_variance) -> PlannedWeights:
+    def weights_of(
+        scales: Mapping[str, float],
+        target: float = settings.target_variance,
+        kind: type[PlannedWeights] = PlannedWeights,
+    ) -> PlannedWeights:
         """Return weights that choose their scales in a pass, but those in ``scales``; ``target`` is ν."""
-        return PlannedWeights(
+        return kind(
             graph,
             target,
             center=settings.center,
@@ -138,6 +143,11 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
     weights, signals, run = _settled(lambda settled: weights_of({**given, **settled}, level), ran, given)
     if settings.strict:
         _refuse_doubts(graph, weights)
+    without = [name for name in weights.unmet if weights.waits(name)]
+    if without:  # zeros that end once gates open, which a training does, are no matter
+        awake = weights_of({}, level, Awake)
+        ran(awake, None)
+        without = [name for name in without if awake.waits(name)]
     prescriptions = prescriptions_of(graph, weights, chosen, distribution, settings.state == "full")
     centred = {name for name, one in prescriptions.items() if one.centred}
     return Draft(
@@ -147,7 +157,7 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
         warnings=(
             *unlike_example(graph, settings.inputs),
             *warnings,
-            *remarks_on(graph, weights, run, signals, given),
+            *remarks_on(graph, weights, run, signals, given, without),
             *straying(graph, weights.uses, weights.functions, centred, unsteady(signals)),
         ),
     )

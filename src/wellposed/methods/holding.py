@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
+from wellposed.errors import joined
 from wellposed.graphs import Graph, Node
 from wellposed.methods.carrying import number_in
 from wellposed.methods.options import Request
@@ -18,6 +19,7 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.weights.planned import PlannedWeights
 from wellposed.structure.carriers import offset_of
 from wellposed.structure.residual_branches import ResidualBranch
+from wellposed.structure.roles import roles
 from wellposed.structure.scored_products import ScoredProduct, Side, scored_products
 from wellposed.structure.starts import ends_in_function, is_transformed, normalises_batches, recurrent_weights
 from wellposed.structure.streams import residual_streams
@@ -31,6 +33,7 @@ CLOSED = 0.01
 LARGE = 2.0
 """Variance of scalar products, over what they are to have, from which on their factors are scaled down. Chosen: that of
 queries and keys that have something in common lies beyond 1."""
+_ROUNDING = 1e-2  # of a gain in any type
 Part: TypeAlias = "ResidualBranch | Side"
 """What some parameters multiply by what they are multiplied by."""
 
@@ -43,6 +46,7 @@ class Held:
 
     Attributes:
         open: the parts that were scaled in the last pass, with what they are multiplied by, and why.
+        sharp: the variances of scores that nothing scales by itself, and that are too large, by node.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Held:
         self.closed = closed
         self.scores = scores
         self.open: dict[Part, tuple[float, str]] = {}
+        self.sharp: dict[int, float] = {}
         self._recurrent = recurrent_weights(graph)
         self._at: dict[int, list[ResidualBranch]] = {}
         for branch in factors:
@@ -111,6 +116,8 @@ class Held:
         states = [run.state(value) for value in product.factors]
         aim, count = self.scores[product], sum(value in {side.value for side in sides} for value in product.factors)
         moment = product.constant**2 * _of_scalar_products(product.length, *states)
+        if product.shared and LARGE * aim < moment < math.inf:
+            self.sharp[node.index] = moment
         for side in sides:
             if moment <= LARGE * aim or not math.isfinite(moment):
                 self.open.pop(side, None)
@@ -157,9 +164,20 @@ def score_aims(graph: Graph, request: Request, target: float, readout: float | N
     for product in scored_products(graph):
         sides = tuple(side for side in product.sides if request.kept.keys().isdisjoint(side.carriers))
         share = share_of(product.scores, readout) if product.leaves else 1.0
-        if sides:
+        if sides or (product.shared and not product.leaves):
             found[replace(product, sides=sides)] = share * target
     return found
+
+
+def words_on_sharp(graph: Graph, sharp: Mapping[int, float]) -> Iterator[str]:
+    """Yield one warning of scores that are too large, and that no weight of their own makes."""
+    if sharp:
+        told = joined((f"{moment:.3g} at {graph.nodes[index].name}" for index, moment in sharp.items()), separator="; ")
+        yield (
+            f"scalar products that a function takes in have a variance of {told}: one layer makes their factors and "
+            "other things, so that no weight scales them alone, and a softmax of such scores picks single keys. "
+            "Multiply them by 1/√(their length) in the model"
+        )
 
 
 def share_of(outputs: int, readout: float | None) -> float:
@@ -170,18 +188,34 @@ def share_of(outputs: int, readout: float | None) -> float:
 def branch_factors(graph: Graph, request: Request, kind: Branches) -> dict[ResidualBranch, tuple[float, str]]:
     """Return what each residual branch is multiplied by, and why; those that nothing can scale are left out."""
     found: dict[ResidualBranch, tuple[float, str]] = {}
+    gains = {name for name, role in roles(graph).items() if role == "gain"}
     for stream in residual_streams(graph) if kind != "full" else ():
         count = len(stream.sums)
         held = is_transformed(graph, stream) or normalises_batches(graph, stream)
         by_depth = kind == "depth" or (kind == "auto" and held)
         if count == 1 and kind == "auto":
             continue
-        damped = count**-0.5, f"× 1/√{count} at the end of one of {count} residual branches"
+        words = f"× 1/√{count} at the end of one of {count} residual branches"
         closed = 0.0, f"0 at the end of one of {count} residual branches, so that the stream is carried on as it begins"
         for branch in stream.branches:
-            if branch.carriers and request.kept.keys().isdisjoint(branch.carriers):
-                found[branch] = damped if by_depth or ends_in_function(graph, branch.value) else closed
+            if not branch.carriers or not request.kept.keys().isdisjoint(branch.carriers):
+                continue
+            if not by_depth and not ends_in_function(graph, branch.value):
+                found[branch] = closed
+            elif (factor := count**-0.5 / _own_gain(graph, branch, gains)) < 1.0 - _ROUNDING:
+                found[branch] = factor, words
     return found
+
+
+def _own_gain(graph: Graph, branch: ResidualBranch, gains: Collection[str]) -> float:
+    """Return the number below 1 that the model itself, or a plan before, multiplies a branch by; 1 for none."""
+    levels = []
+    for name in branch.carriers:
+        values, offset = graph.parameters[name].values, offset_of(graph, name)
+        level = None if values is None else number_in(values)
+        if level is not None and (offset or name in gains):
+            levels.append(abs(offset + level))
+    return min(1.0, max(levels, default=1.0)) or 1.0
 
 
 def _scaled(graph: Graph, name: str, before: Prescription | None, factor: float, words: str) -> Prescription | None:

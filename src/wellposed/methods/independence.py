@@ -239,12 +239,20 @@ def _by_shape(array: Floats, least: float, most: float) -> str | None:
 
 
 def varies(gain: Tensor) -> bool:
-    """Whether the gain of a norm varies from channel to channel, as no initialisation has it, but not by blocks."""
+    """Whether the gain of a norm varies from channel to channel, as no initialisation has it: neither by blocks nor by
+    draws about 0, as libraries make them that draw every parameter.
+    """
     low, high = torch.aminmax(gain.detach())
     if bool(low == high):
         return False
     levels = levels_of(gain)
-    return levels is None or levels.startswith(_ONE_SIGN)
+    return not _is_about_zero(gain) if levels is None else levels.startswith(_ONE_SIGN)
+
+
+def _is_about_zero(values: Tensor) -> bool:
+    """Whether the mean of many values is 0 within its standard error; a trained gain has one sign but for few."""
+    var, mean = torch.var_mean(values.detach().double())
+    return values.numel() >= FEW and bool(mean**2 * values.numel() < BY_CHANCE**2 * var)
 
 
 def _is_short(number: float) -> bool:

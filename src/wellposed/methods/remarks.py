@@ -13,7 +13,7 @@ from wellposed.methods.roles import op_of
 from wellposed.signals import Signals
 from wellposed.signals.context.call import Pass
 from wellposed.signals.weights.planned import PlannedWeights
-from wellposed.structure.reach import depending
+from wellposed.structure.reach import behind, depending
 
 APART = 2.0
 """Ratio of the second moments of a weight's outputs at its uses from which on a plan warns. Chosen."""
@@ -22,7 +22,12 @@ UNSTEADY = 3.0
 
 
 def remarks_on(
-    graph: Graph, weights: PlannedWeights, run: Pass, signals: Signals, given: Collection[str]
+    graph: Graph,
+    weights: PlannedWeights,
+    run: Pass,
+    signals: Signals,
+    given: Collection[str],
+    without: Sequence[str],
 ) -> Iterator[str]:
     """Yield the warnings of a plan.
 
@@ -32,8 +37,9 @@ def remarks_on(
         run: the pass.
         signals: of it.
         given: the weights whose scales were not chosen in it.
+        without: the weights that meet nothing but zeros, also once gates that start closed have opened.
     """
-    yield from _zeros_met(graph, weights)
+    yield from _zeros_met(graph, weights, without)
     yield from _doubted(graph, weights)
     yield from _uses_apart(graph, weights, given)
     yield from _assumptions(graph, run)
@@ -45,9 +51,8 @@ def unsteady(signals: Signals) -> list[str]:
     return [signal.name for signal in signals if signal.log2_std > UNSTEADY and signal.tag != "heavy"]
 
 
-def _zeros_met(graph: Graph, weights: PlannedWeights) -> tuple[str, ...]:
+def _zeros_met(graph: Graph, weights: PlannedWeights, names: Sequence[str]) -> tuple[str, ...]:
     """Return a warning that names the weights that meet nothing but zeros, or none."""
-    names = list(filter(weights.waits, weights.unmet))
     if not names:
         return ()
     listed = joined((f"{name!r} at {op_of(graph.nodes[weights.unmet[name]])}" for name in names), separator="; ")
@@ -56,7 +61,7 @@ def _zeros_met(graph: Graph, weights: PlannedWeights) -> tuple[str, ...]:
         f"The example holds nothing but zeros in {joined(map(repr, zeros))}, which counts as it is: give one that lets "
         "signals through"
         if zeros
-        else "Zero constants or gates that start closed are before them; zero_signal='error' raises an error there"
+        else "Zero constants, or norms of one element, are before them; zero_signal='error' raises an error there"
     )
     return (f"weights that meet a signal of zeros, whose variance is ν / fan-in: {listed}. {why}",)
 
@@ -77,11 +82,8 @@ def _zeros_before(graph: Graph, nodes: Sequence[int]) -> list[str]:
     found = []
     for value in graph.inputs:
         if value in graph.known and not bool(graph.known[value].any()):
-            behind = {value}
-            for node in graph.nodes:
-                if not behind.isdisjoint(node.inputs):
-                    behind.update(node.outputs)
-            if all(not behind.isdisjoint(graph.nodes[index].inputs) for index in nodes):
+            reached = behind(graph, {value})
+            if all(not reached.isdisjoint(graph.nodes[index].inputs) for index in nodes):
                 found.append(graph.values[value].name)
     return found
 
@@ -105,12 +107,17 @@ def _uses_apart(graph: Graph, weights: PlannedWeights, given: Collection[str]) -
 
 def _assumptions(graph: Graph, run: Pass) -> Iterator[str]:
     """Yield warnings of what the pass took for granted: operators without a rule, values of parameters on meta."""
-    for tag, words in (("assumed", "assumed to leave the signal unchanged"), ("sampled", "run on samples")):
-        without = [o for o in run.outcomes if o.tag == tag and o.note and not o.failed]
-        ops = Counter(graph.nodes[o.node].op_name for o in without)
-        if ops:
-            listed = ", ".join(f"{op} ({count})" for op, count in ops.most_common(8))
-            yield f"operators without a rule, {words}: {listed}"
+    without = [o for o in run.outcomes if o.tag == "assumed" and o.note and not o.failed and o.node < run.last_weight]
+    ops = Counter(graph.nodes[o.node].op_name for o in without)
+    if ops:
+        listed = ", ".join(f"{op} ({count})" for op, count in ops.most_common(8))
+        yield f"operators without a rule, assumed to leave the signal unchanged: {listed}"
+    if run.too_large:
+        yield (
+            f"{len(run.too_large)} operators are too large to be run on draws of operands that depend on one another, "
+            f"the first {op_of(graph.nodes[run.too_large[0]])}, so that these count as independent: an example of "
+            "fewer samples plans the same model without that"
+        )
     failed = [f"{op_of(graph.nodes[o.node])}: {o.note}" for o in run.outcomes if o.failed]
     if failed:
         yield f"a rule of wellposed failed, which should not be; please report it: {joined(failed, separator='; ')}"
@@ -122,16 +129,20 @@ def _assumptions(graph: Graph, run: Pass) -> Iterator[str]:
 
 
 def _uncontrolled(graph: Graph, weights: PlannedWeights, signals: Signals) -> Iterator[str]:
-    """Yield warnings of signals that no scale controls: without an expectation, or unsteady between weight draws."""
+    """Yield warnings of signals that no scale controls: without an expectation, or unsteady between weight draws, where
+    some of them meet a weight or are the first output, and no norm or bounded function ends it before. Outputs that
+    follow may be states, which what reads them takes care of.
+    """
+    ends = {graph.values[value].name for value in (*(use.data for use in weights.uses), *graph.outputs[:1])}
     heavy = [signal.name for signal in signals if signal.tag == "heavy"]
-    if heavy:
+    if not ends.isdisjoint(heavy):
         yield (
             f"no expectation means anything at {len(heavy)} of {len(signals)} signals, first at {heavy[0]}: the second "
             "moment is infinite, or rests on elements that hardly a batch has; a norm or a bounded function ends that"
         )
     drawn = {graph.values[value].name for value in depending(graph, weights.decisions.keys() & graph.parameters.keys())}
     names = [name for name in unsteady(signals) if name in drawn]
-    if names:
+    if not ends.isdisjoint(names):
         yield (
             f"{len(names)} of {len(signals)} signals vary by more than {UNSTEADY:g} octaves between weight "
             f"draws, first at {names[0]}: no initial scale controls the variance there; normalisation or "

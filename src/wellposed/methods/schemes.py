@@ -31,17 +31,19 @@ def scheme_of(parameter: Parameter) -> tuple[float, str] | None:
         return None
     kernel = math.prod(shape[2:])
     fan_in, fan_out = shape[1] * kernel, shape[0] * kernel
+    own = math.sqrt(1.0 / (3.0 * fan_in)), "PyTorch's"
     schemes = [
         (math.sqrt(2.0 / fan_out), "Kaiming, fan-out"),
         (math.sqrt(2.0 / fan_in), "Kaiming, fan-in"),
         (math.sqrt(2.0 / (fan_in + fan_out)), "Xavier"),
         (math.sqrt(1.0 / fan_in), "LeCun"),
         *((std, f"{std:g}") for std in _SMALL),
+        own,  # as a plan draws it
     ]
     seen = sample_of(values, SEEN)
     size, largest = math.sqrt(float(seen @ seen) / len(seen)), float(abs(seen).max())
     short = 1.0 - _SHORT / len(seen)
-    for std, name in ((math.sqrt(1.0 / (3.0 * fan_in)), "PyTorch's"), *schemes):
+    for std, name in (own, *schemes):
         if short <= largest / (math.sqrt(3.0) * std) <= 1.0 + 1e-6:
             return std, name
     within = max(_LEAST, _SURE / math.sqrt(2.0 * len(seen)))

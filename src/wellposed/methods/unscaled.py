@@ -15,6 +15,7 @@ from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.product import describe
 from wellposed.operators.scale_parameters import parameter_values, scale_parameters
 from wellposed.random_states import seeded
+from wellposed.walks import reached
 
 LARGEST = 1 << 24
 """Elements of the largest weight that is computed to see how it follows its parameter's scale."""
@@ -127,14 +128,13 @@ class _Sources:
 
     def nodes(self, value: int) -> list[Node]:
         """Return the nodes that make a value from parameters and constants, in execution order."""
-        seen: set[int] = set()
-        todo = [value]
-        while todo:
-            index = self.graph.values[at := todo.pop()].node
-            if index is not None and index not in seen and at in self.fixed and at not in self.ends:
-                seen.add(index)
-                todo.extend(self.graph.nodes[index].inputs)
-        return [self.graph.nodes[index] for index in sorted(seen)]
+
+        def makers(values: Iterable[int]) -> list[int]:
+            made = [self.graph.values[at].node for at in values if at in self.fixed and at not in self.ends]
+            return [index for index in made if index is not None]
+
+        found = reached(makers([value]), lambda index: makers(self.graph.nodes[index].inputs))
+        return [self.graph.nodes[index] for index in sorted(found)]
 
     def names(self, value: int) -> Iterator[str]:
         """Yield the names of the parameters."""

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from wellposed.walks import reached
+
 Axis: TypeAlias = "tuple[Atom, ...]"
 Axes: TypeAlias = "tuple[Axis, ...]"
 
@@ -83,14 +85,7 @@ def mark(axis: Axis, *, made: bool = False, summed: bool = False) -> None:
 
 def members(whole: Dimension) -> list[Dimension]:
     """Return the representatives of a dimension and of all that are concatenated into it."""
-    roots: dict[Dimension, None] = {}
-    todo = [whole]
-    while todo:
-        root = todo.pop().root()
-        if root not in roots:
-            roots[root] = None
-            todo += [atom.dimension for axis in root.parts for atom in axis]
-    return list(roots)
+    return list(reached([whole.root()], lambda root: [atom.dimension.root() for axis in root.parts for atom in axis]))
 
 
 def is_made(dimension: Dimension) -> bool:

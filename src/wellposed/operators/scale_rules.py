@@ -152,11 +152,6 @@ def _in_parts(read: Reader) -> ScaleParameter | None:
     return ScaleParameter(scaled.parameter, (*scaled.axes, None)[: len(read.shape(read.out))])
 
 
-def _kronecker(read: Reader) -> ScaleParameter | None:
-    """Read a Kronecker product."""
-    return _product(read, *read.node.args[:2])
-
-
 def _multiplied(read: Reader) -> ScaleParameter | None:
     """Read a matrix product: with a constant, or of two values that have a scale each."""
     product = describe(read.graph, read.node)
@@ -201,7 +196,7 @@ _READINGS: Mapping[str, Reading] = {
     **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "outer", "tensordot"), _multiplied),
     "einsum": _contracted,
     "linear": _made,
-    "kron": _kronecker,
+    "kron": lambda read: _product(read, *read.node.args[:2]),
     "complex": _paired,
     **dict.fromkeys(("real", "imag", "view_as_real", "view_as_complex", "conj", "_conj"), _in_parts),
     **dict.fromkeys(

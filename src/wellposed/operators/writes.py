@@ -81,15 +81,21 @@ def _of_view(
     return Box(tuple(sorted((replace(s, axis=axes[s.axis]) for s in found), key=lambda s: s.axis)), order)
 
 
-def _in_memory(
-    base: Sequence[int], written: Sequence[int], base_stride: Sequence[int], stride: Sequence[int], offset: int
-) -> tuple[Stretch, ...] | None:
-    """Return the stretches of a view, told by how it lies in the memory of its base."""
+def _start(base: Sequence[int], base_stride: Sequence[int], offset: int) -> list[int] | None:
+    """Return the indices of the element that lies at an offset in the memory of a base; None where none does."""
     start = [0] * len(base)
     for axis in sorted(range(len(base)), key=lambda axis: -base_stride[axis]):
         if base[axis] > 1 and base_stride[axis] > 0:
             start[axis], offset = divmod(offset, base_stride[axis])
-    if offset or any(low >= size for low, size in zip(start, base, strict=True)):
+    return None if offset or any(low >= size for low, size in zip(start, base, strict=True)) else start
+
+
+def _in_memory(
+    base: Sequence[int], written: Sequence[int], base_stride: Sequence[int], stride: Sequence[int], offset: int
+) -> tuple[Stretch, ...] | None:
+    """Return the stretches of a view, told by how it lies in the memory of its base."""
+    start = _start(base, base_stride, offset)
+    if start is None:
         return None
     found, at = [], 0
     for axis, size in enumerate(base):

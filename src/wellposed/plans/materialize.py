@@ -38,8 +38,8 @@ class _Slot:
             setattr(self.module, self.name, tensor)  # recurrent modules keep a second list of their parameters
 
 
-def _slots(model: nn.Module, *, on_meta: bool = True) -> list[_Slot]:
-    """Return every place that holds a tensor on meta (or not): parameters, buffers and plain attributes."""
+def _slots(model: nn.Module) -> list[_Slot]:
+    """Return every place that holds a tensor on meta: parameters, buffers and plain attributes."""
     slots = []
     seen: set[int] = set()
     for path, module in walk(model):
@@ -49,7 +49,7 @@ def _slots(model: nn.Module, *, on_meta: bool = True) -> list[_Slot]:
         prefix = f"{path}." if path else ""
         for kind, held in (("parameter", module._parameters), ("buffer", module._buffers), ("attribute", vars(module))):
             for name, tensor in held.items():
-                if isinstance(tensor, torch.Tensor) and tensor.is_meta == on_meta:
+                if isinstance(tensor, torch.Tensor) and tensor.is_meta:
                     slots.append(_Slot(module, name, prefix + name, kind))
     return slots
 

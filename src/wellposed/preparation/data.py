@@ -16,7 +16,7 @@ from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph
 from wellposed.plans import Plan
 from wellposed.preparation.lines import keeps_all
-from wellposed.preparation.trial import Trial, check_spoilt, mean_loss, trial
+from wellposed.preparation.trial import Trial, check_spoilt, learnt_loss, trial
 from wellposed.rates.ensemble import copy_of
 from wellposed.rates.feed import Batches, Feed, feeds_of
 from wellposed.rates.find import LONG
@@ -43,14 +43,15 @@ class Data:
     first: list[Any]
 
     def tried(self, model: nn.Module, plan: Plan, graph: Graph) -> tuple[float | None, Trial]:
-        """Return the loss of the model's own weights, None where the plan keeps them, and a trial of the planned ones.
+        """Return the loss of the model's own weights, None where the plan keeps them or they have learnt nothing, and a
+        trial of the planned ones.
 
         Raises:
             DivergedError, RateError: as `wellposed.preparation.trial.trial`.
         """
         untouched, written = copy_of(model, "prepare"), written_copy(model, plan)
         with model.register_forward_pre_hook(_refuse, prepend=True):
-            own = None if keeps_all(plan) else mean_loss(untouched, self.loss_fn, self.first)
+            own = None if keeps_all(plan) else learnt_loss(untouched, self.loss_fn, self.first)
             tried = trial(written, self.loss_fn, self.first, graph)
             if ranks.count() == 1:  # reading a stream takes messages, in a block that has none
                 check_spoilt(written, self.loss_fn, self.feed, graph)

@@ -10,15 +10,13 @@ from wellposed.graphs import Graph
 from wellposed.methods.trained import in_words, trained_and_written
 from wellposed.plans import Plan
 from wellposed.preparation.start import warmup_of
-from wellposed.preparation.trial import Trial
+from wellposed.preparation.trial import COUNTS, Trial
 from wellposed.rates.rate import Rate
 from wellposed.rates.schedule import Schedule
 
 TRAINED = "the model looks trained"
 """How the warning begins that weights are better than a short training from the planned ones."""
 
-_COUNTS = 0.01
-"""Share of the loss at the start from which on a difference of losses counts; chosen."""
 Words = tuple[str, str]
 """What a part is, and why."""
 
@@ -97,7 +95,8 @@ def drawn_anew(graph: Graph, plan: Plan) -> tuple[str, ...]:
 
 
 def trained(own: float | None, tried: Trial, rate: Rate) -> tuple[str, ...]:
-    """Return a warning where a model's own weights have a lower loss than the trainings of a search came to.
+    """Return a warning where a model's own weights have learnt, and have a lower loss, ``own``, than the trainings of a
+    search came to.
 
     Less than a hundredth of the loss at the start is chance.
     """
@@ -105,7 +104,7 @@ def trained(own: float | None, tried: Trial, rate: Rate) -> tuple[str, ...]:
     if own is None or not reached:
         return ()
     least = min(reached)
-    if not own < least - _COUNTS * abs(tried.loss):
+    if not own < least - COUNTS * abs(tried.loss):
         return ()
     return (
         f"{TRAINED}: its own weights have a loss of {own:.4g}, and the trainings of the search, from the planned ones, "

@@ -19,6 +19,12 @@ from wellposed.graphs.tree import output_tensors, walk, with_twins
 from wellposed.random_states import seed_all
 from wellposed.rates.losses import LossFn, loss_of, result_of
 
+COUNTS = 0.01
+"""Share of a loss from which on a difference of losses counts. Chosen."""
+SHUFFLES = 4
+"""How often weights are shuffled to see what they have learnt: that random ones have the least loss of all by more than
+`COUNTS` is rarer than one in five. Chosen for cost."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -105,6 +111,28 @@ def mean_loss(model: nn.Module, loss_fn: LossFn, batches: Iterable[Any]) -> floa
     seed_all(0)
     losses = [float(loss_of(result_of(loss_fn, model, batch)).detach()) for batch in batches]
     return sum(losses) / len(losses)
+
+
+def learnt_loss(model: nn.Module, loss_fn: LossFn, batches: Sequence[Any]) -> float | None:
+    """Return the mean loss of some batches where the weights have learnt them; None where the same numbers in other
+    places of each weight, `SHUFFLES` times, do not have a larger one.
+
+    Args:
+        model: a copy of the user's, whose weights are shuffled.
+        loss_fn: as for `wellposed.prepare`.
+        batches: some batches, at least one.
+    """
+    own = mean_loss(model, loss_fn, batches)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(SHUFFLES):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                flat = parameter.flatten()
+                places = torch.randperm(len(flat), generator=generator).to(flat.device)
+                parameter.copy_(flat[places].view_as(parameter))
+        if mean_loss(model, loss_fn, batches) - own <= COUNTS * abs(own):
+            return None
+    return own
 
 
 def _norm(loss: Tensor, parameters: Mapping[str, Tensor]) -> float:

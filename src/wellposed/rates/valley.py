@@ -47,7 +47,7 @@ class Valley:
         return (self.low + self.high) / 2
 
 
-def valley(losses: Mapping[float, float | None], reference: float, share: float = SHARE) -> Valley | None:
+def valley(losses: Mapping[float, float | None], reference: float) -> Valley | None:
     """Return the valley of a curve; None where no rate has a loss below ``reference``.
 
     Between rates the curve is interpolated by a monotone cubic (Fritsch & Carlson 1980) in log rate. A loss above
@@ -57,13 +57,12 @@ def valley(losses: Mapping[float, float | None], reference: float, share: float 
     Args:
         losses: by rate, at least two; None where a run diverged.
         reference: the loss without training.
-        share: of the gain (``reference`` less the smallest loss) that a loss in the valley may exceed the smallest by.
     """
     octaves, heights = _curve(losses, reference)
     floor = heights.min()
     if not floor < reference:
         return None
-    limit = floor + share * (reference - floor)
+    limit = floor + SHARE * (reference - floor)
     inside = np.flatnonzero(heights <= limit)
     first, last = int(inside[0]), int(inside[-1])
     smooth = PchipInterpolator(octaves, heights)

@@ -2,8 +2,8 @@
 
 from wellposed.reports.collect import report
 from wellposed.reports.document import Report
-from wellposed.reports.judge import Span
 from wellposed.reports.record import Initialisation, Judgement, ParameterRow, Provenance, RateRow
+from wellposed.reports.spans import Span
 from wellposed.reports.structure import FoldGroup, Operation, Structure
 
 __all__ = [

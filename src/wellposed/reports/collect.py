@@ -110,6 +110,7 @@ def report(
     stages = Stages(progress, budget)
     graph, failure = _traced(model, args, kwargs, training, stages)
     structure = structure_of(graph)
+    drawing = _drawing(plan, method, options)
     if plan is not None:
         _require_fit(graph, plan)
     else:
@@ -126,7 +127,7 @@ def report(
         parameters = parameter_rows(graph, plan, multipliers)
     return Report(
         model=graph.model,
-        judgement=judge(structure, initialisations, failure),
+        judgement=judge(structure, initialisations, failure, parameters, drawing),
         structure=structure,
         initialisations=initialisations,
         plan=plan,
@@ -203,6 +204,17 @@ def _require_fit(graph: Graph, plan: Plan) -> None:
                 f"the plan does not fit {graph.model}: parameter {name!r} has shape {parameter.shape}, and the plan "
                 f"{planned}; make a plan for this model"
             )
+
+
+def _drawing(plan: Plan | None, method: str, options: Mapping[str, Any] | None) -> str:
+    """Return the call that draws a model's weights by a plan, or where there is none by a method."""
+    if plan is not None:
+        return "plan.apply_(model)"
+    given = {} if method == DEFAULT_METHOD else {"method": method}
+    given |= {name: value for name, value in (options or {}).items() if value is not None}
+    plain = (str, int, float, list, tuple, dict)
+    words = [f"{name}={value!r}" if isinstance(value, plain) else f"{name}={name}" for name, value in given.items()]
+    return f"wp.initialize_({', '.join(['model', 'x', *words])})"
 
 
 def _call(

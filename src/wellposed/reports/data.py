@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from wellposed.reports.judge import moments_by_name
 from wellposed.reports.record import Direction, Initialisation, Record
+from wellposed.reports.spans import moments_by_name
 from wellposed.reports.structure import Operation, Structure
 from wellposed.showing import by_size, visible
 from wellposed.signals import Signals
@@ -40,6 +40,7 @@ def page_data(report: Record) -> dict[str, Any]:
         "outputs": structure.outputs,
         "branches": [(branch.path, branch.leaves, branch.joins) for branch in structure.branches],
         "merges": structure.merges,
+        "fault": _fault(report),
         "initialisations": [
             {"label": item.label, "title": item.title, **_moments(report, item)} for item in report.initialisations
         ],
@@ -50,6 +51,12 @@ def page_data(report: Record) -> dict[str, Any]:
             "agreement": agreement_table(report),
         },
     }
+
+
+def _fault(report: Record) -> int | None:
+    """Return the operation that the verdict points at; None where there is none."""
+    names = [operation.name for operation in report.structure.operations]
+    return names.index(report.judgement.where) if report.judgement.where in names else None
 
 
 def _operation_columns(operations: Sequence[Operation]) -> dict[str, list[Any]]:

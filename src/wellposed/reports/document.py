@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wellposed.reports.judge import RATE
 from wellposed.reports.record import Record
 from wellposed.showing import Shown, Summary
 
@@ -38,13 +39,27 @@ class Report(Shown, Record):
     def _summary(self) -> Summary:
         return Summary(f"Report of {self.model}: {self.judgement.sentence}")
 
+    def through(self, door: str, rate: str, given: bool) -> Report:
+        """Return the report with calls for a model of another framework.
+
+        Args:
+            door: what its functions are imported as, ``wk`` or ``wj``.
+            rate: the call there that looks for a learning rate.
+            given: whether the plan was made beforehand.
+        """
+        said = self.judgement
+        drawn = f"{door}.apply_(plan, model)" if given else f"{door}.initialize_(model, x)"
+        calls = {"plan.apply_(model)": drawn, RATE: rate}
+        call = calls.get(said.call, said.call.replace("wp.", f"{door}."))
+        return replace(self, judgement=replace(said, call=call))
+
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write the report as one self-contained page that opens offline, and return its path.
 
         The file is either the old one or the whole new one.
 
         Raises:
-            OptionError: the path cannot be written, or plotly is not installed.
+            OptionError: the path cannot be written.
         """
         from wellposed.reports.html import page
         from wellposed.reports.paths import write_page

@@ -4,45 +4,36 @@ from __future__ import annotations
 
 import base64
 import html
-import importlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib import resources
 
-from wellposed.errors import OptionError
 from wellposed.rates import TransferCheck
 from wellposed.rates.relative import optimizer_of
 from wellposed.reports.data import coverage_source, page_data, script_json, shown
+from wellposed.reports.faults import place_of
+from wellposed.reports.pictures import before_after
 from wellposed.reports.record import Record
-from wellposed.reports.summary import agreement_summary, check_summary, depth_summary, explain_command
+from wellposed.reports.summary import (
+    agreement_summary,
+    check_summary,
+    depth_summary,
+    depth_words,
+    explain_command,
+    remedies,
+)
 from wellposed.showing import visible
 
+PLOTLY = "plotly-basic.min.js"
 SCRIPTS = ("page.js", "tables.js", "graph.js", "plots.js")
 LEVELS = {"good": "✓", "fair": "!", "bad": "✗"}
 _CONTENT = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 """Content security policy: the browser itself refuses whatever would leave the page."""
 
 
-def require_plotly() -> None:
-    """Raise `OptionError` with the remedy where plotly, which draws the plots, is not installed."""
-    try:
-        importlib.import_module("plotly.offline")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "plotly":
-            raise
-        raise OptionError('the page of a report needs plotly: pip install "wellposed[report]"') from error
-
-
 def page(report: Record) -> str:
-    """Return the page as one HTML document.
-
-    Raises:
-        OptionError: plotly is not installed.
-    """
-    require_plotly()
-    from plotly.offline import get_plotlyjs
-
+    """Return the page as one HTML document."""
     assets = resources.files("wellposed.reports") / "assets"
     script = "\n".join((assets / name).read_text(encoding="utf-8") for name in SCRIPTS)
     title = escape(report.model)
@@ -80,7 +71,7 @@ def page(report: Record) -> str:
 makeTables();
 makeGraph();
 </script>
-<script>{get_plotlyjs()}</script>
+<script>{(assets / PLOTLY).read_text(encoding="utf-8")}</script>
 <script>makePlots();</script>
 </body>
 </html>
@@ -107,19 +98,16 @@ def _section(name: str, title: str, body: str, lead: str = "") -> str:
 
 
 def _header(report: Record) -> str:
-    """Return the head of the page: facts, verdict, links to sections, and what the check found."""
-    structure = report.structure
+    """Return the head of the page: the verdict, then the numbers behind it in a fold, and links to sections."""
+    said, structure = report.judgement, report.structure
     numbers = sum(math.prod(row.shape) for row in report.parameters if not row.tied)
-    facts = {
-        "operations": f"{len(structure.operations):,}",
-        "parameters": f"{len(report.parameters):,} ({_short(numbers)} numbers)",
-        "mode": "training" if report.provenance.training else "evaluation",
-        "plan": escape(report.plan.method) if report.plan is not None else "none",
-    }
-    cards = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts.items())
+    facts = (
+        f"{len(structure.operations):,} operations, {len(report.parameters):,} parameters ({_short(numbers)} numbers), "
+        f"{'training' if report.provenance.training else 'evaluation'} mode"
+        + (f", plan by {report.plan.method}" if report.plan is not None else "")
+    )
     failure = f'<pre class="failure" role="alert">{escape(report.failure)}</pre>' if report.failure else ""
-    checks = "".join(f"<li>{escape(line)}</li>" for line in check_summary(report))
-    level = report.judgement.level
+    checks = "".join(f"<li>{escape(line)}</li>" for line in (said.figures, *check_summary(report)) if line)
     sections = {
         "signals": "Signals",
         "graph": "Graph",
@@ -135,26 +123,53 @@ def _header(report: Record) -> str:
     return f"""<header>
 <p class="brand">wellposed report</p>
 <h1>{escape(report.model)}</h1>
-<div class="verdict {level}"><span class="mark" aria-hidden="true">{LEVELS[level]}</span>
-<p>{escape(report.judgement.sentence)}</p></div>
+<div class="verdict {said.level}"><p class="word"><span class="mark" aria-hidden="true">{LEVELS[said.level]}</span>
+{said.word}</p>
+{_answers(report)}</div>
 {failure}
-<dl class="facts">{cards}</dl>
-<ul class="checks">{checks}</ul>
+<details class="numbers"><summary>The same in numbers</summary><ul class="checks">{checks}<li>{escape(facts)}</li></ul>
+</details>
 <nav aria-label="Sections">{links}</nav>
 </header>"""
+
+
+def _answers(report: Record) -> str:
+    """Return where, why, what to do, what that changes, and whether it will train."""
+    said = report.judgement
+    place = place_of(report.structure, said.where)
+    where = f"<code>{escape(said.where)}</code> {f'({escape(place)})' if place else ''}" if said.where else ""
+    call = "".join(f'<pre tabindex="0">{escape(one)}</pre>' for one in remedies(report))
+    changes = before_after(report)
+    answers = {
+        "Where": where,
+        "Why": f"{escape(_sentence(said.why))}",
+        "What to do": f"{escape(_sentence(said.action))}{call}{changes}" if said.action else "",
+        "Will it train?": escape(said.trains),
+    }
+    return (
+        "<dl>"
+        + "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in answers.items() if text)
+        + "</dl>"
+    )
+
+
+def _sentence(text: str) -> str:
+    """Return a text with a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _signals(report: Record) -> str:
     """Return the section of the two charts over depth, which the page's script draws."""
     captions = {
-        "forward": depth_summary(report, "forward"),
-        "backward": depth_summary(report, "backward"),
+        "forward": (depth_words(report, "forward"), depth_summary(report, "forward")),
+        "backward": (depth_words(report, "backward"), depth_summary(report, "backward")),
     }
     figures = "".join(
         f'<h3 id="{name}-title">{title}</h3><figure><div class="legend" id="legend-{name}"></div>'
         f'<div class="plot" id="plot-{name}" role="img" aria-labelledby="{name}-title" aria-describedby="{name}-text">'
-        f'</div><figcaption id="{name}-text">{escape(captions[name])} The numbers are in the table '
-        '<a href="#every-signal">every signal</a>.</figcaption></figure>'
+        f'</div><figcaption id="{name}-text">{escape(captions[name][0])}<details><summary>In numbers</summary>'
+        f'{escape(captions[name][1])} All are in the table <a href="#every-signal">every signal</a>.</details>'
+        "</figcaption></figure>"
         for name, title in (("forward", "Forward: signals"), ("backward", "Backward: gradients"))
     )
     controls = """<div class="controls" role="group" aria-label="What the plots show">
@@ -166,10 +181,10 @@ def _signals(report: Record) -> str:
 <option value="tensor">whole tensor, ‖g‖²</option></select></label></div>"""
     merges = '<div class="table" id="table-merges"></div>' if report.structure.merges else "<p>No branches meet.</p>"
     lead = (
-        "Second moment of every signal over depth, on a logarithmic scale. Lines are predicted, circles are measured "
-        "on real passes; each branch of the network is a line of its own, from where it leaves to where it joins. "
-        "Gradients are shown times the signal, (‖x‖ ‖g‖)², which a change of scale between layers leaves alone: that, "
-        "along the trunk and before the readout, is what the verdict at the top judges."
+        "How large signals and gradients are from layer to layer. Level lines are good, steady slopes are not. Lines "
+        "are predicted, circles are measured on real passes, and each branch of the network is a line of its own. The "
+        "scale is logarithmic: E[x²] of the signals, and (‖x‖ ‖g‖)² of the gradients, which a change of scale between "
+        "layers leaves alone."
     )
     return _section(
         "signals",
@@ -198,7 +213,8 @@ What the graph holds is in the table <a href="#every-signal">every signal</a>.</
         "graph",
         "The graph",
         body,
-        "Every operation of the forward pass, folded by module and coloured by second moment.",
+        "Every operation of the forward pass, folded by module and coloured by the size of its signal. What the "
+        "verdict points at has a thick edge.",
     )
 
 

@@ -19,11 +19,12 @@ from wellposed.checks.measure import drawing, passes
 from wellposed.graphs import Graph, Node
 from wellposed.plans import Plan
 from wellposed.ranks import is_held
-from wellposed.reports.judge import hidden_names
 from wellposed.reports.likeness import differing
 from wellposed.reports.parts import Stages
 from wellposed.reports.record import Differing, Initialisation, Label
+from wellposed.reports.spans import hidden_names
 from wellposed.reports.structure import Structure
+from wellposed.reports.unreached import unreached
 from wellposed.signals import Signals, propagate
 from wellposed.signals.examples import Described
 from wellposed.signals.passes.propagation import cotangent_variances, in_two_steps
@@ -79,7 +80,7 @@ def initialisations_of(
     labels: list[tuple[Label, Plan | None]] = [("own", None)]
     if not all(is_held(parameter.tensor) for parameter in graph.parameters.values()):
         stages.notes.append(
-            "own init: the model is on the meta device or sharded, and its parameters have no values to look at"
+            "current weights: the model is on the meta device or sharded, and its parameters have no values to look at"
         )
         labels.clear()
     if plan is not None:
@@ -104,12 +105,14 @@ class _Begun:
 
     def __init__(self, label: Label, plan: Plan | None, made: Passes, stages: Stages) -> None:
         self.label, self.plan, self.made, self.stages = label, plan, made, stages
-        self.title = "the plan" if plan is not None else "the model's own weights"
+        self.title = "the plan" if plan is not None else "the model's current weights"
         self.predicted: Signals | None = None
         self.measured: Signals | None = None
         self.verdict: Verdict | None = None
         self.differing: Differing | None = None
         self.explanations: tuple[Explanation, ...] = ()
+        self.unreached: tuple[str, ...] = ()
+        self.asleep = False
         self.draws = 0
         self._onwards: Callable[[], Signals] | None = None
 
@@ -117,7 +120,14 @@ class _Begun:
     def initialisation(self) -> Initialisation:
         """The signals, verdict and explanations so far."""
         return Initialisation(
-            self.label, self.predicted, self.measured, self.verdict, self.explanations, self.differing
+            self.label,
+            self.predicted,
+            self.measured,
+            self.verdict,
+            self.explanations,
+            self.differing,
+            self.unreached,
+            self.asleep,
         )
 
     @property
@@ -141,10 +151,17 @@ class _Begun:
         self.predicted, self._onwards = both or self.predicted, None
 
     def measure(self) -> None:
-        """Measure signals and gradients on real passes, and what differs between their inputs."""
+        """Measure signals and gradients on real passes, what differs between their inputs, and what no gradient
+        reaches.
+        """
+        if self.made.draws:
+            self._measure()
+        prescriptions = None if self.plan is None else self.plan.prescriptions
+        self.unreached, self.asleep = unreached(self.made.graph, prescriptions, self.measured)
+
+    def _measure(self) -> None:
+        """Measure signals, gradients and what differs between inputs."""
         made = self.made
-        if not made.draws:
-            return
         weights = drawing(made.graph, self.plan, made.seed)
 
         def seen(backward: bool) -> Signals:

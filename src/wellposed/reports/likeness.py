@@ -26,7 +26,7 @@ def differing(
     batch: Mapping[int, Tensor],
     seed: int,
 ) -> Differing | None:
-    """Return the smallest share of a second moment that differs between the inputs of one real pass, and where.
+    """Return the shares of second moments that differ between the inputs of one real pass.
 
     Of an output x of B inputs, E[x²] is the mean over all, and E[x·x'] that over pairs of different inputs; the share
     is 1 − E[x·x'] / E[x²]: 1 for inputs that have nothing in common, 0 where all give the same. A second pass, with all
@@ -72,7 +72,7 @@ def differing(
         weights |= {known: torch.zeros_like(value) for known, value in parameters.items() if known in added}
         look(moments, _second_moment, {name})
         biases = bool(moments[name] < _LEFT * before)
-    return Differing(shares[name], name, biases)
+    return Differing(shares, biases)
 
 
 def _unlike(graph: Graph, batch: Mapping[int, Tensor]) -> int:

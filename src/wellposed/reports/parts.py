@@ -37,7 +37,7 @@ SLOW = 5e8
 OVERHEAD = 2.5e5
 """Multiplications that take as long as calling one operator."""
 
-_PACKAGES = ("wellposed", "torch", "numpy", "scipy", "plotly", "torchvision", "timm", "transformers")
+_PACKAGES = ("wellposed", "torch", "numpy", "scipy", "torchvision", "timm", "transformers")
 T = TypeVar("T")
 _KEPT = 0.8
 """Share of a budget that signals and rates may take; the rest is for what every report has."""

@@ -19,20 +19,47 @@ if TYPE_CHECKING:  # scores take time to load, and most reports have none
 Label = Literal["own", "plan"]
 Level = Literal["good", "fair", "bad"]
 Direction = Literal["forward", "backward"]
+Measure = Literal["forward", "backward", "alike"]
+"""What a fault shows in: signals, gradients, or what differs between inputs."""
+
+
+WORDS: Mapping[Level, str] = {"good": "Good", "fair": "Doubtful", "bad": "Bad"}
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict: how the model's own initialisation does, in one sentence.
+    """The verdict: how the model's current weights do, for someone who trains nets.
 
     Attributes:
-        level: of the model's own weights; of the plan where the model has none, ``bad`` where its forward fails, and
+        level: of the current weights; of the plan where the model has none, ``bad`` where its forward fails, and
             ``fair`` where nothing is known.
-        sentence: for people.
+        why: what happens and since when, in one sentence without its full stop.
+        where: the operation at which it is first seen; "" where nothing is at fault.
+        action: what to do, without a full stop.
+        call: the same in Python, ready to copy; "" where no call does it.
+        trains: whether it will train.
+        figures: how far signals and gradients lie apart, in numbers; "" where nothing is known.
+        measure: what the fault shows in.
     """
 
     level: Level
-    sentence: str
+    why: str
+    where: str = ""
+    action: str = ""
+    call: str = ""
+    trains: str = ""
+    figures: str = ""
+    measure: Measure = "forward"
+
+    @property
+    def word(self) -> str:
+        """The level in one word, for people."""
+        return WORDS[self.level]
+
+    @property
+    def sentence(self) -> str:
+        """Level and reason in one sentence."""
+        return f"{self.word}: {self.why}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +67,22 @@ class Differing:
     """How little of the signals along the trunk differs between inputs, on a real pass.
 
     Attributes:
-        share: the smallest share of a second moment that does.
-        name: where that is.
-        biases: whether what is alike there is made of biases; otherwise the nonlinearities make inputs alike.
+        shares: of each second moment, what does, by name in the graph's order.
+        biases: whether what is alike is made of biases; otherwise the nonlinearities make inputs alike.
     """
 
-    share: float
-    name: str
+    shares: Mapping[str, float]
     biases: bool
+
+    @property
+    def name(self) -> str:
+        """Where the share is smallest."""
+        return min(self.shares, key=lambda name: self.shares[name])
+
+    @property
+    def share(self) -> float:
+        """The smallest share."""
+        return self.shares[self.name]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -62,6 +97,8 @@ class Initialisation(Shown):
         verdict: the one held against the other; None where one is missing.
         explanations: of the first operations whose signals are off, at most `wellposed.reports.parts.EXPLAINED`.
         differing: where least differs between inputs; None where that was not seen.
+        unreached: operations of weights that no gradient reaches, nor will after a step.
+        asleep: whether parameters that stay at zero are a reason for that.
     """
 
     label: Label
@@ -70,6 +107,8 @@ class Initialisation(Shown):
     verdict: Verdict | None
     explanations: tuple[Explanation, ...] = ()
     differing: Differing | None = None
+    unreached: tuple[str, ...] = ()
+    asleep: bool = False
 
     def _summary(self) -> Summary:
         """Return whether the signals are predicted or measured, and how many were compared."""
@@ -83,7 +122,7 @@ class Initialisation(Shown):
     @property
     def title(self) -> str:
         """Its name for people."""
-        return "own init" if self.label == "own" else "plan"
+        return "current weights" if self.label == "own" else "plan"
 
     @property
     def off(self) -> tuple[Comparison, ...]:

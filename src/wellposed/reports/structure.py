@@ -29,6 +29,7 @@ class Operation:
         signal: whether it makes real numbers that are more than a function of parameters and constants.
         normed: whether nothing but norms reads it, which rescale it.
         merges: whether branches meet in it: in a sum, or side by side.
+        function: whether it applies a function of one number to every element.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Operation:
     signal: bool
     normed: bool = False
     merges: bool = False
+    function: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,7 @@ def _operation(
         signal=node.index in home,
         normed=normed,
         merges=facts_of(node.op).joins or facts_of(node.op).merges == "sum",
+        function=bool(facts_of(node.op).function),
     )
 
 

@@ -7,8 +7,10 @@ import shlex
 
 from wellposed.options import DEFAULT_METHOD
 from wellposed.reports.data import Kind, signals_of
-from wellposed.reports.judge import factor_text, figures, judged_names, share_text, span_of
+from wellposed.reports.judge import RATE
+from wellposed.reports.pictures import series
 from wellposed.reports.record import Direction, Initialisation, Record
+from wellposed.reports.spans import factor_text, figures, fold_text, judged_names, share_text, span_of
 
 _KINDS: tuple[Kind, ...] = ("measured", "predicted")
 _MEASURES: dict[Direction, tuple[str, str]] = {
@@ -45,6 +47,25 @@ def depth_summary(report: Record, direction: Direction) -> str:
     return (". ".join(parts) if parts else f"No {_WORDS[direction]} are known") + "."
 
 
+def depth_words(report: Record, direction: Direction) -> str:
+    """Return how far apart a plot's figures lie under each initialisation, as factors in their own units."""
+    parts = []
+    for title, levels in series(report, direction).items():
+        extremes = span_of(list(zip(levels.values(), levels, strict=True)))
+        if extremes.broken:
+            parts.append(f"{title}: infinite or NaN from {extremes.broken[0 if direction == 'forward' else -1]} on")
+        elif extremes.low is None or extremes.high is None:
+            parts.append(f"{title}: zero everywhere")
+        else:
+            factor = fold_text((extremes.high[0] / extremes.low[0]) ** 0.5)
+            parts.append(f"{title}: the largest of the {_WORDS[direction]} is {factor} times the smallest")
+    return (". ".join(_capital(part) for part in parts) if parts else f"No {_WORDS[direction]} are known") + "."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def check_summary(report: Record) -> list[str]:
     """Return one line for each initialisation that was checked, and one where nothing was measured."""
     lines = []
@@ -73,19 +94,39 @@ def check_summary(report: Record) -> list[str]:
 
 def explain_command(report: Record, item: Initialisation, name: str) -> str:
     """Return the command or call that explains an operation, with the options that the report was made with."""
-    words = shlex.split(report.provenance.command)
-    if words[:2] != ["wellposed", "report"] or "--training" in words or "--meta" in words:
+    asked = _asked(report)
+    if asked is None:
         weights = ", plan=plan" if item.label == "plan" else ""
         return f"wp.explain(model, {name!r}, ...{weights})"
-    pairs = zip(words[3::2], words[4::2], strict=False)  # every other option of the command has a value
-    of_reports = ("--output", "--draws", "--budget", "--transfer")
-    kept = [word for option, value in pairs if option not in of_reports for word in (option, value)]
+    model, kept = asked
     if item.label == "own":
         seed = kept[kept.index("--seed") :][:2] if "--seed" in kept else []
         kept = seed
     elif not {"--plan", "--method"} & set(kept):
         kept += ["--method", DEFAULT_METHOD]
-    return shlex.join(["wellposed", "explain", words[2], name, *kept])
+    return shlex.join(["wellposed", "explain", model, name, *kept])
+
+
+def remedies(report: Record) -> list[str]:
+    """Return what does what the verdict asks for: the call, and the command where the report was made by one."""
+    said, asked = report.judgement, _asked(report)
+    if not said.call or said.call == RATE or asked is None:
+        return [said.call] if said.call else []
+    model, kept = asked
+    zeros = ["--zeros", "write"] if "zeros=" in said.call else []
+    return [said.call, shlex.join(["wellposed", "init", model, *kept, *zeros, "-o", "weights.safetensors"])]
+
+
+def _asked(report: Record) -> tuple[str, list[str]] | None:
+    """Return the model of a command that made a report, and the options that other commands have too; None where no
+    command made it, or one that others do not repeat.
+    """
+    words = shlex.split(report.provenance.command)
+    if words[:2] != ["wellposed", "report"] or "--training" in words or "--meta" in words:
+        return None
+    pairs = zip(words[3::2], words[4::2], strict=False)  # every other option of the command has a value
+    of_reports = ("--output", "--draws", "--budget", "--transfer")
+    return words[2], [word for option, value in pairs if option not in of_reports for word in (option, value)]
 
 
 def agreement_summary(report: Record) -> str:

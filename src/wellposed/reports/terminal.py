@@ -6,10 +6,12 @@ import math
 import statistics
 from collections.abc import Iterator
 
-from wellposed.reports.judge import figures, judged_names, weighted_names
-from wellposed.reports.record import Direction, Initialisation, Record
+from wellposed.reports.faults import place_of
+from wellposed.reports.pictures import seen, series
+from wellposed.reports.record import Direction, Record
+from wellposed.reports.spans import weighted_names
 from wellposed.reports.sparkline import depth_lines
-from wellposed.reports.summary import check_summary, explain_command
+from wellposed.reports.summary import check_summary, explain_command, remedies
 from wellposed.showing import cell
 from wellposed.tables import Group, RenderableType, Table, Text
 
@@ -24,18 +26,17 @@ _HEADINGS: dict[Direction, str] = {
 
 def table(report: Record) -> Group:
     """Return the report as a rich renderable that fits `WIDTH` columns."""
-    mark, style = _STYLES[report.judgement.level]
     parts: list[RenderableType] = [
         Text.assemble((f"{report.model} ", "bold"), f"{len(report.structure.operations):,} operations"),
-        Text.assemble((f"{mark} ", style), report.judgement.sentence),
+        *_verdict(report),
     ]
     if report.failure is not None:
         parts.append(Text(report.failure, style="red"))
     for direction, heading in _HEADINGS.items():
-        series = dict(_series(report, direction))
-        if series:
+        if found := series(report, direction):
             parts.append(Text(heading, style="dim"))
-            parts += [Text(line, no_wrap=True) for line in depth_lines(series, WIDTH)]
+            levels = {title: list(line.values()) for title, line in found.items()}
+            parts += [Text(line, no_wrap=True) for line in depth_lines(levels, WIDTH)]
     if rows := worst_operations(report, WORST):
         parts += [Text("worst operations:", style="dim"), _worst_table(report, rows)]
     parts += [Text(line) for line in check_summary(report)]
@@ -54,21 +55,21 @@ def table(report: Record) -> Group:
     return Group(*parts)
 
 
-def seen(item: Initialisation, direction: Direction) -> dict[str, float]:
-    """Return what a direction is judged by, by name: as measured, or else as predicted."""
-    for signals in (item.measured, item.predicted):
-        if signals is not None and (found := figures(signals, direction)):
-            return found
-    return {}
-
-
-def _series(report: Record, direction: Direction) -> Iterator[tuple[str, list[float]]]:
-    """Yield each initialisation's title with the figures of the judged operations, in the graph's order."""
-    names = judged_names(report.structure, direction)
-    for item in report.initialisations:
-        levels = [value for name, value in seen(item, direction).items() if name in names]
-        if levels:
-            yield item.title, levels
+def _verdict(report: Record) -> Iterator[Text]:
+    """Yield good or bad, where, why, what to do and whether it will train, and the numbers behind it."""
+    said = report.judgement
+    mark, style = _STYLES[said.level]
+    yield Text.assemble((f"{mark} {said.word}", style), f": {said.why}.")
+    place = place_of(report.structure, said.where)
+    for name, text in (
+        ("where", f"{said.where} ({place})" if place else said.where),
+        ("what to do", said.action),
+        *(("", one) for one in remedies(report)),
+        ("will it train", said.trains),
+        ("in numbers", said.figures),
+    ):
+        if text:
+            yield Text.assemble((f"{name}: " if name else "  ", "dim"), text)
 
 
 def worst_operations(report: Record, limit: int) -> list[str]:

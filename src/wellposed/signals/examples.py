@@ -21,6 +21,7 @@ from wellposed.operators.scale_parameters import parameter_values
 from wellposed.operators.views import is_view
 from wellposed.ranks import is_held
 from wellposed.signals.inputs import Input
+from wellposed.structure.reach import behind
 from wellposed.structure.scale_free import scale_free
 
 LARGER, SMALLER = 2.0, 4.0
@@ -160,8 +161,9 @@ class _Figures(NamedTuple):
 def unlike_example(graph: Graph, inputs: Described) -> Iterator[str]:
     """Yield one warning that names the inputs whose example is not what is assumed of them, with both figures.
 
-    Examples of one number are placeholders, and say nothing. Signs count where an input multiplies signals: a mean then
-    adds up over what it multiplies, where weights would average it out.
+    Those count that weights meet, or that multiply signals, as targets of a loss do not. Examples of one number are
+    placeholders, and say nothing. Signs count where an input multiplies signals: a mean then adds up over what it
+    multiplies, where weights would average it out.
 
     Args:
         graph: from `wellposed.trace`.
@@ -170,8 +172,11 @@ def unlike_example(graph: Graph, inputs: Described) -> Iterator[str]:
     if inputs is not None and not isinstance(inputs, Mapping):
         return
     told: dict[str, str] = {}
+    met = {use.data for use in contractions(graph)}
     for value in graph.inputs:
         name = graph.values[value].name
+        if met.isdisjoint(behind(graph, {value})) and not _multiplies(graph, value):
+            continue
         if name not in (inputs or {}) and graph.values[value].is_followed and not _is_literal(graph, value):
             words = _unlike(graph, value)
             told |= {name: words} if words else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, TypeVar
 
 import torch
@@ -225,6 +226,23 @@ def adjoint(
         OptionError: an overload has a backward rule already, is no overload, or the tag is unknown.
     """
     return ADJOINTS.register(ops, family=family, tag=tag, source=source, whole=whole)
+
+
+def adjoint_of_one(*ops: Overloads, **options: Any) -> Callable[[Function], Function]:
+    """Register a backward rule of operators with one result, as `adjoint` with the same ``options``.
+
+    The rule is a function ``(call, term, *args, **kwargs)`` of that result's term alone, which is never None.
+    """
+
+    def register(rule: Function) -> Function:
+        @wraps(rule)
+        def of_all(call: Any, gradients: Any, *args: Any, **kwargs: Any) -> Any:
+            return None if gradients[0] is None else rule(call, gradients[0], *args, **kwargs)
+
+        adjoint(*ops, **options)(of_all)
+        return rule
+
+    return register
 
 
 def unregister(op: Overload) -> Rule:

@@ -29,7 +29,7 @@ def words_on_asleep(graph: Graph, zeros: Collection[str]) -> str:
     return (
         f"{len(names)} parameters stay at zero, as no gradient ever reaches them: {listed(names, _SHOWN)}. Weights at "
         "zero are before or behind each other (or before a function that is flat at zero), so that each waits for "
-        "another: draw one of them, by deliberate='write' or in the model"
+        "another: draw one of them, by zeros='write' or in the model"
     )
 
 
@@ -46,11 +46,11 @@ def asleep(graph: Graph, zeros: Collection[str]) -> tuple[str, ...]:
         zeros: names of the parameters that hold zeros alone.
     """
     held = {graph.parameters[name].value: name for name in zeros if name in graph.parameters}
-    possible = _reached(graph, frozenset())
+    possible = reached_by_gradients(graph, frozenset())
     zero = frozenset(value for value in held if value in possible)
     frozen = {value for value in zero if not graph.parameters[held[value]].tensor.requires_grad}
     while zero - frozen:
-        reached = _reached(graph, zero)
+        reached = reached_by_gradients(graph, zero)
         learning = frozenset(value for value in zero - frozen if value in reached)
         if not learning:
             return tuple(name for value, name in held.items() if value in zero and value not in frozen)
@@ -93,8 +93,8 @@ def _keeps_zeros(graph: Graph, node: Node) -> bool:
     return view_of(graph, node) is not None or facts.drops or facts.looks_up or is_homogeneous(node)
 
 
-def _reached(graph: Graph, zero: frozenset[int]) -> set[int]:
-    """Return the values that a gradient reaches where some parameters' values are 0."""
+def reached_by_gradients(graph: Graph, zero: frozenset[int]) -> set[int]:
+    """Return the values that a gradient reaches where some parameters' values are 0 (``zero``, by value id)."""
     silent = _silent(graph, zero) if zero else set[int]()
     reached = {value for value in graph.outputs if graph.values[value].is_signal}
     for node in reversed(graph.nodes):

@@ -32,12 +32,14 @@ class Carriers:
         uses: the nodes at which they are used for that.
         values: the values that become c times as large.
         reason: why there are none; empty where there are some.
+        shared: whether there are none as something else reads what the factor would scale.
     """
 
     parameters: tuple[str, ...] = ()
     uses: frozenset[int] = frozenset()
     values: frozenset[int] = frozenset()
     reason: str = ""
+    shared: bool = False
 
 
 def carriers_of(graph: Graph, value: int, readers: Collection[int]) -> Carriers:
@@ -151,7 +153,7 @@ class _Walk:
         for value in self.values:
             reason = self._read_elsewhere(value)
             if reason:
-                return Carriers(reason=reason)
+                return Carriers(reason=reason, shared=True)
         return Carriers(tuple(dict.fromkeys(self.parameters)), frozenset(self.uses), frozenset(self.values))
 
     def _read_elsewhere(self, value: int) -> str:

@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.graph import once
 from wellposed.graphs.operators import traits
 from wellposed.operators.contraction import Contraction
 from wellposed.operators.norms import NORMS
+from wellposed.operators.scale_parameters import parameter_values
 
 
 def stops(graph: Graph, node: Node) -> bool:
@@ -40,11 +42,30 @@ def differentiable(graph: Graph, outputs: Collection[int]) -> frozenset[int]:
 
 def depending(graph: Graph, parameters: Collection[str]) -> frozenset[int]:
     """Return the values that depend on some parameters, by name."""
-    found = {graph.parameters[name].value for name in parameters}
+    return behind(graph, {graph.parameters[name].value for name in parameters})
+
+
+def behind(graph: Graph, values: Collection[int]) -> frozenset[int]:
+    """Return some values, and those that depend on them."""
+    found = set(values)
     for node in graph.nodes:
         if not found.isdisjoint(node.inputs):
             found.update(node.outputs)
     return frozenset(found)
+
+
+@once
+def derivatives(graph: Graph) -> frozenset[int]:
+    """Return the nodes that work on derivatives which a forward takes: behind backward operators, and what makes
+    numbers of ones and of weights alone, as a derivative begins.
+    """
+    begun = {out for node in graph.nodes if "_backward" in node.op_name for out in node.outputs}
+    reached, known = behind(graph, begun), parameter_values(graph) | graph.known.keys()
+    return frozenset(
+        node.index
+        for node in graph.nodes
+        if begun and node.inputs and (not reached.isdisjoint(node.inputs) or known.issuperset(node.inputs))
+    )
 
 
 Entry = tuple[str, str, int]

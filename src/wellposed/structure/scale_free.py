@@ -7,7 +7,7 @@ that every step makes it longer, and the next one smaller in proportion (van Laa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -21,6 +21,7 @@ from wellposed.operators.schema import ref_of
 from wellposed.structure.branches import branches
 from wellposed.structure.carriers import scaling_of
 from wellposed.structure.residual_branches import other_use
+from wellposed.walks import reached
 
 _FARTHEST = 64
 """Weights that a factor is followed through at most."""
@@ -72,18 +73,13 @@ def _normalised(graph: Graph) -> Iterator[int]:
     """Yield what enters norms, from the last one to the first; each part for itself of what lies side by side."""
     beside = _beside(graph)
     entering = [ref_of(node.args[0]) if _removes_scale(node) else _divided(graph, node) for node in graph.nodes]
-    pending = [value for value in entering if value is not None]
-    seen = set[int]()
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
+
+    def parts(value: int) -> Iterable[int]:
         at = graph.values[value].node
-        if at in beside:
-            pending += _terms(graph.nodes[at])
-        else:
-            yield value
+        return _terms(graph.nodes[at]) if at in beside else ()
+
+    walk = reached((value for value in entering if value is not None), parts)
+    return (value for value in walk if graph.values[value].node not in beside)
 
 
 def _beside(graph: Graph) -> frozenset[int]:
@@ -147,7 +143,7 @@ def _degree(graph: Graph, node: Node, degrees: Mapping[int, float]) -> float | N
     if factors:
         return sum([power * degrees[value] for value, power in factors if value is not None and value in degrees], 0.0)
     if len(facts.terms) > 1:
-        return found[0] if len(set(found)) == 1 and (len(found) > 1 or _is_beside_eps(graph, node, degrees)) else None
+        return _degree_of_sum(graph, node, degrees, found)
     if len(found) > 1:
         return None
     if is_homogeneous(node):
@@ -157,9 +153,12 @@ def _degree(graph: Graph, node: Node, degrees: Mapping[int, float]) -> float | N
     return found[0] * facts.degree
 
 
-def _is_beside_eps(graph: Graph, node: Node, degrees: Collection[int]) -> bool:
-    """Whether a node reads nothing that has a scale of its own beside what follows another."""
-    return all(value in degrees or value in graph.known for value in node.inputs)
+def _degree_of_sum(graph: Graph, node: Node, degrees: Collection[int], found: Sequence[float]) -> float | None:
+    """Return the power of a sum whose terms all have it, or whose one term lies beside known numbers such as eps."""
+    if len(set(found)) != 1:
+        return None
+    beside_known = all(value in degrees or value in graph.known for value in node.inputs)
+    return found[0] if len(found) > 1 or beside_known else None
 
 
 def _absorbing(graph: Graph) -> frozenset[int]:

@@ -18,6 +18,7 @@ from wellposed.operators.scores import multiplied_signals
 from wellposed.operators.views import is_view
 from wellposed.structure.carriers import scaling_of
 from wellposed.structure.residual_branches import other_use
+from wellposed.walks import reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class ScoredProduct:
         leaves: whether they leave the model, with nothing behind them that mixes them again.
         scores: how many of them are scored together, where they leave.
         sides: the factors whose size parameters of their own set.
+        shared: whether there are none, as what makes a factor makes other things too: one layer for q, k and v.
     """
 
     node: int
@@ -56,6 +58,7 @@ class ScoredProduct:
     leaves: bool
     scores: int
     sides: tuple[Side, ...]
+    shared: bool
 
 
 @once
@@ -149,16 +152,13 @@ def _count(graph: Graph, value: int) -> int:
 
 def _leaves(graph: Graph, node: Node, mixing: Collection[int]) -> bool:
     """Whether nothing that a node leads to contracts signals again."""
-    pending, seen = list(node.outputs), set[int]()
-    while pending:
-        for index in graph.users().get(pending.pop(), ()):
-            if index in seen or index in graph.dead_nodes:
-                continue
-            seen.add(index)
-            if index in mixing or describe(graph, graph.nodes[index]) is not None:
-                return False
-            pending += graph.nodes[index].outputs
-    return True
+
+    def readers(index: int) -> list[int]:
+        found = [at for out in graph.nodes[index].outputs for at in graph.users().get(out, ())]
+        return [at for at in found if at not in graph.dead_nodes]
+
+    after = reached(readers(node.index), readers)
+    return all(index not in mixing and describe(graph, graph.nodes[index]) is None for index in after)
 
 
 def _product(
@@ -176,4 +176,18 @@ def _product(
     ]
     shape = graph.values[node.outputs[0]].shape
     scores = shape[-1] if describe(graph, node) is not None and len(shape) > 1 else 1
-    return ScoredProduct(node.index, factors, length, constant, leaves, scores, tuple(sides))
+    parts = (carriers.shared and _is_part(graph, value) for value, carriers in zip(factors, found, strict=True))
+    shared = not sides and all(parts)
+    return ScoredProduct(node.index, factors, length, constant, leaves, scores, tuple(sides), shared)
+
+
+def _is_part(graph: Graph, value: int) -> bool:
+    """Whether a value is a view, or a multiple, of what a weight makes of a signal."""
+    mixing = {use.node for use in contractions(graph)}
+    while (index := graph.values[value].node) is not None and index not in mixing:
+        node = graph.nodes[index]
+        times = times_number(graph, node)
+        if not is_view(node.op) and times is None:
+            return False
+        value = node.inputs[0]
+    return index is not None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from wellposed.graphs import Graph, Node, Parameter, Ref
@@ -23,6 +24,7 @@ from wellposed.structure.scale_free import scale_free
 from wellposed.structure.streams import Stream
 from wellposed.structure.sums import residual_sums
 from wellposed.structure.vertices import vertices
+from wellposed.walks import reached
 
 COORDINATES = 4
 """Inputs up to which a model is a function of coordinates. Chosen: space and time."""
@@ -53,17 +55,18 @@ def argument_factors(graph: Graph) -> Mapping[int, float]:
 
 
 @once
-def bending_functions(graph: Graph) -> frozenset[int]:
-    """Return the contractions, by their values, that only functions read which are straight for small arguments alone.
+def bending_functions(graph: Graph) -> Mapping[int, bool]:
+    """Return the contractions, by their values, that only functions read which bend, and whether any has a kink at 0.
 
-    These saturate on both sides, as tanh does, or gate their own argument, as GELU and SiLU do. What is made of the
-    result of a norm is left out: nothing that was bent before grows there. So are models of few coordinates, as fields
-    in space and time: what they make is to bend along each.
+    Without one they are straight for small arguments alone: they saturate on both sides, as tanh does, or gate their
+    own argument, as GELU and SiLU do. Those with a kink, as ReLU, are multiples of themselves, beside biases. What is
+    made of the result of a norm is left out: nothing that was bent before grows there. So are models of few
+    coordinates, as fields in space and time: what they make is to bend along each.
     """
     if _is_of_coordinates(graph):
-        return frozenset()
+        return {}
     steps = branches(graph).steps
-    found = set()
+    found = {}
     for use in contractions(graph):
         data = steps.get(use.data)
         if use.parameter is None or (data is not None and steps[data.base].kind == "normalisation"):
@@ -71,28 +74,30 @@ def bending_functions(graph: Graph) -> frozenset[int]:
         value = graph.nodes[use.node].outputs[0]
         ends = _ends(graph)[value]
         if ends and all(end is not None and _bends(graph, end) and not _is_undone(graph, end, by) for by, end in ends):
-            found.add(value)
-    return frozenset(found)
+            found[value] = any(end is not None and _has_kink(end) for _, end in ends)
+    return found
 
 
 def _is_of_coordinates(graph: Graph) -> bool:
     """Whether no weight that meets the model's inputs sums more than a few of them."""
     steps = branches(graph).steps
-    entering = [use.fan_in for use in contractions(graph) if (step := steps.get(use.data)) and _is_given(steps, step)]
+    met = [(use.fan_in, steps[use.data]) for use in contractions(graph) if use.data in steps]
+    entering = [fan_in for fan_in, step in met if steps[step.base].kind == "start"]
     return bool(entering) and max(entering) <= COORDINATES
 
 
-def _is_given(steps: Mapping[int, Step], step: Step) -> bool:
-    return steps[step.base].kind == "start"
-
-
 def _bends(graph: Graph, function: Node) -> bool:
-    """Whether a function rises from a bound below 0 to one above it, or beyond 0 falls and rises again."""
+    """Whether a function has a kink at 0, rises from below 0 to a bound above it, or beyond 0 falls and rises again."""
     facts = facts_of(function.op)
     low, high = bounds(graph).get(function.outputs[0], ANY)
     saturates = facts.monotone == 1 and -math.inf < low and high < math.inf
     gates = facts.monotone == 0 and high == math.inf and not (facts.periodic or facts.raises or facts.degree)
-    return low < 0.0 < high and (saturates or gates)
+    return _has_kink(function) or (low < 0.0 < high and (saturates or gates))
+
+
+def _has_kink(function: Node) -> bool:
+    """Whether a function's value at c > 0 times an argument is c times its value there, as ReLU's is."""
+    return facts_of(function.op).degree == 1.0
 
 
 @once
@@ -130,11 +135,13 @@ def _behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
         at, factor = pending.pop()
         if at in graph.outputs:
             yield factor, None
-        for index in graph.users().get(at, ()):
-            node = graph.nodes[index]
-            if index in graph.dead_nodes:
+        readers = [graph.nodes[index] for index in graph.users().get(at, ()) if index not in graph.dead_nodes]
+        own = {node.index: made for node in readers if (made := _own_factor(graph, node, at)) is not None}
+        within = {index for _, nodes in own.values() for index in nodes}
+        for node in readers:
+            if node.index in within:
                 continue
-            times = _times_constant(graph, node, at)
+            times = own[node.index][0] if node.index in own else _times_constant(graph, node, at)
             if times is not None:
                 pending.append((node.outputs[0], factor * times))
             elif is_view(node.op):
@@ -157,6 +164,33 @@ def _times_constant(graph: Graph, node: Node, value: int) -> float | None:
         return None
     size = float(numbers.detach().double().pow(2.0 * power).mean().sqrt())
     return size if 0.0 < size < math.inf else None
+
+
+def _own_factor(graph: Graph, node: Node, value: int) -> tuple[float, list[int]] | None:
+    """Return what a function of a value, by which a node multiplies it, is at 0, and the nodes that make it: |z| + 1 of
+    ``sin(30 * (|z| + 1) * z)``, whose argument is 30 z for small z (FINER, Liu et al. 2024, arXiv 2312.02434).
+    """
+    others = [ref_of(one) for one, power in factors_of(node) if one != Ref(value) and power == 1.0]
+    at, nodes = others[0] if len(others) == 1 and len(factors_of(node)) == 2 else None, list[Node]()
+    while at is not None and at != value:
+        index = graph.values[at].node
+        if index is None or len(graph.users().get(at, ())) != 1 or not _is_of_one(graph.nodes[index]):
+            return None
+        nodes.append(graph.nodes[index])
+        at = nodes[-1].inputs[0]
+    if at is None or not nodes:
+        return None
+    made = torch.zeros(())
+    for one in reversed(nodes):
+        made = one.op(*(made if isinstance(argument, Ref) else argument for argument in one.args), **one.kwargs)
+    number = float(made)
+    return (number, [one.index for one in nodes]) if math.isfinite(number) and number else None
+
+
+def _is_of_one(node: Node) -> bool:
+    """Whether a node makes every element of one other element, and of numbers."""
+    plain = all(isinstance(argument, Ref | int | float | None) for argument in (*node.args, *node.kwargs.values()))
+    return plain and len(node.inputs) == 1 and (facts_of(node.op).function or facts_of(node.op).elementwise)
 
 
 def _numbers(graph: Graph, value: int) -> Tensor | None:
@@ -220,15 +254,11 @@ def _is_normalised(graph: Graph, value: int) -> bool:
     leaving: dict[int, list[int]] = {}
     for edge in structure.edges:
         leaving.setdefault(edge.source, []).append(edge.target)
-    pending, seen = [value], set[int]()
-    while pending:
-        at = pending.pop()
-        if at == END:
-            return False
-        if at not in seen and (at == value or structure.steps[at].kind != "normalisation"):
-            seen.add(at)
-            pending += leaving.get(at, ())
-    return True
+
+    def onwards(at: int) -> Sequence[int]:
+        return leaving.get(at, ()) if at == value or structure.steps[at].kind != "normalisation" else ()
+
+    return END not in reached([value], onwards)
 
 
 @once

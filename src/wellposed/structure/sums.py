@@ -13,6 +13,7 @@ from wellposed.operators.scale_parameters import parameter_values
 from wellposed.operators.views import is_cut, is_view
 from wellposed.structure.branches import Branches, Edge, branches
 from wellposed.structure.vertices import Branch, Vertex, vertices
+from wellposed.walks import reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +75,16 @@ class ResidualSums:
                     projections[one.fork].append(one)
         carried = {one.fork for one in sums.values()}
         for fork, ends in projections.items():
-            # a value that is projected into several sums is injected into them (a time, a condition, a skip from an
-            # encoder), not carried on, but for a shortcut: before it comes none of these sums, and others carry it on
             for one in ends if len(ends) > 1 else ():
-                if one.value not in carried or not self._between(fork, one.added).isdisjoint(projected[fork]):
+                if one.value not in carried or self._is_injected(fork, one, projected[fork]):
                     del sums[one.value]
         return sums | self._from_parameters() | self._fused()
+
+    def _is_injected(self, fork: int, one: ResidualSum, projected: Collection[int]) -> bool:
+        """Whether a value that is projected into several sums is injected into this one (a time, a condition, a skip
+        from an encoder), not carried on: another of these sums comes before it, which none does before a shortcut.
+        """
+        return not self._between(fork, one.added).isdisjoint(projected)
 
     def _fused(self) -> dict[int, ResidualSum]:
         """Return the sums in which one operator makes the branch's last value and adds it."""
@@ -107,13 +112,16 @@ class ResidualSums:
             shape = self.graph.values[node.outputs[0]].shape
             if len(fixed) != 1 or len(signals) != 1 or self.graph.values[fixed[0]].shape != shape:
                 continue
-            origin = fixed[0]
-            while (index := self.graph.values[origin].node) is not None and is_view(self.graph.nodes[index].op):
-                origin = self.graph.nodes[index].inputs[0]
-            read = self._reading(origin, node.index)
+            read = self._reading(self._behind_views(fixed[0]), node.index)
             if read and not read.isdisjoint(self.leading(signals[0], min(map(self.made_at, read)))):
                 sums[node.outputs[0]] = ResidualSum(node.outputs[0], None, (), (signals[0],), frozenset())
         return sums
+
+    def _behind_views(self, value: int) -> int:
+        """Return the value that a value is a view of, or itself."""
+        while (index := self.graph.values[value].node) is not None and is_view(self.graph.nodes[index].op):
+            value = self.graph.nodes[index].inputs[0]
+        return value
 
     def _reading(self, value: int, but: int) -> set[int]:
         """Return the signals that are made of a parameter's value, without those of one node."""
@@ -230,15 +238,12 @@ class ResidualSums:
 
     def _between(self, fork: int, values: Collection[int]) -> set[int]:
         """Return the junctions that are made after ``fork`` and lead to some values, those of these among them."""
-        first = self.order[fork]
-        reached = {self.steps[value].base for value in values}
-        pending = list(reached)
-        while pending:
-            for edge in self._entering.get(pending.pop(), ()):
-                if self.order[edge.source] > first and edge.source not in reached:
-                    reached.add(edge.source)
-                    pending.append(edge.source)
-        return reached
+
+        def later(junction: int) -> list[int]:
+            sources = [edge.source for edge in self._entering.get(junction, ())]
+            return [source for source in sources if self.order[source] > self.order[fork]]
+
+        return set(reached((self.steps[value].base for value in values), later))
 
     def _reads(self, value: int, part: int) -> bool:
         """Whether a function of a junction holds one part of it, maybe cut out again, or all."""

@@ -39,6 +39,7 @@ from wellposed.operators.product import Product, describe
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.operators.steps import carried
 from wellposed.operators.views import view_of
+from wellposed.walks import reached
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
@@ -130,17 +131,12 @@ class _Reader:
 
     def parameters_of(self, value: int) -> Iterator[str]:
         """Yield the names of the parameters that ``value``, which depends on parameters alone, is made of."""
-        seen: set[int] = set()
-        todo = [value]
-        while todo:
-            at = todo.pop()
-            if at in seen:
-                continue
-            seen.add(at)
-            if at in self.names:
-                yield self.names[at]
-            elif (node := self.graph.values[at].node) is not None and at in self.fixed:
-                todo.extend(self.graph.nodes[node].inputs)
+
+        def made_of(at: int) -> Sequence[int]:
+            node = self.graph.values[at].node
+            return () if node is None or at in self.names or at not in self.fixed else self.graph.nodes[node].inputs
+
+        return (self.names[at] for at in reached([value], made_of) if at in self.names)
 
     def of_use(self, use: Contraction) -> Widths:
         """Return the widths of a weight at one use."""

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from wellposed.errors import OptionError, near_matches
+from wellposed.extras import installing
 from wellposed.remaking import remember
 from wellposed.zoo.files import function_of
 
@@ -129,7 +130,7 @@ def import_library(name: str, *, what: str | None = None, extra: str = "zoo") ->
         if error.name != name:
             raise
         needs = f"models of {name} need" if what is None else f"{what} needs"
-        raise OptionError(f"{needs} {name}: pip install 'wellposed[{extra}]'") from error
+        raise OptionError(f"{needs} {name}: {installing(extra)}") from error
 
 
 def _from_torchvision(name: str) -> Loaded:

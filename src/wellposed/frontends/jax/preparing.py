@@ -27,7 +27,7 @@ from wellposed.plans import Plan
 from wellposed.plans.recipes import plain_name
 from wellposed.preparation.lines import clipping, found, keeps_all, limits, trained
 from wellposed.preparation.start import Line, Prepared, warmup_of
-from wellposed.preparation.trial import Trial, birthplace
+from wellposed.preparation.trial import COUNTS, SHUFFLES, Trial, birthplace
 from wellposed.random_states import restored_random_state
 from wellposed.rates import Conditions, Rate
 from wellposed.rates.answer import answer
@@ -98,7 +98,7 @@ def prepared(subject: Subject, loss: LossFn, batches: Any, wanted: Wanted) -> Ja
         params = subject.drawn(plan)
         task = task_of(subject, loss, partial(_chain, groups, wanted.optimizer, wanted.clip), params)
         first = list(islice(feed, _TRIED))
-        own = None if keeps_all(plan) else _mean_loss(task, subject.params, first)
+        own = None if keeps_all(plan) else _learnt_loss(task, subject.params, first)
         tried = _trial(task, first)
         rate = _searched(task, feed, wanted, name, course_in(name, factor, feed.steps), length)
     course = course_of(wanted.schedule, rate.value, length)
@@ -212,6 +212,18 @@ def course_of(schedule: Schedule, rate: float, steps: int) -> Any:
 def _mean_loss(task: Task, params: Any, batches: list[Any]) -> float:
     """Return the mean loss of some batches, finite or not."""
     return sum(float(task.value(params, task.subject.rest, batch)[0]) for batch in batches) / len(batches)
+
+
+def _learnt_loss(task: Task, params: Any, batches: list[Any]) -> float | None:
+    """Return the mean loss of some batches where the weights have learnt them, as `preparation.trial.learnt_loss`."""
+    own, key = _mean_loss(task, params, batches), jax.random.key(0)
+    leaves, form = jax.tree.flatten(params)
+    for _ in range(SHUFFLES):
+        key, *keys = jax.random.split(key, len(leaves) + 1)
+        moved = [jax.random.permutation(k, x.ravel()).reshape(x.shape) for k, x in zip(keys, leaves, strict=True)]
+        if _mean_loss(task, form.unflatten(moved), batches) - own <= COUNTS * abs(own):
+            return None
+    return own
 
 
 def _trial(task: Task, batches: list[Any]) -> Trial:

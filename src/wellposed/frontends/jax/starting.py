@@ -13,6 +13,7 @@ from flax import nnx
 
 from wellposed.doors import door
 from wellposed.errors import InputError, OptionError, PlanError
+from wellposed.extras import installing
 from wellposed.frontends.jax.module import Function, NNXModule
 from wellposed.frontends.jax.preparing import JaxStart, Wanted, prepared
 from wellposed.frontends.jax.seeds import seed_of
@@ -139,7 +140,7 @@ def prepare_(
 def _wanted(optimizer: str | Callable[..., Any], **given: Any) -> Wanted:
     """Return what is asked for, checked; what is no setting of a preparation is an option of the method."""
     if find_spec("optax") is None:
-        raise OptionError("wellposed.jax.prepare needs optax: pip install 'wellposed[jax]'")
+        raise OptionError(f"wellposed.jax.prepare needs optax: {installing('jax')}")
     stated = inspect.signature(prepare).parameters.values()
     defaults = {one.name: one.default for one in stated if one.kind is one.KEYWORD_ONLY}
     options = given.pop("options", {})

@@ -276,7 +276,8 @@ function drawBox(node, parent) {
     return;
   }
   const open = node.nodes !== undefined;
-  const classes = ["box", isModule(key) ? "module" : "operation", open ? "open" : "", broken(key) ? "broken" : ""];
+  const classes = ["box", isModule(key) ? "module" : "operation", open ? "open" : "", broken(key) ? "broken" : "",
+    key === DATA.fault ? "fault" : ""];
   const box = make("g", { class: classes.join(" ").trim(), tabindex: "0", role: "button", "data-key": key,
     transform: `translate(${node.x} ${node.y})`, "aria-label": told(key) }, parent);
   if (isModule(key)) box.setAttribute("aria-expanded", String(open));
@@ -417,11 +418,16 @@ function seek(text) {
     byId("graph-details").textContent = `No operation is called ${text}.`;
     return;
   }
-  for (let g = OPERATIONS.group[found]; g >= 0; g = GROUPS[g].parent) unfolded.add(g);
-  view.scale = Math.max(view.scale, 0.8);
-  drawGraph();
-  keepInSight(found, 1);
+  reveal(found);
   boxes.get(found).focus({ preventScroll: true });
+}
+
+function reveal(operation) {
+  for (let g = OPERATIONS.group[operation]; g >= 0; g = GROUPS[g].parent) unfolded.add(g);
+  drawGraph();
+  view.scale = Math.max(view.scale, 0.8);
+  move();
+  keepInSight(operation, 1);
 }
 
 const MANY = 1500; // boxes that are drawn at once
@@ -470,6 +476,7 @@ function makeGraph() {
   }
   drawGraph();
   fit();
+  if (DATA.fault !== null && OPERATIONS.signal[DATA.fault]) reveal(DATA.fault);
 
   const picture = byId("graph-picture");
   picture.addEventListener("focusin", (event) => {

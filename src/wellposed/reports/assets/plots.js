@@ -161,7 +161,14 @@ function drawDepth(direction) {
     typeof trace.marker.color === "string" ? trace.marker.color : colour("--text")]));
   const titles = { relative: "gradient times signal, (‖x‖ ‖g‖)²", element: "second moment E[g²]", tensor: "squared norm ‖g‖²" };
   const title = direction === "forward" ? "second moment E[x²]" : titles[byId("plot-scale").value];
+  const fault = DATA.fault === null ? {} : {
+    shapes: [{ type: "line", x0: DATA.fault, x1: DATA.fault, yref: "paper", y0: 0, y1: 1,
+      line: { color: colour("--bad"), width: 1.5, dash: "dot" } }],
+    annotations: [{ x: DATA.fault, yref: "paper", y: 1, yanchor: "bottom", showarrow: false, font: { color: colour("--bad") },
+      text: "first at fault: " + OPERATIONS.name[DATA.fault].slice(-40).replaceAll("<", "‹") }],
+  };
   Plotly.react("plot-" + direction, traces, layout({
+    ...fault,
     xaxis: { title: { text: "operation, in the order of the forward pass" }, zeroline: false },
     yaxis: { type: "log", title: { text: window.innerWidth < 640 ? "" : title }, range, exponentformat: "power",
       dtick: range[1] - range[0] > 3 ? Math.ceil((range[1] - range[0]) / 9) : "D2" },

@@ -4,7 +4,7 @@ const PAGE = 100;
 
 function makeTable(place, table) {
   if (!place || !table) return;
-  const columns = table.columns;
+  const columns = table.columns.slice(0, table.note); // a note, the last one, has a row of its own below
   const state = { sort: -1, down: false, filter: "", limit: PAGE };
   const texts = table.rows.map((row) => row.map((cell) => (cell === null ? "" : String(cell))).join("\n").toLowerCase());
   const filter = element("input", { type: "search", "aria-label": "Filter: " + table.caption, placeholder: "filter",
@@ -54,15 +54,18 @@ function makeTable(place, table) {
       head.setAttribute("aria-sort", index !== state.sort ? "none" : state.down ? "descending" : "ascending");
       head.firstChild.textContent = columns[index][0] + (index !== state.sort ? "" : state.down ? " ▾" : " ▴");
     });
-    body.replaceChildren(...rows.slice(0, state.limit).map((i) => {
-      const row = table.rows[i];
-      return element("tr", {}, ...row.map((cell, index) => {
+    body.replaceChildren(...rows.slice(0, state.limit).flatMap((i) => {
+      const row = table.rows[i].slice(0, columns.length), note = table.rows[i][columns.length];
+      const shownRow = element("tr", {}, ...row.map((cell, index) => {
         const number = columns[index][1] === "number";
         const text = number ? shown(cell) : cell;
         const odd = number && (text === "NaN" || text.endsWith("∞"));
         const kind = number ? "number" + (odd ? " off" : "") : table.names.includes(index) ? "name" : text.length > 60 ? "long" : "";
         return element("td", kind ? { class: kind } : {}, text);
       }));
+      if (!note) return [shownRow];
+      return [shownRow, element("tr", { class: "note" },
+        element("td", { colspan: String(columns.length) }, element("div", {}, note)))];
     }));
     const visible = Math.min(rows.length, state.limit);
     count.textContent = `${visible.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rows`
@@ -95,6 +98,7 @@ function makeTables() {
   ).filter((row) => row.slice(5).some((cell) => cell !== null));
   signals.names = [1];
   DATA.tables.parameters.names = [0];
+  DATA.tables.parameters.note = DATA.tables.parameters.columns.findIndex(([title]) => title === "reason");
   DATA.tables.merges.names = [0, 2];
   if (DATA.tables.agreement) DATA.tables.agreement.names = [0];
   for (const [name, table] of Object.entries(DATA.tables)) makeTable(byId("table-" + name), table);

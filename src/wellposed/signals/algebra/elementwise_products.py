@@ -68,7 +68,6 @@ def divide(call: Call, x: State, y: State) -> State | None:
         part_by_part(call, x, y, divide)
         or fused(call, x, y, ("div",), torch.div)
         or times_statistic(call, x, y, inverse=True)
-        or _factor_times_statistic(call, x, y, inverse=True)
     )
     if one is not None:
         return one
@@ -83,18 +82,6 @@ def divide(call: Call, x: State, y: State) -> State | None:
     result = multiply(call, x, reciprocal)
     both = jointly(x, y, torch.div)
     return result if both is None else result.amended(statistic=both)
-
-
-def _factor_times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) -> State | None:
-    """Return x y (x / y with ``inverse``) for a product x = a b and a statistic y of a, as (a y) b; None elsewhere."""
-    if y.statistic is None or x.factors is None or x.factors[2] != x.layout:
-        return None
-    a, b, _ = x.factors
-    for one, other in ((a, b), (b, a)):
-        quotient = times_statistic(call, one, y, inverse=inverse) if one.shape == x.shape else None
-        if quotient is not None:
-            return multiply(call, quotient, other)
-    return None
 
 
 PRODUCTS: tuple[Recogniser, ...] = (
@@ -117,11 +104,6 @@ PRODUCTS: tuple[Recogniser, ...] = (
         "a tensor and its statistic",
         either_way(times_statistic),
         "A tensor divided by its own size in each draw has a known size; moments take the size for independent.",
-    ),
-    Recogniser(
-        "a product and a factor's statistic",
-        either_way(_factor_times_statistic),
-        "In (x y) / |x| the factor x is standardised, as by the entry before.",
     ),
     Recogniser(
         "a stack",
@@ -167,9 +149,7 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
     )
     if result.roots & REPEATED and p.dims is not None and q.dims is not None:
         call.run.dependence.factors[result.serial] = Factors((x, y), (p.dims, q.dims))
-    result = expand(result, call.shape())
-    by_group = x.roots and y.roots and len(x.lengths) != len(y.lengths)
-    return result.amended(factors=(x, y, result.layout)) if by_group else result
+    return expand(result, call.shape())
 
 
 def _with_common_scales(kernel: Array, var: Array, together: Array, p: Aligned, q: Aligned) -> tuple[Array, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from wellposed.signals.distributions.state import Link, Marginal, Scaled, State
 from wellposed.signals.distributions.views import pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.walks import reached
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
@@ -92,15 +94,12 @@ def put_back(call: Call, index: int, source: int, rows: State, sums: State, axis
 
 def _leads(graph: Graph, first: int, value: int) -> bool:
     """Whether a value is made of what a node makes."""
-    todo, seen = [value], set[int]()
-    while todo:
-        at = graph.values[todo.pop()].node
-        if at == first:
-            return True
-        if at is not None and at > first and at not in seen:
-            seen.add(at)
-            todo += graph.nodes[at].inputs
-    return False
+
+    def made_of(at: int) -> Sequence[int]:
+        node = graph.values[at].node
+        return () if node is None or node < first else graph.nodes[node].inputs
+
+    return any(graph.values[at].node == first for at in reached([value], made_of))
 
 
 def _shared(whole: State, atoms: tuple[int, ...], merged: tuple[int, ...], copies: int) -> tuple[Array, list[int]]:

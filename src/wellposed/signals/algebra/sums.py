@@ -123,11 +123,6 @@ def _of_parts(call: Call, x: State, y: State, a: float, b: float) -> State | Non
     return part_by_part(call, x, y, lambda part, p, q: combine(part, p, q, a, b))
 
 
-def _of_slices(call: Call, x: State, y: State, a: float, b: float) -> State | None:
-    """Return the sum with a stack that shares sources, slice by slice; None elsewhere."""
-    return slice_by_slice(call, x, y, lambda part, p, q: combine(part, p, q, a, b))
-
-
 SUMS: tuple[Recogniser, ...] = (
     Recogniser(
         "scores and a mask",
@@ -171,7 +166,7 @@ SUMS: tuple[Recogniser, ...] = (
     ),
     Recogniser(
         "a stack",
-        _of_slices,
+        lambda call, x, y, a, b: slice_by_slice(call, x, y, lambda part, p, q: combine(part, p, q, a, b)),
         "Slices of a stack keep their covariances with one another; the sum of moments takes the stack for one tensor.",
     ),
     Recogniser(

@@ -62,6 +62,7 @@ class Pass:
         sources: the sources of everything that has been drawn, as bits.
         segmented: where maxima were taken over segments of an axis (the edges of a graph), that axis.
         last_weight: index of the last node that meets a weight.
+        too_large: the nodes before a weight that mask or subtract what depends on one source, too large to be drawn.
         strict: whether a rule that fails ends the pass.
     """
 
@@ -83,6 +84,7 @@ class Pass:
     segmented: int | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     last_weight: int = -1
+    too_large: list[int] = field(default_factory=list)
     strict: bool = False
 
     def __post_init__(self) -> None:

@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.distributions.expansion import Coefficients, coefficients_at
-from wellposed.signals.distributions.grids import Grid, before, behind, combined, matched, of_positions, places_in
+from wellposed.signals.distributions.grids import Grid, before, behind, combined, matched, places_in
 from wellposed.signals.distributions.layout import Dims
-from wellposed.signals.distributions.means import of_means, of_own_mean
 from wellposed.signals.distributions.repeats import REPEATED, Factors, Made
 from wellposed.signals.distributions.state import Scaled, State
 from wellposed.signals.integration import gaussian, kernels, maps
@@ -322,7 +321,7 @@ def _is_of_gaussian(x: State) -> bool:
     base = x.base
     if base is None or x.fn is None or base.lengths != x.lengths:
         return False
-    return base.transport is None and base.local_scales is None and kernels.nonzero(base.var)
+    return base.transport is None and kernels.nonzero(base.var)
 
 
 def _as_told(kernel: Array, state: State) -> Array:
@@ -331,16 +330,6 @@ def _as_told(kernel: Array, state: State) -> Array:
 
 
 Finder = Callable[[Dependence, State, State, Dims, int], "list[Array] | None"]
-
-
-def _alone(find: Callable[[State, State, Dims], Array | None]) -> Finder:
-    """Return a finder of a covariance that needs no other: as the only part."""
-
-    def found(_: Dependence, x: State, y: State, where: Dims, __: int) -> list[Array] | None:
-        kernel = find(x, y, where)
-        return None if kernel is None else [kernel]
-
-    return found
 
 
 class Way(NamedTuple):
@@ -359,8 +348,5 @@ WAYS = (
     Way("results of one weight that is met more than once", Dependence._alike),  # no link leads back from these
     Way("functions of dependent Gaussian tensors", Dependence._of_gaussians),  # links carry a linear term alone
     Way("linear maps along one atom, by pair of positions", Dependence._of_maps),  # links know displacements alone
-    Way("single positions of one axis", _alone(of_positions)),  # maps by pair, before it, keep more positions
-    Way("means of functions of one Gaussian tensor", _alone(of_means)),  # the next takes one for the tensor itself
-    Way("a function of a tensor, and a mean of one", _alone(of_own_mean)),  # a link carries the linear term alone
 )
 """Ways to find the covariance of two states, in the order in which they are tried, all before links."""

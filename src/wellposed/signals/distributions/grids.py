@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -148,25 +147,3 @@ def behind(made: Container[int], x: State, start: Grid, ends: Callable[[Grid], _
             else:
                 found.append((parent, end))
     return found
-
-
-def of_positions(x: State, y: State, where: Dims) -> Array | None:
-    """Return the covariance of two positions of one axis of a tensor (times that a loop takes one by one), None of
-    other states.
-    """
-    one, other = x.linear_map, y.linear_map
-    if (
-        one is None
-        or other is None
-        or where != tuple(range(len(x.lengths)))
-        or len(one.weights) + len(other.weights) > 2
-    ):
-        return None
-    parent, at = one.parent, one.atom
-    rest = parent.layout.without([at]).lengths
-    if (parent.serial, at) != (other.parent.serial, other.atom) or not x.lengths == y.lengths == rest:
-        return None
-    corr = kernels.matrix_of(parent.corr, at, parent.lengths[at])
-    i, j = (int(np.abs(of.weights[0]).argmax()) for of in (one, other))
-    sign = float(np.sign(one.weights[0, i] * other.weights[0, j]))
-    return np.asarray(corr[..., i, j] * (sign * math.sqrt(kernels.average(x.var) * kernels.average(y.var))))

@@ -247,13 +247,6 @@ class Ancestry:
         "it is the larger of the two",
         default=(),
     )
-    factors: tuple[State, State, Layout] | None = told(
-        "the factors, and the layout in which they were multiplied",
-        STATES,
-        NO_MOMENTS,
-        "it is a product, one factor being the same for groups of elements of the other",
-        default=None,
-    )
     whole: tuple[State, int] | None = told(
         "tensor one atom of which a view has cut in two, and the atom", STATES, NO_MOMENTS, default=None
     )
@@ -331,7 +324,6 @@ class Changes(TypedDict, total=False):
     standardised: Standardised | None
     linear_map: LinearMap | None
     beyond: tuple[tuple[int, State], ...]
-    factors: tuple[State, State, Layout] | None
     whole: tuple[State, int] | None
     inherited: Sources
     own: Sources
@@ -402,7 +394,6 @@ class State:
     standardised: ClassVar[Standardised | None]
     linear_map: ClassVar[LinearMap | None]
     beyond: ClassVar[tuple[tuple[int, State], ...]]
-    factors: ClassVar[tuple[State, State, Layout] | None]
     whole: ClassVar[tuple[State, int] | None]
     inherited: ClassVar[Sources]
     own: ClassVar[Sources]

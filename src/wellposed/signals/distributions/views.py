@@ -35,16 +35,13 @@ def unpaired(state: State, lags: int = 2) -> State:
     the last standing for all that are farther.
     """
     blocks, base = tuple(unpaired(b, lags) for b in state.blocks), state.base and unpaired(state.base, lags)
-    if not _has_pairs(state.corr) and base is state.base and all(map(operator.is_, blocks, state.blocks)):
+    pairs = any(map(kernels.positions, state.corr.shape))
+    if not pairs and base is state.base and all(map(operator.is_, blocks, state.blocks)):
         return state
     corr = state.corr
     for dim in range(corr.ndim):
         corr = kernels.by_lag(corr, dim, lags) if lags > 2 else kernels.by_displacement(corr, (dim,))
     return state.amended(corr=corr, base=base, blocks=blocks)
-
-
-def _has_pairs(corr: Array) -> bool:
-    return any(map(kernels.positions, corr.shape))
 
 
 def permute(state: State, dims: Sequence[int]) -> State:

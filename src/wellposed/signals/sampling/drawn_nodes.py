@@ -18,9 +18,10 @@ from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.joint_sources import (
     CLIMBED_FOR_SHAPE,
     LARGEST_IN_SCAN,
-    can_run,
+    could_run,
     is_cell_met_again,
     is_constant,
+    is_too_large,
     share_sources,
 )
 from wellposed.structure.bounds import bounds
@@ -34,17 +35,17 @@ def is_drawn(run: Pass, node: Node) -> bool:
 
     It can be, and it chooses among its signals, picks or masks them by indices or conditions found among them, takes a
     difference of signals whose covariance no link tells, weighs or multiplies what depends on one source, reads values
-    that have draws, or is a step of a recurrent layer. A node that begins a scan is noted in ``run.scanned``.
+    that have draws, or is a step of a recurrent layer. A node that begins a scan is noted in ``run.scanned``, and one
+    that masks or subtracts, but whose tensors are too large, in ``run.too_large``.
     """
     # conditions that ask for no moments come first
-    either = (
-        is_cell_met_again(run.graph, node)
-        or _chooses(run, node)
-        or _goes_along(run, node)
-        or _selects(run, node)
-        or _cancels(run, node)
-    )
-    return (either or _weighs_by_products(run, node) or _is_outer(run, node)) and can_run(run, node)
+    asked = is_cell_met_again(run.graph, node) or _chooses(run, node) or _goes_along(run, node)
+    apart = not asked and (_selects(run, node) or _cancels(run, node))
+    if not (asked or apart or _weighs_by_products(run, node) or _is_outer(run, node)) or not could_run(run, node):
+        return False
+    if large := is_too_large(run, node):
+        run.too_large += [node.index] * (apart and node.index < run.last_weight)
+    return not large
 
 
 def _chooses(run: Pass, node: Node) -> bool:

@@ -84,8 +84,12 @@ def _count(run: Pass, nodes: Iterable[Node], sources: Iterable[int]) -> int:
 
 
 def _affordable(run: Pass, values: Iterable[int]) -> int:
-    """Return the largest number of draws that are made of some values together: the largest of them decides."""
+    """Return the largest number of draws that are made of some values together: the largest of them decides, and of
+    more elements than `ELEMENTS_OF_DRAWS` so few draws as hold no more than `LEAST_DRAWS` of these, at least two.
+    """
     largest = max((math.prod(run.graph.values[value].shape) for value in values), default=1)
+    if largest > ELEMENTS_OF_DRAWS and not run.scanned:
+        return max(2, LEAST_DRAWS * ELEMENTS_OF_DRAWS // largest)
     return max(LEAST_DRAWS, min(MOST_DRAWS, ELEMENTS_OF_DRAWS // max(largest, 1)))
 
 

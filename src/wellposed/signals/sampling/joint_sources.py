@@ -20,7 +20,7 @@ from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 
-LARGEST_DRAWN = 1 << 18
+LARGEST_DRAWN = 1 << 21
 """Most elements of a tensor that is drawn together with others. Chosen for cost."""
 LARGEST_IN_SCAN = 1 << 21
 """Most elements of a tensor in a scan, which may hold the decays of all pairs of times. Chosen for cost."""
@@ -32,13 +32,23 @@ MOST_CLIMBED = 96
 
 def can_run(run: Pass, node: Node) -> bool:
     """Whether a node may be run on draws: its tensors are small, and it meets no weight whose scale or draw counts."""
+    return not is_too_large(run, node) and could_run(run, node)
+
+
+def could_run(run: Pass, node: Node) -> bool:
+    """Whether a node may be run on draws, but for its size."""
     values, again = run.graph.values, is_cell_met_again(run.graph, node)
-    if run.independent or (node.index in run.weights.weight_at and not again):
-        return False
-    largest = LARGEST_IN_SCAN if run.scanned else LARGEST_DRAWN
-    if any(math.prod(values[value].shape) > largest for value in (*node.inputs, *node.outputs)):
+    weight = run.weights.weight_at.get(node.index)
+    table = weight is not None and facts_of(node.op).looks_up and is_constant(run, weight)
+    if run.independent or (weight is not None and not again and not table):
         return False
     return again or all(values[v].kind != "parameter" or is_constant(run, v) for v in node.inputs)
+
+
+def is_too_large(run: Pass, node: Node) -> bool:
+    """Whether tensors of a node hold so many elements that they are not drawn."""
+    largest = max(LARGEST_IN_SCAN if run.scanned else 0, LARGEST_DRAWN)
+    return any(math.prod(run.graph.values[value].shape) > largest for value in (*node.inputs, *node.outputs))
 
 
 def is_cell_met_again(graph: Graph, node: Node) -> bool:

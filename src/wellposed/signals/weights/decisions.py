@@ -38,6 +38,7 @@ class Uses:
         decisions: Mapping[str, Decision],
         unmet: Collection[str],
         contractions: Mapping[str, Sequence[Contraction]],
+        derived: Collection[int] = (),
     ) -> None:
         """Prepare.
 
@@ -45,10 +46,12 @@ class Uses:
             decisions: what is chosen for each weight in the course of the pass.
             unmet: the weights that met a signal of zeros first, in the course of it: a later use decides for them.
             contractions: by parameter name; tables are left out, as no signal decides their scale.
+            derived: the nodes that meet derivatives, which count for weights that meet nothing else.
         """
         self.met: dict[str, dict[int, Decision]] = {}
         self._decisions = decisions
         self._unmet = unmet
+        self._derived = frozenset(derived)
         self._weight_at = {
             use.node: name
             for name, uses in contractions.items()
@@ -61,6 +64,8 @@ class Uses:
         name, after = self._weight_at.get(node, ""), incoming * level
         first = self._decisions.get(name)
         if first is None or name in self._unmet or node == first.node or not 0.0 < after < math.inf:
+            return
+        if node in self._derived and first.node not in self._derived:
             return
         met = self.met.setdefault(name, {first.node: first})
         met.setdefault(node, replace(first, node=node, incoming=incoming, before=before, after=after))

@@ -19,6 +19,7 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.weights.composite_scales import CompositeScales
 from wellposed.signals.weights.decisions import Decision, Uses
 from wellposed.signals.weights.trust import Doubt, why_not
+from wellposed.structure.reach import derivatives
 from wellposed.structure.tables import rows_drawn, tables
 
 
@@ -86,7 +87,7 @@ class PlannedWeights(Weights):
         for contraction in self.uses:
             if contraction.parameter is not None:
                 self.contractions.setdefault(contraction.parameter, []).append(contraction)
-        self.again = Uses(self.decisions, self.unmet, self.contractions)
+        self.again = Uses(self.decisions, self.unmet, self.contractions, derivatives(graph))
         self.composite = CompositeScales(graph, self.fixed, self.uses, self.roles, self.kept)
         self.scale_parameters |= self.composite.scale_parameters
         self.spectra = self._met_by_spectra()

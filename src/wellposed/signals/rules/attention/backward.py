@@ -32,7 +32,7 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.registry import adjoint, overloads
+from wellposed.signals.registry import adjoint, adjoint_of_one, overloads
 from wellposed.signals.rules.attention.forward import logits
 
 MOST_FOLLOWED_TOKENS = 1024
@@ -58,15 +58,12 @@ class _Choice:
     common: float
 
 
-@adjoint(overloads("scaled_dot_product_attention.default"), whole=True, tag="approximate", source="signals: 9")
+@adjoint_of_one(overloads("scaled_dot_product_attention.default"), whole=True, tag="approximate", source="signals: 9")
 def attention(
-    call: Adjoint, gradients: Gradients, q: State, k: State, v: State, attn_mask: Any = None, dropout_p: float = 0.0,
+    call: Adjoint, term: Term, q: State, k: State, v: State, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Sent | None:  # fmt: skip
     """Queries, keys and values that are projections of the same tokens."""
-    term = gradients[0]
-    if term is None:
-        return None
     token = len(q.axes) - 2
     q, k, v, g = (
         merge_atoms(x, token) if len(x.axes[token]) > 1 else pooled(x) for x in (q, k, v, settled(call, term))

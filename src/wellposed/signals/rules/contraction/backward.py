@@ -16,7 +16,6 @@ from wellposed.operators.product import Product, describe
 from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
-    Gradients,
     Sent,
     Term,
     reduced,
@@ -29,7 +28,7 @@ from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled
-from wellposed.signals.registry import adjoint, overloads
+from wellposed.signals.registry import adjoint_of_one, overloads
 from wellposed.signals.rules.contraction.embedding import looked_up as rows_of_table
 from wellposed.signals.rules.contraction.forward import PRODUCTS, contract, is_weight, operand_states
 
@@ -42,11 +41,11 @@ FILTERS = "filters"
 enlarges the gradient that goes back through its filter, over the same for the channel's own gradient."""
 
 
-@adjoint(PRODUCTS, source="signals: 9")
-def contracted(call: Adjoint, gradients: Gradients, *args: Any, **kwargs: Any) -> Sent | None:
+@adjoint_of_one(PRODUCTS, source="signals: 9")
+def contracted(call: Adjoint, term: Term, *args: Any, **kwargs: Any) -> Sent | None:
     """The gradient with respect to either operand is the product of the other with the result's gradient."""
-    term, product = gradients[0], describe(call.graph, call.node)
-    if term is None or product is None:
+    product = describe(call.graph, call.node)
+    if product is None:
         return None
     states = operand_states(call, args, kwargs)
     if is_weight(call, product.left) and not is_weight(call, product.right) and product.window is None:
@@ -223,13 +222,11 @@ def _by_bias(call: Adjoint, term: Term, product: Product) -> Term:
     return Term(state.amended(axes=axes))
 
 
-@adjoint(overloads("embedding.default"), source="signals: 9")
-def looked_up(
-    call: Adjoint, gradients: Gradients, weight: State, indices: Any, *rest: Any, **kwargs: Any
-) -> Sent | None:
+@adjoint_of_one(overloads("embedding.default"), source="signals: 9")
+def looked_up(call: Adjoint, term: Term, weight: State, indices: Any, *rest: Any, **kwargs: Any) -> Sent | None:
     """Rows of a table: positions with equal indices add up in one row."""
-    term, table = gradients[0], call.value_of(0)
-    if term is None or table is None or 0 in weight.shape:
+    table = call.value_of(0)
+    if table is None or 0 in weight.shape:
         return None
     gradient = settled(call, term)
     unit = make_state(weight.shape, 0.0, 1.0, roots=call.root())

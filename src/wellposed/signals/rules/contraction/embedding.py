@@ -19,6 +19,7 @@ from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.sampling.constant_folding import numbers
+from wellposed.structure.reach import behind
 
 
 def token_input(call: Call, value: int) -> int | None:
@@ -49,8 +50,20 @@ def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any
     )
     key = ("rows", call.value_of(0), known)
     rows = looked_up(call, weight, indices)  # also where they are known: the weight's scale is chosen for every use
+    if _are_found_in_it(call):
+        rows = rows.amended(tag="assumed")
     found: State = rows if call.independent else call.run.memo.setdefault(key, rows)
     return found
+
+
+def _are_found_in_it(call: Call) -> bool:
+    """Whether the index of rows was found among these rows themselves, as that of the nearest code is: which rows are
+    chosen, and what they have in common with what they are near to, is not followed.
+    """
+    table, index = call.value_of(0), call.value_of(1)
+    if table is None or index is None or index in call.graph.inputs or index in call.graph.known:
+        return False
+    return index in behind(call.graph, {table})
 
 
 def looked_up(call: Call, weight: State, indices: Any) -> State:

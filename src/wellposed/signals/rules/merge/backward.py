@@ -10,7 +10,6 @@ from wellposed.graphs import Ref
 from wellposed.signals.algebra.gradient_terms import (
     IDENTITY,
     Adjoint,
-    Gradients,
     Sent,
     Term,
     reduced,
@@ -24,7 +23,7 @@ from wellposed.signals.context.call import Unknown
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import expand, pooled
-from wellposed.signals.registry import adjoint, overloads
+from wellposed.signals.registry import adjoint_of_one, overloads
 
 
 def _send(call: Adjoint, term: Term, position: int) -> list[tuple[int, Term]]:
@@ -35,31 +34,28 @@ def _send(call: Adjoint, term: Term, position: int) -> list[tuple[int, Term]]:
     return [(value, reduced(call, term, call.graph.values[value].shape))]
 
 
-@adjoint(overloads("add.Tensor", "add_.Tensor", "add.Scalar", "add_.Scalar", "add.out"), source="signals: 9")
-def add(call: Adjoint, gradients: Gradients, x: Any, y: Any, *, alpha: float = 1, out: Any = None) -> Sent | None:
+@adjoint_of_one(overloads("add.Tensor", "add_.Tensor", "add.Scalar", "add_.Scalar", "add.out"), source="signals: 9")
+def add(call: Adjoint, term: Term, x: Any, y: Any, *, alpha: float = 1, out: Any = None) -> Sent | None:
     """x + alpha y."""
-    term = gradients[0]
-    return None if term is None else _send(call, term, 0) + _send(call, term.scaled(float(alpha)), 1)
+    return _send(call, term, 0) + _send(call, term.scaled(float(alpha)), 1)
 
 
-@adjoint(overloads("sub.Tensor", "sub_.Tensor", "sub.Scalar", "sub_.Scalar"), source="signals: 9")
-def subtract(call: Adjoint, gradients: Gradients, x: Any, y: Any, *, alpha: float = 1) -> Sent | None:
+@adjoint_of_one(overloads("sub.Tensor", "sub_.Tensor", "sub.Scalar", "sub_.Scalar"), source="signals: 9")
+def subtract(call: Adjoint, term: Term, x: Any, y: Any, *, alpha: float = 1) -> Sent | None:
     """x - alpha y."""
-    return add(call, gradients, x, y, alpha=-float(alpha))
+    return add(call, term, x, y, alpha=-float(alpha))
 
 
-@adjoint(overloads("rsub.Scalar", "rsub.Tensor"), source="signals: 9")
-def reverse_subtract(call: Adjoint, gradients: Gradients, x: Any, y: Any, alpha: float = 1) -> Sent | None:
+@adjoint_of_one(overloads("rsub.Scalar", "rsub.Tensor"), source="signals: 9")
+def reverse_subtract(call: Adjoint, term: Term, x: Any, y: Any, alpha: float = 1) -> Sent | None:
     """y - alpha x."""
-    term = gradients[0]
-    return None if term is None else _send(call, term.scaled(-float(alpha)), 0) + _send(call, term, 1)
+    return _send(call, term.scaled(-float(alpha)), 0) + _send(call, term, 1)
 
 
-@adjoint(overloads("lerp.Scalar"), source="signals: 9")
-def lerp(call: Adjoint, gradients: Gradients, x: Any, y: Any, weight: float) -> Sent | None:
+@adjoint_of_one(overloads("lerp.Scalar"), source="signals: 9")
+def lerp(call: Adjoint, term: Term, x: Any, y: Any, weight: float) -> Sent | None:
     """x + weight (y - x)."""
-    term = gradients[0]
-    return None if term is None else _send(call, term.scaled(1 - weight), 0) + _send(call, term.scaled(weight), 1)
+    return _send(call, term.scaled(1 - weight), 0) + _send(call, term.scaled(weight), 1)
 
 
 def _factor(call: Adjoint, term: Term, other: Any, fn: Pointwise | None = None) -> Term:
@@ -76,12 +72,9 @@ def _factor(call: Adjoint, term: Term, other: Any, fn: Pointwise | None = None) 
     return times(call, term, base, whole)
 
 
-@adjoint(overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar"), source="signals: 9")
-def mul(call: Adjoint, gradients: Gradients, x: Any, y: Any) -> Sent | None:
+@adjoint_of_one(overloads("mul.Tensor", "mul_.Tensor", "mul.Scalar", "mul_.Scalar"), source="signals: 9")
+def mul(call: Adjoint, term: Term, x: Any, y: Any) -> Sent | None:
     """x y: each operand receives the gradient times the other."""
-    term = gradients[0]
-    if term is None:
-        return None
     sent: list[tuple[int, Term]] = []
     if call.value_of(0) is not None:
         sent += _send(call, _factor(call, term, y), 0)
@@ -94,12 +87,9 @@ _INVERSE = Pointwise(("inverse",), lambda t: 1.0 / t)
 _INVERSE_SQUARE = Pointwise(("inverse square",), lambda t: -1.0 / (t * t))
 
 
-@adjoint(overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar", "div.out"), source="signals: 9")
-def div(call: Adjoint, gradients: Gradients, x: Any, y: Any, *, out: Any = None) -> Sent | None:
+@adjoint_of_one(overloads("div.Tensor", "div_.Tensor", "div.Scalar", "div_.Scalar", "div.out"), source="signals: 9")
+def div(call: Adjoint, term: Term, x: Any, y: Any, *, out: Any = None) -> Sent | None:
     """x / y, by a number, or by a tensor that stays away from 0."""
-    term = gradients[0]
-    if term is None:
-        return None
     below = operand(call, y)
     if isinstance(below, State) and not below.is_constant:
         if float((below.var / below.mean**2).max(initial=0.0) if below.mean.all() else 1.0) > 0.25:
@@ -110,12 +100,9 @@ def div(call: Adjoint, gradients: Gradients, x: Any, y: Any, *, out: Any = None)
     return sent
 
 
-@adjoint(overloads("addcmul.default"), source="signals: 9")
-def addcmul(call: Adjoint, gradients: Gradients, x: Any, a: Any, b: Any, *, value: float = 1) -> Sent | None:
+@adjoint_of_one(overloads("addcmul.default"), source="signals: 9")
+def addcmul(call: Adjoint, term: Term, x: Any, a: Any, b: Any, *, value: float = 1) -> Sent | None:
     """x + value a b."""
-    term = gradients[0]
-    if term is None:
-        return None
     part = term.scaled(float(value))
     return _send(call, term, 0) + _send(call, _factor(call, part, b), 1) + _send(call, _factor(call, part, a), 2)
 
@@ -133,12 +120,9 @@ def _kept(call: Adjoint, term: Term, condition: Any, *, where: bool) -> Term | N
     return None
 
 
-@adjoint(overloads("where.self", "where.ScalarOther", "where.ScalarSelf"), source="signals: 9")
-def where(call: Adjoint, gradients: Gradients, condition: Any, x: Any, y: Any) -> Sent | None:
+@adjoint_of_one(overloads("where.self", "where.ScalarOther", "where.ScalarSelf"), source="signals: 9")
+def where(call: Adjoint, term: Term, condition: Any, x: Any, y: Any) -> Sent | None:
     """Each operand receives the gradient where it was selected."""
-    term = gradients[0]
-    if term is None:
-        return None
     sent: list[tuple[int, Term]] = []
     for position in (1, 2):
         if isinstance(call.node.args[position], Ref):
@@ -149,9 +133,8 @@ def where(call: Adjoint, gradients: Gradients, condition: Any, x: Any, y: Any) -
     return sent
 
 
-@adjoint(overloads("masked_fill.Scalar", "masked_fill_.Scalar", "masked_fill.Tensor"), source="signals: 9")
-def masked_fill(call: Adjoint, gradients: Gradients, x: Any, mask: Any, value: Any) -> Sent | None:
+@adjoint_of_one(overloads("masked_fill.Scalar", "masked_fill_.Scalar", "masked_fill.Tensor"), source="signals: 9")
+def masked_fill(call: Adjoint, term: Term, x: Any, mask: Any, value: Any) -> Sent | None:
     """Nothing flows back to what a mask has replaced."""
-    term = gradients[0]
-    part = None if term is None else _kept(call, term, mask, where=False)
+    part = _kept(call, term, mask, where=False)
     return None if part is None else _send(call, part, 0)

@@ -18,7 +18,6 @@ from wellposed.operators.product import describe
 from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
-    Gradients,
     Sent,
     Term,
     reduced,
@@ -37,22 +36,21 @@ from wellposed.signals.distributions.views import pooled, reshape
 from wellposed.signals.integration import kernels, maps
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.quadratic import Inverse
-from wellposed.signals.registry import adjoint, overloads
+from wellposed.signals.registry import adjoint_of_one, overloads
 from wellposed.signals.rules.contraction.backward import FILTERS
 from wellposed.signals.rules.contraction.filters import inverse_of_filters
 from wellposed.signals.rules.contraction.forward import is_weight
 from wellposed.signals.rules.shape.backward import source
 
+_PAPER = "Ioffe & Szegedy 2015, section 3; signals: 9"
 
-@adjoint(overloads("batch_norm.default"), tag="approximate", source="Ioffe & Szegedy 2015, section 3; signals: 9")
+
+@adjoint_of_one(overloads("batch_norm.default"), tag="approximate", source=_PAPER)
 def batch_norm(
-    call: Adjoint, gradients: Gradients, x: State, weight: Any = None, bias: Any = None, running_mean: Any = None,
+    call: Adjoint, term: Term, x: State, weight: Any = None, bias: Any = None, running_mean: Any = None,
     running_var: Any = None, training: bool = True, momentum: float = 0.1, eps: float = 1e-5, cudnn: bool = False,
 ) -> Sent | None:  # fmt: skip
     """Statistics over batch and space (training), or running statistics (evaluation)."""
-    term = gradients[0]
-    if term is None:
-        return None
     if not training and running_var is not None:
         return _fixed(call, term, x, weight, running_mean, running_var, eps)
     if x.blocks and x.block_axis == 1:
@@ -82,53 +80,43 @@ def _by_blocks(call: Adjoint, term: Term, x: State, eps: float, gain: Any) -> Se
     return [*sent, (source(call), Term(concatenate(results, 1)))]
 
 
-@adjoint(overloads("instance_norm.default"), tag="approximate", source="Ioffe & Szegedy 2015, section 3; signals: 9")
+@adjoint_of_one(overloads("instance_norm.default"), tag="approximate", source=_PAPER)
 def instance_norm(
-    call: Adjoint, gradients: Gradients, x: State, weight: Any = None, bias: Any = None, running_mean: Any = None,
+    call: Adjoint, term: Term, x: State, weight: Any = None, bias: Any = None, running_mean: Any = None,
     running_var: Any = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
     cudnn: bool = False,
 ) -> Sent | None:  # fmt: skip
     """Statistics over space, for each sample and channel."""
-    term = gradients[0]
-    if term is None:
-        return None
     if not use_input_stats and running_var is not None:
         return _fixed(call, term, x, weight, running_mean, running_var, eps)
     return _norm(call, term, x, list(range(2, len(x.axes))), eps, gain=weight, places=[1], per_channel=True)
 
 
-@adjoint(overloads("layer_norm.default"), tag="approximate", source="Ioffe & Szegedy 2015, section 3; signals: 9")
+@adjoint_of_one(overloads("layer_norm.default"), tag="approximate", source=_PAPER)
 def layer_norm(
-    call: Adjoint, gradients: Gradients, x: State, shape: Any, weight: Any = None, bias: Any = None,
+    call: Adjoint, term: Term, x: State, shape: Any, weight: Any = None, bias: Any = None,
     eps: float = 1e-5, cudnn: bool = False,
 ) -> Sent | None:  # fmt: skip
     """Statistics over the last axes, for each sample and position."""
-    term = gradients[0]
     over = list(range(len(x.axes) - len(shape), len(x.axes)))
-    return None if term is None else _norm(call, term, x, over, eps, gain=weight, places=over)
+    return _norm(call, term, x, over, eps, gain=weight, places=over)
 
 
-@adjoint(overloads("rms_norm.default"), tag="approximate", source="Ioffe & Szegedy 2015, section 3; signals: 9")
+@adjoint_of_one(overloads("rms_norm.default"), tag="approximate", source=_PAPER)
 def rms_norm(
-    call: Adjoint, gradients: Gradients, x: State, shape: Any, weight: Any = None, eps: float | None = None
+    call: Adjoint, term: Term, x: State, shape: Any, weight: Any = None, eps: float | None = None
 ) -> Sent | None:
     """Division by the root mean square over the last axes."""
-    term = gradients[0]
     over = list(range(len(x.axes) - len(shape), len(x.axes)))
-    if term is None:
-        return None
     return _norm(call, term, x, over, eps or 1e-7, gain=weight, places=over, centre=False)
 
 
-@adjoint(overloads("group_norm.default"), tag="approximate", source="Ioffe & Szegedy 2015, section 3; signals: 9")
+@adjoint_of_one(overloads("group_norm.default"), tag="approximate", source=_PAPER)
 def group_norm(
-    call: Adjoint, gradients: Gradients, x: State, groups: int, weight: Any = None, bias: Any = None,
+    call: Adjoint, term: Term, x: State, groups: int, weight: Any = None, bias: Any = None,
     eps: float = 1e-5, cudnn: bool = False,
 ) -> Sent | None:  # fmt: skip
     """Statistics over a group of channels and space, for each sample."""
-    term = gradients[0]
-    if term is None:
-        return None
     shape = x.shape
     split = (shape[0], groups, shape[1] // groups, *shape[2:])
     return _norm(call, term, x, list(range(2, len(split))), eps, gain=weight, places=[1], split=split)

@@ -8,7 +8,6 @@ import torch
 
 from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
-    Gradients,
     Sent,
     Term,
     derivative,
@@ -21,7 +20,7 @@ from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.parts import select
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled
-from wellposed.signals.registry import RULES, adjoint, overloads
+from wellposed.signals.registry import RULES, adjoint_of_one, overloads
 from wellposed.signals.rules.pooling.resize import pad
 from wellposed.signals.rules.shape.backward import source
 
@@ -31,14 +30,14 @@ _UNDIFFERENTIATED = overloads("acosh_.default", "asinh_.default", "atanh_.defaul
 """Functions that PyTorch does not differentiate."""
 
 
-@adjoint(
+@adjoint_of_one(
     [op for op, rule in RULES.items() if rule.elementwise and op not in (*_OTHERS, *_UNDIFFERENTIATED)],
     source="chain rule; signals: 9",
 )
-def elementwise(call: Adjoint, gradients: Gradients, x: Any, *rest: Any, **kwargs: Any) -> Sent | None:
+def elementwise(call: Adjoint, term: Term, x: Any, *rest: Any, **kwargs: Any) -> Sent | None:
     """f(x): the gradient times f'(x)."""
-    term, op = gradients[0], call.node.op
-    if term is None or not isinstance(x, State) or any(isinstance(r, (State, torch.Tensor)) for r in rest):
+    op = call.node.op
+    if not isinstance(x, State) or any(isinstance(r, (State, torch.Tensor)) for r in rest):
         return None
     kwargs.pop("out", None)
 
@@ -50,23 +49,21 @@ def elementwise(call: Adjoint, gradients: Gradients, x: Any, *rest: Any, **kwarg
     return [(source(call), through(call, term, x, function))]
 
 
-@adjoint(overloads("rrelu.default", "rrelu_.default"), source="chain rule; signals: 9")
+@adjoint_of_one(overloads("rrelu.default", "rrelu_.default"), source="chain rule; signals: 9")
 def mean_slope(
-    call: Adjoint, gradients: Gradients, x: State, lower: float = 0.125, upper: float = 1 / 3, *rest: Any
+    call: Adjoint, term: Term, x: State, lower: float = 0.125, upper: float = 1 / 3, *rest: Any
 ) -> Sent | None:
     """Leaky ReLU with a random slope, at its mean."""
-    term, slope = gradients[0], 0.5 * (lower + upper)
-    if term is None:
-        return None
+    slope = 0.5 * (lower + upper)
     function = Pointwise(("rrelu", slope), lambda t: torch.where(t > 0, t, slope * t))
     return [(source(call), through(call, term, x, function))]
 
 
-@adjoint(overloads("pow.Scalar"), source="chain rule; signals: 9")
-def power_of(call: Adjoint, gradients: Gradients, number: float, x: State) -> Sent | None:
+@adjoint_of_one(overloads("pow.Scalar"), source="chain rule; signals: 9")
+def power_of(call: Adjoint, term: Term, number: float, x: State) -> Sent | None:
     """number ** x."""
-    term, value, base = gradients[0], call.value_of(1), float(number)
-    if term is None or value is None:
+    value, base = call.value_of(1), float(number)
+    if value is None:
         return None
     return [(value, through(call, term, x, Pointwise(("power of", base), lambda t: torch.pow(base, t))))]
 
@@ -74,12 +71,10 @@ def power_of(call: Adjoint, gradients: Gradients, number: float, x: State) -> Se
 _NEGATIVE = Pointwise(("negative part",), lambda t: t.clamp(max=0.0))
 
 
-@adjoint(overloads("prelu.default"), source="He et al. 2015, eq. 9; signals: 9")
-def prelu(call: Adjoint, gradients: Gradients, x: State, weight: State) -> Sent | None:
+@adjoint_of_one(overloads("prelu.default"), source="He et al. 2015, eq. 9; signals: 9")
+def prelu(call: Adjoint, term: Term, x: State, weight: State) -> Sent | None:
     """max(x, 0) + a min(x, 0), at a's mean; a receives the gradient times min(x, 0), summed over its channel."""
-    term, slope, value = gradients[0], weight.pooled_mean, call.value_of(1)
-    if term is None:
-        return None
+    slope, value = weight.pooled_mean, call.value_of(1)
     function = Pointwise(("prelu", slope), lambda t: torch.where(t > 0, t, slope * t))
     sent = [(source(call), through(call, term, x, function))]
     if value is not None:
@@ -94,12 +89,10 @@ def prelu(call: Adjoint, gradients: Gradients, x: State, weight: State) -> Sent 
 _SIGMOID = Pointwise(("sigmoid",), torch.sigmoid)
 
 
-@adjoint(overloads("glu.default"), source="chain rule, for two independent halves; signals: 9")
-def glu(call: Adjoint, gradients: Gradients, x: State, dim: int = -1) -> Sent | None:
+@adjoint_of_one(overloads("glu.default"), source="chain rule, for two independent halves; signals: 9")
+def glu(call: Adjoint, term: Term, x: State, dim: int = -1) -> Sent | None:
     """a sigmoid(b): a receives the gradient times sigmoid(b), b the gradient times a sigmoid'(b)."""
-    term, axis = gradients[0], dim % len(x.axes)
-    if term is None:
-        return None
+    axis = dim % len(x.axes)
     half, later = x.shape[axis] // 2, 2 * (len(x.axes) - 1 - axis)
     (a, first), (b, second) = (
         source_of(pooled(select(x, axis, at, at + half, 1, drop=False)).changed(roots=call.root())) for at in (0, half)

@@ -12,7 +12,6 @@ import torch
 from wellposed.signals.algebra.box_filters import adaptive_step, pool_steps, prepared, window_links
 from wellposed.signals.algebra.gradient_terms import (
     Adjoint,
-    Gradients,
     Sent,
     Term,
     broadcast,
@@ -29,7 +28,7 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Axis, averaging, covering, table
-from wellposed.signals.registry import adjoint, overloads
+from wellposed.signals.registry import adjoint_of_one, overloads
 from wellposed.signals.rules.shape.backward import source
 
 
@@ -79,15 +78,12 @@ def _linked(
     return back.changed(links=window_links(state, pairs, (), factor, include_padding=include_padding))
 
 
-@adjoint(overloads("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default"), source="signals: 9")
+@adjoint_of_one(overloads("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default"), source="signals: 9")
 def avg_pool(
-    call: Adjoint, gradients: Gradients, x: State, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    call: Adjoint, term: Term, x: State, kernel_size: Any, stride: Any = None, padding: Any = 0,
     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Sent | None:  # fmt: skip
     """Average over windows: every tap receives its share."""
-    term = gradients[0]
-    if term is None:
-        return None
     steps = _windows(call, x, kernel_size, stride, padding, 1)
     include = count_include_pad or bool(divisor_override)
     factor = math.prod(step.kernel for _, step in steps) / divisor_override if divisor_override else 1.0
@@ -96,15 +92,12 @@ def avg_pool(
     return [(source(call), Term(_linked(back, gradient, steps, include, factor)))]
 
 
-@adjoint(
+@adjoint_of_one(
     overloads("adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "adaptive_avg_pool3d.default"),
     source="signals: 9",
 )
-def adaptive_avg_pool(call: Adjoint, gradients: Gradients, x: State, output_size: Any) -> Sent | None:
+def adaptive_avg_pool(call: Adjoint, term: Term, x: State, output_size: Any) -> Sent | None:
     """Average over windows that cover the input."""
-    term = gradients[0]
-    if term is None:
-        return None
     out = term.core.shape
     steps = []
     for axis in range(len(x.shape) - len(output_size), len(x.shape)):
@@ -115,7 +108,7 @@ def adaptive_avg_pool(call: Adjoint, gradients: Gradients, x: State, output_size
     return [(source(call), Term(_averaged(settled(call, term), steps)))]
 
 
-@adjoint(
+@adjoint_of_one(
     overloads(
         "upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec", "upsample_nearest2d.default",
         "_upsample_nearest_exact2d.vec", "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec",
@@ -123,13 +116,9 @@ def adaptive_avg_pool(call: Adjoint, gradients: Gradients, x: State, output_size
     ),
     source="definition: a linear map along each axis",
 )  # fmt: skip
-def resampled(
-    call: Adjoint, gradients: Gradients, x: State, output_size: Any, *rest: Any, **kwargs: Any
-) -> Sent | None:
+def resampled(call: Adjoint, term: Term, x: State, output_size: Any, *rest: Any, **kwargs: Any) -> Sent | None:
     """Every element receives its weight in each output times that output's gradient."""
-    term, flags = gradients[0], [r if isinstance(r, bool) else None for r in rest]
-    if term is None:
-        return None
+    flags = [r if isinstance(r, bool) else None for r in rest]
     steps, space = [], range(2, len(x.shape))
     for axis in space:
         have, size = x.shape[axis], term.core.shape[axis]
@@ -148,7 +137,7 @@ _Z, _W = np.polynomial.hermite_e.hermegauss(16)
 _W = _W / _W.sum()
 
 
-@adjoint(
+@adjoint_of_one(
     overloads(
         "max_pool1d.default", "max_pool2d.default", "max_pool3d.default", "max_pool2d_with_indices.default"
     ),
@@ -156,26 +145,25 @@ _W = _W / _W.sum()
     tag="approximate", source="signals: 9"
 )  # fmt: skip
 def max_pool(
-    call: Adjoint, gradients: Gradients, x: State, kernel_size: Any, stride: Any = None, padding: Any = 0,
+    call: Adjoint, term: Term, x: State, kernel_size: Any, stride: Any = None, padding: Any = 0,
     dilation: Any = 1, ceil_mode: bool = False,
 ) -> Sent | None:  # fmt: skip
     """Maximum over windows: all of a window's gradient goes to its largest element."""
-    term = gradients[0]
-    return None if term is None else _largest(call, term, x, _windows(call, x, kernel_size, stride, padding, dilation))
+    return _largest(call, term, x, _windows(call, x, kernel_size, stride, padding, dilation))
 
 
-@adjoint(
+@adjoint_of_one(
     overloads("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", "adaptive_max_pool3d.default"),
     whole=True,
     tag="approximate",
     source="signals: 9",
 )
-def adaptive_max_pool(call: Adjoint, gradients: Gradients, x: State, output_size: Any) -> Sent | None:
+def adaptive_max_pool(call: Adjoint, term: Term, x: State, output_size: Any) -> Sent | None:
     """Maximum over windows that cover the input, where all are of one size."""
-    term, steps = gradients[0], []
+    steps = []
     for axis in range(len(x.shape) - len(output_size), len(x.shape)):
         steps.append((axis, adaptive_step(x.shape[axis], call.shape()[axis])))
-    if term is None or any(step is None for _, step in steps):
+    if any(step is None for _, step in steps):
         return None
     return _largest(call, term, x, [(axis, step) for axis, step in steps if step is not None])
 

@@ -25,7 +25,7 @@ from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.parts import select
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import permute, pooled, reshape
-from wellposed.signals.registry import adjoint, overloads
+from wellposed.signals.registry import adjoint, adjoint_of_one, overloads
 from wellposed.signals.rules.pooling.resize import pad
 from wellposed.signals.rules.shape.forward import reordered
 from wellposed.signals.rules.shape.picks import picked_along
@@ -139,12 +139,9 @@ def _listed(call: Adjoint) -> list[int | None]:
     return [getattr(item, "value", None) for item in call.node.args[0]]
 
 
-@adjoint(overloads("cat.default"), source="definition")
-def cat(call: Adjoint, gradients: Gradients, tensors: Any, dim: int = 0) -> Sent | None:
+@adjoint_of_one(overloads("cat.default"), source="definition")
+def cat(call: Adjoint, term: Term, tensors: Any, dim: int = 0) -> Sent | None:
     """Tensors one after another: each receives its own stretch."""
-    term = gradients[0]
-    if term is None:
-        return None
     y = call.run.states[call.node.outputs[0]]
     if term.base is not None and (y is None or term.base.serial != y.serial or term.base.axes != y.axes):
         term = Term(settled(call, term))
@@ -164,12 +161,9 @@ def cat(call: Adjoint, gradients: Gradients, tensors: Any, dim: int = 0) -> Sent
     return sent
 
 
-@adjoint(overloads("stack.default"), source="definition")
-def stack(call: Adjoint, gradients: Gradients, tensors: Any, dim: int = 0) -> Sent | None:
+@adjoint_of_one(overloads("stack.default"), source="definition")
+def stack(call: Adjoint, term: Term, tensors: Any, dim: int = 0) -> Sent | None:
     """Tensors along a new axis."""
-    term = gradients[0]
-    if term is None:
-        return None
     whole = settled(call, term)
     return [
         (value, Term(select(whole, dim % len(whole.axes), at, at + 1, 1, drop=True)))
@@ -178,13 +172,12 @@ def stack(call: Adjoint, gradients: Gradients, tensors: Any, dim: int = 0) -> Se
     ]
 
 
-@adjoint(overloads("pad.default", "constant_pad_nd.default"), source="definition")
+@adjoint_of_one(overloads("pad.default", "constant_pad_nd.default"), source="definition")
 def padded(
-    call: Adjoint, gradients: Gradients, x: State, widths: Any, mode: str | float = "constant", value: Any = None
+    call: Adjoint, term: Term, x: State, widths: Any, mode: str | float = "constant", value: Any = None
 ) -> Sent | None:
     """Constant padding: what lies in it is dropped."""
-    term = gradients[0]
-    if term is None or (isinstance(mode, str) and mode != "constant"):
+    if isinstance(mode, str) and mode != "constant":
         return None
     state, rank = settled(call, term), len(x.axes)
     for i in range(len(widths) // 2):
@@ -195,15 +188,15 @@ def padded(
     return [(source(call), Term(state))]
 
 
-@adjoint(
+@adjoint_of_one(
     overloads("slice_scatter.default", "select_scatter.default"),
     torch.ops.wellposed.view_write.default,
     source="definition",
 )
-def write(call: Adjoint, gradients: Gradients, x: Any, y: Any, *rest: Any, **kwargs: Any) -> Sent | None:
+def write(call: Adjoint, term: Term, x: Any, y: Any, *rest: Any, **kwargs: Any) -> Sent | None:
     """A box that is overwritten: its gradient goes to what was written, the rest to the tensor."""
-    term, box = gradients[0], box_of(call.graph, call.node)
-    if term is None or box is None or box.longest_step > LONGEST_STEP:
+    box = box_of(call.graph, call.node)
+    if box is None or box.longest_step > LONGEST_STEP:
         return None
     whole = settled(call, term)
     part, sent = whole, []
@@ -219,18 +212,14 @@ def write(call: Adjoint, gradients: Gradients, x: Any, y: Any, *rest: Any, **kwa
     return sent
 
 
-@adjoint(
+@adjoint_of_one(
     overloads("scatter_add.default", "scatter_add_.default", "index_add.default", "index_add_.default"),
     tag="approximate",
     source="definition",
 )
-def add_by_index(
-    call: Adjoint, gradients: Gradients, x: Any, dim: int, index: Any, y: Any, *, alpha: float = 1
-) -> Sent | None:
+def add_by_index(call: Adjoint, term: Term, x: Any, dim: int, index: Any, y: Any, *, alpha: float = 1) -> Sent | None:
     """Sums by index: what was added gets the gradient that its index picks, as alike."""
-    term, added = gradients[0], call.value_of(3)
-    if term is None:
-        return None
+    added = call.value_of(3)
     state, target = settled(call, term), call.value_of(0)
     sent = [] if target is None else [(target, Term(state))]
     if added is not None:

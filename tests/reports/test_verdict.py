@@ -1,0 +1,128 @@
+"""What is read off a report in a minute: good or bad, where, why, what to do, and whether it trains."""
+
+import re
+
+import pytest
+import torch
+from scripts.docs_images import Skip, five, stack
+from tests.reports.nets import mlp
+from torch import nn
+
+import wellposed as wp
+from wellposed.reports.html import page
+
+ANSWERS = {
+    "good": ("Good", "", "reach every layer", "wp.find_max_lr(", "Yes"),
+    "exploding": (
+        "Bad",
+        "10",
+        "signals grow .* weights there are 2.6 times larger",
+        "wp.initialize_(model, x)",
+        "blow",
+    ),
+    "vanishing": ("Bad", "8", "signals shrink .* smaller .* through tanh", "wp.initialize_(model, x)", "Hardly"),
+    "alike": ("Bad", "14", "all inputs look alike: .* biases outweigh", "wp.initialize_(model, x)", "constant answer"),
+    "dead": ("Doubtful", "2.up", "no gradient ever reaches '2.up', '2.down'", 'zeros="write")', "never learn"),
+}
+
+
+@pytest.fixture(scope="module")
+def reports():
+    models, example = five()
+    return {name: (model, example, wp.report(model, example)) for name, model in models.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_five_questions_are_answered(reports, name):
+    word, where, why, call, trains = ANSWERS[name]
+    said = reports[name][2].judgement
+    assert (said.word, said.where) == (word, where)
+    assert re.search(why, said.why)
+    assert call in said.call
+    assert trains in said.trains
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_call_makes_the_start_good(reports, name):
+    model, x, report = reports[name]
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    if name != "good":
+        eval(report.judgement.call, {"wp": wp, "model": model, "x": x})
+        assert wp.report(model, x, draws=2).judgement.word == "Good"
+        model.load_state_dict(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_page_says_it_first_and_the_numbers_in_a_fold(reports, name):
+    report = reports[name][2]
+    head = page(report).partition("<nav")[0]
+    places = [head.index(text) for text in (f"\n{report.judgement.word}</p>", "<dt>Why", "<dt>What to do", "Will it")]
+    assert places == sorted(places)
+    assert head.index("<details") > places[-1]
+    assert "E[x²]" not in head.partition("<details")[0]
+    assert ('class="change"' in head) == (name in ("exploding", "vanishing", "alike"))
+
+
+@pytest.mark.slow
+def test_the_fault_is_where_one_weight_is_wrong():
+    model, example = stack(12, nn.ReLU), torch.randn(32, 64)
+    wp.initialize_(model, example)
+    with torch.no_grad():
+        model[8].weight.mul_(1e5)
+    said = wp.report(model, example, draws=2).judgement
+    assert (said.word, said.where) == ("Bad", "8")
+    assert "signals grow" in said.why
+
+
+@pytest.mark.slow
+def test_a_branch_whose_units_are_off_for_every_input_is_dead():
+    model, example = nn.Sequential(nn.Linear(64, 64), Skip(64), nn.Linear(64, 10)), torch.randn(32, 64)
+    nn.init.constant_(model[1].up.bias, -5.0)
+    said = wp.report(model, example, draws=2).judgement
+    assert (said.word, said.where) == ("Doubtful", "1.up")
+    assert said.action.startswith("change the model")  # the plan keeps the bias, which is set on purpose
+
+
+@pytest.mark.slow
+def test_a_branch_that_waits_for_a_weight_at_zero_is_not_dead():
+    model, example = nn.Sequential(nn.Linear(64, 64), Skip(64), nn.Linear(64, 10)), torch.randn(32, 64)
+    wp.initialize_(model, example)
+    nn.init.zeros_(model[1].down.weight)
+    assert wp.report(model, example, draws=2).judgement.word == "Good"
+
+
+class FirstToken(nn.Module):
+    """Tokens that reach the readout, which sees the first alone, through a mixing branch only."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.mix, self.out = nn.Linear(8, 16), nn.Linear(6, 6), nn.Linear(16, 4)
+        self.token = nn.Parameter(torch.randn(1, 1, 16))
+        nn.init.zeros_(self.mix.weight)
+        nn.init.zeros_(self.mix.bias)
+
+    def forward(self, x):
+        x = torch.cat([self.token.expand(len(x), -1, -1), self.embed(x)], 1)
+        return self.out((x + self.mix(x.mT).mT)[:, 0])
+
+
+@pytest.mark.slow
+def test_tokens_that_wait_for_a_closed_branch_are_not_dead():
+    own = wp.report(FirstToken(), torch.randn(32, 5, 8), draws=2).initialisations[0]
+    assert own.measured.gradients["embed"].second_moment == 0.0
+    assert own.unreached == ()
+
+
+@pytest.mark.slow
+def test_the_call_repeats_how_the_plan_was_made():
+    model, example = mlp(20)
+    asked = {"method": "kaiming", "options": {"only": "*.weight"}, "draws": 1}
+    assert wp.report(model, example, **asked).judgement.call in (
+        "wp.initialize_(model, x, method='kaiming', only='*.weight')",
+        "",
+    )
+    plan = wp.plan(model, example)
+    assert wp.report(model, example, plan=plan, draws=1).judgement.call == "plan.apply_(model)"
