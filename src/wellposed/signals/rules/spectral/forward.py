@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from wellposed.graphs import Node
 from wellposed.operators.schema import plain_name
 from wellposed.operators.spectral import Transform, belongs_to_real, transform_of
 from wellposed.operators.views import view_of
@@ -110,17 +111,22 @@ def _from_half(call: Call, x: State, described: Transform) -> State:
         var = _of_both_halves(var, last[0], n, own, [(j, length) for _, j, length in atoms if j != last[0]])
     moved = [i for _, i, _ in atoms]
     total = kernels.mean_over(var, moved) * math.prod(length for _, _, length in atoms)
-    mean = np.zeros((1,) * var.ndim)
-    if kernels.nonzero(x.mean):
-        shape = [n if i in moved else m for i, (n, m) in enumerate(zip(x.lengths, x.mean.shape, strict=True))]
-        whole = np.broadcast_to(x.mean, shape)
-        mean = np.fft.irfftn(whole, [length for _, _, length in atoms], axes=moved) if moved else whole
-        mean = mean * math.prod(length for _, _, length in atoms)
     corr = _with_profiles(kernels.at_zero(x.corr, moved), var, atoms)
     sizes = {i: call.shape()[a] for a, i, _ in atoms}
     if powers is not None and powers.mean() > 0.0:
         total = total * _along(powers / powers.mean(), last[0], total.ndim)
-    return _result(call, x, described, sizes, mean, total, corr)
+    return _result(call, x, described, sizes, _mean_from_half(x, atoms), total, corr)
+
+
+def _mean_from_half(x: State, atoms: list[tuple[int, int, int]]) -> Array:
+    """Return the mean of the real numbers of a half spectrum."""
+    if not kernels.nonzero(x.mean):
+        return np.zeros((1,) * x.mean.ndim)
+    sizes = {i: n for _, i, n in atoms}
+    shape = [x.lengths[i] if i in sizes else m for i, m in enumerate(x.mean.shape)]
+    whole = np.broadcast_to(x.mean, shape)
+    mean = np.fft.irfftn(whole, list(sizes.values()), axes=list(sizes)) if sizes else whole
+    return np.asarray(mean * math.prod(sizes.values()))
 
 
 def _powers_by_position(call: Call, value: int, n: int) -> Array | None:
@@ -136,25 +142,32 @@ def _powers_by_position(call: Call, value: int, n: int) -> Array | None:
     described = transform_of(call.graph, node)
     if described is not None:
         x = call.run.states.get(node.inputs[0])
-        if not described.real or described.inverse or described.lengths != (n,) or x is None:
-            return None
-        axis, taken = described.axes[0], min(x.shape[described.axes[0]], n)
-        x = merge_atoms(x, axis)
-        dims = [i for i in range(len(x.lengths)) if i not in x.axes[axis]]
-        powers = kernels.mean_over(np.asarray(x.var + x.mean**2), dims).ravel()
-        return np.pad(
-            np.broadcast_to(powers, x.shape[axis])[:taken] if powers.size == 1 else powers[:taken], (0, n - taken)
-        )
-    found = [_powers_by_position(call, v, n) for v in node.inputs if call.graph.values[v].dtype.is_complex]
-    known = [powers for powers in found if powers is not None]
-    if not found or len(known) < len(found):
-        return None
+        forward = described.real and not described.inverse and described.lengths == (n,)
+        return _powers_of(x, described.axes[0], n) if forward and x is not None else None
+    known = _powers_read(call, node, n)
     if plain_name(node.op) == "mul" and len(known) == 2:
-        spectra = np.fft.rfft(known[0]) * np.fft.rfft(known[1])
-        return np.maximum(np.fft.irfft(spectra, n), 0.0)
+        return np.maximum(np.fft.irfft(np.fft.rfft(known[0]) * np.fft.rfft(known[1]), n), 0.0)
+    if len(known) != 1:
+        return None
     if "conj" in plain_name(node.op):
         return np.take(known[0], -np.arange(n) % n)
     return known[0] if view_of(call.graph, node) is not None else None
+
+
+def _powers_read(call: Call, node: Node, n: int) -> list[Array]:
+    """Return the second moments by position behind each spectrum that a node reads; none unless all are known."""
+    found = [_powers_by_position(call, v, n) for v in node.inputs if call.graph.values[v].dtype.is_complex]
+    known = [powers for powers in found if powers is not None]
+    return known if len(known) == len(found) else []
+
+
+def _powers_of(x: State, axis: int, n: int) -> Array:
+    """Return the second moments along an axis that is cut, or filled up with zeros, to n positions."""
+    x = merge_atoms(x, axis)
+    others = [i for i in range(len(x.lengths)) if i not in x.axes[axis]]
+    powers = kernels.mean_over(np.asarray(x.var + x.mean**2), others).ravel()
+    powers = np.broadcast_to(powers, x.shape[axis])[:n]
+    return np.pad(powers, (0, n - len(powers)))
 
 
 def _along(values: Array, dim: int, rank: int) -> Array:
