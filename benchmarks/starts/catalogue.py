@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from starts import attention, fields, recurrent, tables, vision
+from starts import attention, fields, recurrent, tables, values, vision
 
 TASKS = {task.name: task for task in (*tables.TASKS, *vision.TASKS, *attention.TASKS, *recurrent.TASKS, *fields.TASKS)}
 ASIDE = (
@@ -12,3 +12,5 @@ ASIDE = (
 )  # fmt: skip
 """Tasks that nothing is tuned on; each use for a candidate is noted in ``aside.md``."""
 CHOSEN = tuple(name for name in TASKS if name not in ASIDE)
+VALUES = {task.name: task for task in values.TASKS}
+"""Regressions, beside the halves: what arguments of functions are to have was chosen on them too."""

@@ -3,6 +3,8 @@
     python benchmarks/starts/run.py [--set chosen] [--tasks vit gpt] [--arms own default] [--minutes 60]
         [--journal build/starts/journal.jsonl] [--scale cpu] [--out docs/results]
 
+``--set`` is half of the tasks (``chosen``, ``aside``), both (``all``), or regressions beside them (``values``).
+
 An arm is the name of one of `arms.ARMS`, or of a method with options: ``topology:merge=preserve``; what follows ``@``
 is a label that keeps a candidate's trainings apart; ``default`` stands for the library's default method. A rate is
 chosen on seeds 0 and 1 from a grid of half decades, which goes on where the best lies at an end, and judged on other
@@ -25,7 +27,8 @@ HERE = Path(__file__).resolve().parent
 def arguments(told: list[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", choices=("chosen", "aside", "all"), help="half of the tasks; chosen, with --out all")
+    sets = ("chosen", "aside", "all", "values")
+    parser.add_argument("--set", choices=sets, help="which tasks; chosen, with --out all")
     parser.add_argument("--tasks", nargs="+", help="names of tasks, in place of a half")
     parser.add_argument("--arms", nargs="+", help="own and default unless told, with --out all of the journal")
     parser.add_argument("--scale", choices=("cpu", "gpu"), default="cpu")
@@ -44,7 +47,7 @@ def main() -> None:
 
     import wellposed as wp
     from starts import sweep
-    from starts.catalogue import ASIDE, CHOSEN, TASKS
+    from starts.catalogue import ASIDE, CHOSEN, TASKS, VALUES
     from starts.large import LARGE
     from starts.once import once
     from starts.report import report
@@ -52,8 +55,8 @@ def main() -> None:
     options = arguments()
     torch.set_num_threads(1)
     large = options.scale == "gpu"
-    known = LARGE if large else TASKS
-    halves = {"chosen": CHOSEN, "aside": ASIDE, "all": tuple(TASKS)}
+    known = LARGE if large else TASKS | VALUES
+    halves = {"chosen": CHOSEN, "aside": ASIDE, "all": tuple(TASKS), "values": tuple(VALUES)}
     names = options.tasks or (tuple(LARGE) if large else halves[options.set or ("all" if options.out else "chosen")])
     unknown = [name for name in names if name not in known]
     if unknown:
@@ -68,7 +71,8 @@ def main() -> None:
     journal = sweep.Journal(options.journal or Path("build") / "starts" / f"journal{'-gpu' if large else ''}.jsonl")
     judging = options.judging or sweep.JUDGING
     if options.out:
-        report(tasks, arms, journal, ASIDE, options.out, "starts_gpu" if large else "starts", judging, default)
+        name = "starts_gpu" if large else "starts_values" if options.set == "values" else "starts"
+        report(tasks, arms, journal, ASIDE, options.out, name, judging, default)
         return
 
     def aside(commit: str, arms: Sequence[str], used: Sequence[str]) -> None:

@@ -99,7 +99,7 @@ def test_arguments_of_hidden_functions_have_the_target_variance(function: Callab
         (F.hardswish, 0.3),
         (lambda x: torch.tanh(3.0 * x), 0.3 / 9.0),
         (lambda x: 30.0 * torch.tanh(x / 30.0), 1.0),
-        (torch.relu, 1.0),
+        (torch.relu, 0.3),
         (F.elu, 1.0),
         (torch.sigmoid, 1.0),
         (torch.sin, 1.0),
@@ -109,6 +109,13 @@ def test_arguments_of_hidden_functions_have_the_target_variance(function: Callab
 def test_arguments_of_functions_that_bend_are_small(function: Callable[[Tensor], Tensor], share: float) -> None:
     plan = wp.plan(dense(64, 3, function), torch.randn(64, 16))
     assert plan.prescriptions["2.weight"].signal_after == pytest.approx(share)
+
+
+def test_functions_with_a_kink_have_small_arguments_where_few_values_are_made() -> None:
+    for numbers, share in ((7, 0.3), (8, 1.0)):
+        layers = nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, numbers)
+        plan = wp.plan(nn.Sequential(*layers), torch.randn(64, 16))
+        assert plan.prescriptions["2.weight"].signal_after == pytest.approx(share)
 
 
 def test_functions_of_few_coordinates_are_to_bend() -> None:
@@ -277,7 +284,7 @@ def test_gates_of_whole_channels_start_close_to_even(model: nn.Module, share: fl
 
 def convolutions(draw: Callable[[Tensor], object], norm: bool = True) -> nn.Sequential:
     model = nn.Sequential(
-        nn.Conv2d(32, 48, 3), nn.BatchNorm2d(48) if norm else nn.Identity(), nn.ReLU(), nn.Flatten(), nn.Linear(432, 4)
+        nn.Conv2d(32, 48, 3), nn.BatchNorm2d(48) if norm else nn.Identity(), nn.ReLU(), nn.Flatten(), nn.Linear(432, 9)
     )
     draw(model[0].weight)
     return model

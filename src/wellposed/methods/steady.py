@@ -16,6 +16,7 @@ from wellposed.graphs import Graph
 from wellposed.methods.drafting import Adjustments, Settings, drafted
 from wellposed.methods.holding import (
     CLOSED,
+    FEW,
     Branches,
     Held,
     branch_factors,
@@ -72,8 +73,9 @@ def steady(
       ``sin(30 * linear(x))``, the argument of the function has variance ν. Weights between the model's inputs and
       periodic functions keep the standard deviation that the model gives them: they are frequencies.
     - *functions that bend*: the argument of a function that saturates on both sides (tanh), or gates itself (GELU,
-      SiLU), has variance ``bending`` times ν: small arguments meet the part that is straight. Behind norms, and in
-      functions of few coordinates, it has ν.
+      SiLU), has variance ``bending`` times ν: small arguments meet the part that is straight. So has that of a function
+      with a kink at 0 (ReLU), where all readouts make fewer than eight numbers: beside smaller signals biases count for
+      more, and kinks lie apart. Behind norms, and in functions of few coordinates, it has ν.
     - *readouts*: what leaves the model has variance ``readout`` times ν: by default 0.3, and 0.1 where a readout makes
       fewer than eight numbers (values, fields, colours).
     - *scalar products*: products of two signals that a function takes in, as the scores of queries and keys, have
@@ -96,7 +98,7 @@ def steady(
     (arXiv 2006.09661), section 3.2; closed branches: Bachlechner et al. 2020 (arXiv 2003.04887) and Zhang, Dauphin & Ma
     2019 (arXiv 1901.09321); 1/√L: Hayou et al. 2021 (arXiv 2010.12859); orthogonal steps: Saxe, McClelland & Ganguli
     2014 (arXiv 1312.6120); scores: Vaswani et al. 2017 (arXiv 1706.03762), section 3.2.1. The shares of ν were chosen
-    on small trainings (``benchmarks/starts/``, for functions that bend on others).
+    on small trainings (``benchmarks/starts/``).
 
     Options: ``target_variance`` ν; ``biases="own"`` draws biases that the model makes at random with its own standard
     deviation, ``"zero"`` sets them to 0; ``distribution``, ``center``, ``inputs``, ``state``, ``strict``, ``zeros`` and
@@ -149,8 +151,10 @@ def _aims(graph: Graph, uses: Sequence[Contraction], readout: float | None, bent
         for share in [share_of(use.fan_out, readout)]
     }
     shares |= dict.fromkeys(channel_gates(graph), _Aim(GATES, f"gate of channels: {GATES:g} ν"))
-    for value in bending_functions(graph) - shares.keys() if bent != 1.0 else ():
-        shares[value] = _Aim(bent, f"bending function: {bent:g} ν")
+    of_values = all(use.fan_out < FEW for use in readouts(graph).values())
+    for value, has_kink in bending_functions(graph).items() if bent != 1.0 else ():
+        if value not in shares and (of_values or not has_kink):
+            shares[value] = _Aim(bent, f"bending function: {bent:g} ν")
     for value, factor in argument_factors(graph).items():
         share, words = shares.get(value, _Aim(1.0, ""))
         told = f"the function behind it takes {factor:.4g} times this"

@@ -55,17 +55,18 @@ def argument_factors(graph: Graph) -> Mapping[int, float]:
 
 
 @once
-def bending_functions(graph: Graph) -> frozenset[int]:
-    """Return the contractions, by their values, that only functions read which are straight for small arguments alone.
+def bending_functions(graph: Graph) -> Mapping[int, bool]:
+    """Return the contractions, by their values, that only functions read which bend, and whether any has a kink at 0.
 
-    These saturate on both sides, as tanh does, or gate their own argument, as GELU and SiLU do. What is made of the
-    result of a norm is left out: nothing that was bent before grows there. So are models of few coordinates, as fields
-    in space and time: what they make is to bend along each.
+    Without one they are straight for small arguments alone: they saturate on both sides, as tanh does, or gate their
+    own argument, as GELU and SiLU do. Those with a kink, as ReLU, are multiples of themselves, beside biases. What is
+    made of the result of a norm is left out: nothing that was bent before grows there. So are models of few
+    coordinates, as fields in space and time: what they make is to bend along each.
     """
     if _is_of_coordinates(graph):
-        return frozenset()
+        return {}
     steps = branches(graph).steps
-    found = set()
+    found = {}
     for use in contractions(graph):
         data = steps.get(use.data)
         if use.parameter is None or (data is not None and steps[data.base].kind == "normalisation"):
@@ -73,8 +74,8 @@ def bending_functions(graph: Graph) -> frozenset[int]:
         value = graph.nodes[use.node].outputs[0]
         ends = _ends(graph)[value]
         if ends and all(end is not None and _bends(graph, end) and not _is_undone(graph, end, by) for by, end in ends):
-            found.add(value)
-    return frozenset(found)
+            found[value] = any(end is not None and _has_kink(end) for _, end in ends)
+    return found
 
 
 def _is_of_coordinates(graph: Graph) -> bool:
@@ -86,12 +87,17 @@ def _is_of_coordinates(graph: Graph) -> bool:
 
 
 def _bends(graph: Graph, function: Node) -> bool:
-    """Whether a function rises from a bound below 0 to one above it, or beyond 0 falls and rises again."""
+    """Whether a function has a kink at 0, rises from below 0 to a bound above it, or beyond 0 falls and rises again."""
     facts = facts_of(function.op)
     low, high = bounds(graph).get(function.outputs[0], ANY)
     saturates = facts.monotone == 1 and -math.inf < low and high < math.inf
     gates = facts.monotone == 0 and high == math.inf and not (facts.periodic or facts.raises or facts.degree)
-    return low < 0.0 < high and (saturates or gates)
+    return _has_kink(function) or (low < 0.0 < high and (saturates or gates))
+
+
+def _has_kink(function: Node) -> bool:
+    """Whether a function's value at c > 0 times an argument is c times its value there, as ReLU's is."""
+    return facts_of(function.op).degree == 1.0
 
 
 @once

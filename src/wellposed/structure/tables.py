@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
@@ -34,23 +34,14 @@ class Tables:
 @once
 def tables(graph: Graph) -> Tables:
     """Return the tables of a graph: one pass over its nodes."""
-    embeddings = [use for use in contractions(graph) if use.kind == "embedding"]
-    looked_up = {use.node: use.parameter for use in embeddings if use.parameter in graph.parameters}
-    # by value, the tables whose rows it is a sum of, times which number
-    rows = {graph.nodes[index].outputs[0]: {name: 1.0} for index, name in looked_up.items() if name is not None}
+    names = {use.parameter for use in contractions(graph) if use.kind == "embedding"} & graph.parameters.keys()
     met: dict[str, set[str]] = defaultdict(set)
-    factors = dict.fromkeys((name for made in rows.values() for name in made), 1.0)
-    for node in graph.nodes:
-        made = {} if node.index in looked_up else _made(graph, node, rows)
-        if not made:
-            continue
-        rows[node.outputs[0]] = made
+    factors = {name: 1.0 for name in names if name is not None}
+    for node, before, made in _sums_of_rows(graph):
         for one in made:
             met[one].update(made)
-        before = next(rows[value] for value in node.inputs if value in rows)
-        is_multiple = len(made) == 1 and made.keys() == before.keys()
-        if is_multiple and before.items() <= factors.items() and _alone(graph, node):
-            factors |= made
+        if len(made) == 1 and made.keys() == before.keys() and before.items() <= factors.items():
+            factors |= made if _alone(graph, node) else {}
     order = list(graph.parameters)
     sums = {one: _together(met, one) for one in met if len(met[one]) > 1}
     return Tables(factors, {one: tuple(sorted(those, key=order.index)) for one, those in sums.items()})
@@ -69,6 +60,22 @@ def rows_drawn(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
             around = ((0, padding), (padding + 1, rows))
             ranges[use.parameter] = tuple((first, end) for first, end in around if first < end)
     return ranges
+
+
+def _sums_of_rows(graph: Graph) -> Iterator[tuple[Node, dict[str, float], dict[str, float]]]:
+    """Yield what is made of rows of tables alone: the node, and by table the number that its rows are multiplied by
+    before it and after it.
+    """
+    rows = {
+        graph.nodes[use.node].outputs[0]: {use.parameter: 1.0}
+        for use in contractions(graph)
+        if use.kind == "embedding" and use.parameter is not None and use.parameter in graph.parameters
+    }
+    for node in graph.nodes:
+        made = {} if node.outputs[0] in rows else _made(graph, node, rows)
+        if made:
+            rows[node.outputs[0]] = made
+            yield node, next(rows[value] for value in node.inputs if value in rows), made
 
 
 def _together(met: dict[str, set[str]], first: str) -> set[str]:
