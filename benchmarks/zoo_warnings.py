@@ -132,8 +132,9 @@ def told(rows: list[dict[str, Any]]) -> str:
     silent = sum(not row["warnings"] for row in planned)
     return (
         f"{len(planned)} models, the first of {len(names())} in an order drawn by lot ({len(rows) - len(planned)} more "
-        f"are not planned: no generic example fits, they do not run here, or take more than {PATIENCE} s). Plans of {silent} warn of nothing. False "
-        f"warnings: {false} models, {100 * false / len(planned):.1f} %.\n\n{markdown(table, COLUMNS)}"
+        f"are not planned: no generic example fits, they do not run here, or take more than {PATIENCE} s). Plans of "
+        f"{silent} warn of nothing. False warnings: {false} models, {100 * false / len(planned):.1f} %.\n\n"
+        f"{markdown(table, COLUMNS)}"
     )
 
 
