@@ -178,10 +178,8 @@ TOTALS = {
 }
 
 
-def cell(row: Mapping[str, Any] | None) -> str:
+def cell(row: Mapping[str, Any]) -> str:
     """Return a cell of the table by task: loss, its standard error, the verdict, and when the own loss is reached."""
-    if row is None or "refused" in row:
-        return "–"
     told = f"{row['loss']:.3g} ± {row['error']:.1g}" if math.isfinite(row["loss"]) else "diverges"
     if row["arm"] == OWN:
         return told
@@ -198,16 +196,18 @@ def text_of(rows: Sequence[Mapping[str, Any]], arms: Sequence[str], judging: Seq
         if not names:
             continue
         shown = []
+        taken = {place for place, row in by_place.items() if "refused" not in row}
+        everywhere = [arm for arm in arms if all((name, arm) in taken for name in names)]
         for name in names:
             own = by_place[name, OWN]
-            cells = {arm: cell(by_place.get((name, arm))) for arm in arms}
+            cells = {arm: cell(by_place[name, arm]) for arm in everywhere}
             shown.append({"task": f"{own['field']}: {own['about']}", **cells})
         parts += [
             f"**{told}**, in all:\n",
             markdown(totals(rows, [arm for arm in arms if arm != OWN], half), TOTALS),
-            "\nBy task: training loss of the last tenth ± its standard error, verdict, share of the training after "
-            "which the own start's final loss is reached:\n",
-            markdown(shown, {"task": "task", **{arm: arm for arm in arms}}),
+            "\nBy task, for starts that plan all of them: training loss of the last tenth ± its standard error, "
+            "verdict, share of the training after which the own start's final loss is reached:\n",
+            markdown(shown, {"task": "task", **{arm: arm for arm in everywhere}}),
             "",
         ]
     chance = 2 * student.sf(SURE, 2 * (len(judging) - 1)) if len(judging) > 1 else 1.0
