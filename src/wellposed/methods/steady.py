@@ -151,7 +151,8 @@ def _aims(graph: Graph, uses: Sequence[Contraction], readout: float | None, bent
         for share in [share_of(use.fan_out, readout)]
     }
     shares |= dict.fromkeys(channel_gates(graph), _Aim(GATES, f"gate of channels: {GATES:g} ν"))
-    of_values = all(use.fan_out < FEW for use in readouts(graph).values())
+    numbers = [use.fan_out for use in readouts(graph).values()]
+    of_values = 0 < max(numbers, default=0) < FEW
     for value, has_kink in bending_functions(graph).items() if bent != 1.0 else ():
         if value not in shares and (of_values or not has_kink):
             shares[value] = _Aim(bent, f"bending function: {bent:g} ν")
