@@ -414,7 +414,7 @@ def test_unknown_options_and_nodes_are_refused():
 def test_a_missing_extra_is_named(library, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"wellposed.integrations.{library}", raising=False)
-    message = rf"wellposed.integrations.{library} needs {library}: pip install 'wellposed\[{extra}\]'"
+    message = rf"wellposed.integrations.{library} needs {library}: pip install .*\[{extra}\]"
     with pytest.raises(OptionError, match=message):
         importlib.import_module(f"wellposed.integrations.{library}")
 

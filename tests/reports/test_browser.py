@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+from torch import nn
 from benchmarks.browser import ARGUMENTS, CHROMIUM, READY, seconds_to_open
 from tests.reports.nets import loss, made_up, mlp, residual
 
@@ -298,6 +299,7 @@ def test_an_operation_is_found_by_name(page):
 @pytest.mark.slow
 def test_colours_follow_the_choice_and_show_how_far_a_signal_is_off(desktop, tmp_path):
     model, example = mlp(8, scale=0.3)
+    model[16] = nn.Linear(32, 10)
     page = opened(desktop, wp.report(model, example, draws=0).to_html(tmp_path / "report.html"))
 
     def fill(name):

@@ -219,7 +219,7 @@ def _is_undone(graph: Graph, function: Node, factor: float) -> bool:
     """Whether what a function makes is multiplied by the inverse of the constant in its argument."""
     readers = [graph.nodes[index] for index in graph.users().get(function.outputs[0], ())]
     times = times_number(graph, readers[0]) if len(readers) == 1 else None
-    return times is not None and math.isclose(times[1] * factor, 1.0, rel_tol=1e-6)
+    return times is not None and factor != 1.0 and math.isclose(times[1] * factor, 1.0, rel_tol=1e-6)
 
 
 # ---- readouts --------------------------------------------------------------------------------------------------------
