@@ -5,9 +5,9 @@ import time
 
 import pytest
 import torch
-from torch import nn
 from benchmarks.browser import ARGUMENTS, CHROMIUM, READY, seconds_to_open
 from tests.reports.nets import loss, made_up, mlp, residual
+from torch import nn
 
 import wellposed as wp
 
