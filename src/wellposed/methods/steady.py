@@ -44,9 +44,9 @@ from wellposed.structure.starts import (
 
 GATES = 0.1
 """Variance of the arguments of gates that multiply whole channels, as a share of ν. Chosen on trainings."""
-BENT, BENT_FOR_VALUES, OF_VALUES = 0.3, 0.1, 0.03
-"""Variances as shares of ν, chosen on trainings: of the arguments of functions that bend, and where a model makes a few
-values of them; and of those values."""
+BENT, BENT_AT_KINKS, OF_KINKS = 0.3, 0.1, 0.03
+"""Variances as shares of ν, chosen on trainings: of the arguments of functions that bend; of those of functions with a
+kink, where a model makes a few values of them; and of those values."""
 
 
 @method("steady")
@@ -76,12 +76,12 @@ def steady(
       ``sin(30 * linear(x))``, the argument of the function has variance ν. Weights between the model's inputs and
       periodic functions keep the standard deviation that the model gives them: they are frequencies.
     - *functions that bend*: the argument of a function that saturates on both sides (tanh), or gates itself (GELU,
-      SiLU), has variance ``bending`` times ν, by default 0.3: small arguments meet the part that is straight. Where all
-      readouts make fewer than eight numbers it is 0.1, and holds for functions with a kink at 0 (ReLU) too: a smooth
-      function of a few values is learnt from small signals. Behind norms, and in functions of few coordinates, the
-      argument has ν.
+      SiLU), has variance ``bending`` times ν, by default 0.3: small arguments meet the part that is straight. That of a
+      function with a kink at 0 (ReLU) has 0.1 ν where all readouts make fewer than eight numbers: beside smaller
+      signals biases count for more, and kinks lie apart. Behind norms, and in functions of few coordinates, arguments
+      have ν.
     - *readouts*: what leaves the model has variance ``readout`` times ν: by default 0.3, and 0.1 where a readout makes
-      fewer than eight numbers (values, fields, colours), or 0.03 where arguments of functions are small for it.
+      fewer than eight numbers (values, fields, colours), or 0.03 behind such kinks.
     - *scalar products*: products of two signals that a function takes in, as the scores of queries and keys, have
       variance ν at most, and those that leave the model, as of two towers or factors of a matrix, that of a readout.
       The parameters of both factors are scaled down for it.
@@ -118,8 +118,9 @@ def steady(
     )
     check_choice("branches", branches, ("auto", "zero", "depth", "full"))
     settings = Settings(target_variance, distribution, center, inputs, state, strict, zeros, zero_signal, biases)
-    readout, bending = _shares(graph, readout, bending)
     uses = contractions(graph)
+    if bending is None and _makes_values(graph) and any(bending_functions(graph).values()):
+        readout = readout or OF_KINKS
     aims, kept = _aims(graph, uses, readout, bending), _own_sizes(graph, uses)
     undone = {name for group in scale_free(graph) for name in group}
     rows = {use.parameter: table for use in uses if use.kind == "embedding" and use.parameter in undone}
@@ -149,14 +150,7 @@ def _makes_values(graph: Graph) -> bool:
     return 0 < max((use.fan_out for use in readouts(graph).values()), default=0) < FEW
 
 
-def _shares(graph: Graph, readout: float | None, bending: float | None) -> tuple[float | None, float]:
-    """Return the shares of ν of readouts (None for those by their numbers) and of arguments of functions that bend."""
-    if bending is None and _makes_values(graph) and bending_functions(graph):
-        return readout or OF_VALUES, BENT_FOR_VALUES
-    return readout, bending or BENT
-
-
-def _aims(graph: Graph, uses: Sequence[Contraction], readout: float | None, bent: float) -> dict[int, _Aim]:
+def _aims(graph: Graph, uses: Sequence[Contraction], readout: float | None, bending: float | None) -> dict[int, _Aim]:
     """Return the aims of contractions whose outputs are not to have ν, by value."""
     sides = (side for product in scored_products(graph) if product.leaves for side in product.sides)
     scored = {name for side in sides for name in side.carriers}
@@ -168,9 +162,10 @@ def _aims(graph: Graph, uses: Sequence[Contraction], readout: float | None, bent
     }
     shares |= dict.fromkeys(channel_gates(graph), _Aim(GATES, f"gate of channels: {GATES:g} ν"))
     of_values = _makes_values(graph)
-    for value, has_kink in bending_functions(graph).items() if bent != 1.0 else ():
+    for value, has_kink in bending_functions(graph).items() if bending != 1.0 else ():
         if value not in shares and (of_values or not has_kink):
-            shares[value] = _Aim(bent, f"bending function: {bent:g} ν")
+            share = bending or (BENT_AT_KINKS if has_kink else BENT)
+            shares[value] = _Aim(share, f"bending function: {share:g} ν")
     for value, factor in argument_factors(graph).items():
         share, words = shares.get(value, _Aim(1.0, ""))
         told = f"the function behind it takes {factor:.4g} times this"
