@@ -141,13 +141,8 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
         chosen, level, warnings = gains.scales, gains.level, gains.warnings
     given = dict(adjustments.scales) | {n: scale.value for n, scale in chosen.items() if scale.value is not None}
     weights, signals, run = _settled(lambda settled: weights_of({**given, **settled}, level), ran, given)
-    if settings.strict:
-        _refuse_doubts(graph, weights)
-    without = [name for name in weights.unmet if weights.waits(name)]
-    if without:  # zeros that end once gates open, which a training does, are no matter
-        awake = weights_of({}, level, Awake)
-        ran(awake, None)
-        without = [name for name in without if awake.waits(name)]
+    _refuse_doubts(graph, weights, settings.strict)
+    without = _without_a_signal(weights, lambda: weights_of({}, level, Awake), ran)
     prescriptions = prescriptions_of(graph, weights, chosen, distribution, settings.state == "full")
     centred = {name for name, one in prescriptions.items() if one.centred}
     return Draft(
@@ -163,9 +158,21 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
     )
 
 
-def _refuse_doubts(graph: Graph, weights: PlannedWeights) -> None:
-    """Raise `PlanError` for weights whose scale no signal tells."""
-    if weights.doubts:
+def _without_a_signal(
+    weights: PlannedWeights, awake: Callable[[], PlannedWeights], ran: Callable[[PlannedWeights, None], object]
+) -> list[str]:
+    """Return the weights that meet zeros alone, and do so once gates have opened, as a training opens them."""
+    without = [name for name in weights.unmet if weights.waits(name)]
+    if without:
+        opened = awake()
+        ran(opened, None)
+        without = [name for name in without if opened.waits(name)]
+    return without
+
+
+def _refuse_doubts(graph: Graph, weights: PlannedWeights, strict: bool) -> None:
+    """Raise `PlanError` for weights whose scale no signal tells, where the user is strict."""
+    if strict and weights.doubts:
         told = "; ".join(f"{name!r}: {words_on_doubt(graph, weights, name)}" for name in weights.doubts)
         raise PlanError(
             f"no signal tells the scale of {len(weights.doubts)} weight(s) of {graph.model}: {told}. Look at "

@@ -22,7 +22,7 @@ from wellposed.structure.residual_branches import ResidualBranch
 from wellposed.structure.roles import roles
 from wellposed.structure.scored_products import ScoredProduct, Side, scored_products
 from wellposed.structure.starts import ends_in_function, is_transformed, normalises_batches, recurrent_weights
-from wellposed.structure.streams import residual_streams
+from wellposed.structure.streams import Stream, residual_streams
 
 Branches = Literal["auto", "zero", "depth", "full"]
 FEW, OF_FEW, OF_MANY = 8, 0.1, 0.3
@@ -191,10 +191,9 @@ def branch_factors(graph: Graph, request: Request, kind: Branches) -> dict[Resid
     gains = {name for name, role in roles(graph).items() if role == "gain"}
     for stream in residual_streams(graph) if kind != "full" else ():
         count = len(stream.sums)
-        held = is_transformed(graph, stream) or normalises_batches(graph, stream)
-        by_depth = kind == "depth" or (kind == "auto" and held)
         if count == 1 and kind == "auto":
             continue
+        by_depth = kind == "depth" or (kind == "auto" and _is_held(graph, stream))
         words = f"× 1/√{count} at the end of one of {count} residual branches"
         closed = 0.0, f"0 at the end of one of {count} residual branches, so that the stream is carried on as it begins"
         for branch in stream.branches:
@@ -205,6 +204,11 @@ def branch_factors(graph: Graph, request: Request, kind: Branches) -> dict[Resid
             elif (factor := count**-0.5 / _own_gain(graph, branch, gains)) < 1.0 - _ROUNDING:
                 found[branch] = factor, words
     return found
+
+
+def _is_held(graph: Graph, stream: Stream) -> bool:
+    """Whether norms or functions follow the sums of a stream, or its branches have norms over the batch."""
+    return is_transformed(graph, stream) or normalises_batches(graph, stream)
 
 
 def _own_gain(graph: Graph, branch: ResidualBranch, gains: Collection[str]) -> float:

@@ -119,11 +119,10 @@ def steady(
     check_choice("branches", branches, ("auto", "zero", "depth", "full"))
     settings = Settings(target_variance, distribution, center, inputs, state, strict, zeros, zero_signal, biases)
     uses = contractions(graph)
-    if bending is None and _makes_values(graph) and any(bending_functions(graph).values()):
-        readout = readout or OF_KINKS
-    aims, kept = _aims(graph, uses, readout, bending), _own_sizes(graph, uses)
-    undone = {name for group in scale_free(graph) for name in group}
-    rows = {use.parameter: table for use in uses if use.kind == "embedding" and use.parameter in undone}
+    if readout is None and bending is None and _makes_values(graph) and any(bending_functions(graph).values()):
+        readout = OF_KINKS
+    aims, kept = _aims(graph, readout, bending), _own_sizes(graph, uses)
+    rows = dict.fromkeys(_undone_tables(graph, uses), table)
     scales = {name: size for name, (size, _) in kept.items()} | _orthogonal_sizes(graph)
     scores = score_aims(graph, request, target_variance, readout)
     held = Held(graph, branch_factors(graph, request, branches), CLOSED * target_variance, scores)
@@ -150,22 +149,39 @@ def _makes_values(graph: Graph) -> bool:
     return 0 < max((use.fan_out for use in readouts(graph).values()), default=0) < FEW
 
 
-def _aims(graph: Graph, uses: Sequence[Contraction], readout: float | None, bending: float | None) -> dict[int, _Aim]:
-    """Return the aims of contractions whose outputs are not to have ν, by value."""
+def _undone_tables(graph: Graph, uses: Sequence[Contraction]) -> set[str]:
+    """Return the tables whose rows norms undo the size of."""
+    looked_up = {use.parameter for use in uses if use.kind == "embedding"}
+    return {name for group in scale_free(graph) for name in group if name in looked_up}
+
+
+def _readout_aims(graph: Graph, readout: float | None) -> dict[int, _Aim]:
+    """Return the aims of readouts that are no factors of scalar products, by value."""
     sides = (side for product in scored_products(graph) if product.leaves for side in product.sides)
     scored = {name for side in sides for name in side.carriers}
     shares = {
-        value: _Aim(share, f"readout: {share:g} ν")
-        for value, use in readouts(graph).items()
-        if use.parameter not in scored
-        for share in [share_of(use.fan_out, readout)]
+        value: share_of(use.fan_out, readout) for value, use in readouts(graph).items() if use.parameter not in scored
     }
-    shares |= dict.fromkeys(channel_gates(graph), _Aim(GATES, f"gate of channels: {GATES:g} ν"))
-    of_values = _makes_values(graph)
-    for value, has_kink in bending_functions(graph).items() if bending != 1.0 else ():
-        if value not in shares and (of_values or not has_kink):
-            share = bending or (BENT_AT_KINKS if has_kink else BENT)
-            shares[value] = _Aim(share, f"bending function: {share:g} ν")
+    return {value: _Aim(share, f"readout: {share:g} ν") for value, share in shares.items()}
+
+
+def _function_aims(graph: Graph, bending: float | None) -> dict[int, _Aim]:
+    """Return the aims of the arguments of functions that bend, by value; where all have ν, none."""
+    if bending == 1.0:
+        return {}
+    at_kinks, of_values = bending or BENT_AT_KINKS, _makes_values(graph)
+    shares = {
+        value: at_kinks if has_kink else bending or BENT
+        for value, has_kink in bending_functions(graph).items()
+        if of_values or not has_kink
+    }
+    return {value: _Aim(share, f"bending function: {share:g} ν") for value, share in shares.items()}
+
+
+def _aims(graph: Graph, readout: float | None, bending: float | None) -> dict[int, _Aim]:
+    """Return the aims of contractions whose outputs are not to have ν, by value."""
+    gates = dict.fromkeys(channel_gates(graph), _Aim(GATES, f"gate of channels: {GATES:g} ν"))
+    shares = _function_aims(graph, bending) | _readout_aims(graph, readout) | gates
     for value, factor in argument_factors(graph).items():
         share, words = shares.get(value, _Aim(1.0, ""))
         told = f"the function behind it takes {factor:.4g} times this"

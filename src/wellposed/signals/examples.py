@@ -171,15 +171,9 @@ def unlike_example(graph: Graph, inputs: Described) -> Iterator[str]:
     """
     if inputs is not None and not isinstance(inputs, Mapping):
         return
-    told: dict[str, str] = {}
-    met = {use.data for use in contractions(graph)}
-    for value in graph.inputs:
-        name = graph.values[value].name
-        if met.isdisjoint(behind(graph, {value})) and not _multiplies(graph, value):
-            continue
-        if name not in (inputs or {}) and graph.values[value].is_followed and not _is_literal(graph, value):
-            words = _unlike(graph, value)
-            told |= {name: words} if words else {}
+    names = {value: graph.values[value].name for value in graph.inputs}
+    open_to_doubt = (value for value, name in names.items() if name not in (inputs or {}) and _counts(graph, value))
+    told = {names[value]: words for value in open_to_doubt if (words := _unlike(graph, value))}
     if not told:
         return
     listed = joined((f"{name!r} {words}" for name, words in told.items()), separator="; ")
@@ -188,6 +182,14 @@ def unlike_example(graph: Graph, inputs: Described) -> Iterator[str]:
         f"the example's numbers count for nothing, and are not those that are assumed: {listed}. inputs={batch} "
         "measures a batch of real data and takes that; data that is scaled to what is assumed needs no such thing"
     )
+
+
+def _counts(graph: Graph, value: int) -> bool:
+    """Whether something is assumed of an input, and weights meet it, or it multiplies signals."""
+    if not graph.values[value].is_followed or _is_literal(graph, value):
+        return False
+    met = {use.data for use in contractions(graph)}
+    return not met.isdisjoint(behind(graph, {value})) or _multiplies(graph, value)
 
 
 def _is_literal(graph: Graph, value: int) -> bool:

@@ -135,13 +135,7 @@ def _behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
         at, factor = pending.pop()
         if at in graph.outputs:
             yield factor, None
-        readers = [graph.nodes[index] for index in graph.users().get(at, ()) if index not in graph.dead_nodes]
-        own = {node.index: made for node in readers if (made := _own_factor(graph, node, at)) is not None}
-        within = {index for _, nodes in own.values() for index in nodes}
-        for node in readers:
-            if node.index in within:
-                continue
-            times = own[node.index][0] if node.index in own else _times_constant(graph, node, at)
+        for node, times in _readers(graph, at):
             if times is not None:
                 pending.append((node.outputs[0], factor * times))
             elif is_view(node.op):
@@ -149,6 +143,19 @@ def _behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
             else:
                 facts = facts_of(node.op)
                 yield factor, node if (facts.function and facts.active) or facts.raises else None
+
+
+def _readers(graph: Graph, value: int) -> Iterator[tuple[Node, float | None]]:
+    """Yield the nodes that read a value, with the number that each multiplies it by, None for those that do not, but
+    for the nodes that make a factor of the value itself.
+    """
+    readers = [graph.nodes[index] for index in graph.users().get(value, ()) if index not in graph.dead_nodes]
+    chains = {node.index: _own_factor(graph, node, value) for node in readers}
+    own = {index: number for index, chain in chains.items() if chain and (number := _at_zero(chain)) is not None}
+    within = {one.index for index in own for one in chains[index]}
+    for node in readers:
+        if node.index not in within:
+            yield node, own[node.index] if node.index in own else _times_constant(graph, node, value)
 
 
 def _times_constant(graph: Graph, node: Node, value: int) -> float | None:
@@ -166,25 +173,29 @@ def _times_constant(graph: Graph, node: Node, value: int) -> float | None:
     return size if 0.0 < size < math.inf else None
 
 
-def _own_factor(graph: Graph, node: Node, value: int) -> tuple[float, list[int]] | None:
-    """Return what a function of a value, by which a node multiplies it, is at 0, and the nodes that make it: |z| + 1 of
-    ``sin(30 * (|z| + 1) * z)``, whose argument is 30 z for small z (FINER, Liu et al. 2024, arXiv 2312.02434).
+def _own_factor(graph: Graph, node: Node, value: int) -> list[Node]:
+    """Return the nodes that make, of a value alone, the factor that a node multiplies it by, in order: |z| + 1 of
+    ``sin(30 * (|z| + 1) * z)`` (FINER, Liu et al. 2024, arXiv 2312.02434). None of another product.
     """
-    others = [ref_of(one) for one, power in factors_of(node) if one != Ref(value) and power == 1.0]
-    at, nodes = others[0] if len(others) == 1 and len(factors_of(node)) == 2 else None, list[Node]()
+    factors = factors_of(node)
+    others = [ref_of(one) for one, power in factors if one != Ref(value) and power == 1.0]
+    at, nodes = others[0] if len(others) == 1 and len(factors) == 2 else None, list[Node]()
     while at is not None and at != value:
         index = graph.values[at].node
         if index is None or len(graph.users().get(at, ())) != 1 or not _is_of_one(graph.nodes[index]):
-            return None
+            return []
         nodes.append(graph.nodes[index])
         at = nodes[-1].inputs[0]
-    if at is None or not nodes:
-        return None
+    return [] if at is None else nodes[::-1]
+
+
+def _at_zero(chain: Sequence[Node]) -> float | None:
+    """Return what nodes in a row make of 0: the size of a factor for small signals; None where that tells none."""
     made = torch.zeros(())
-    for one in reversed(nodes):
+    for one in chain:
         made = one.op(*(made if isinstance(argument, Ref) else argument for argument in one.args), **one.kwargs)
     number = float(made)
-    return (number, [one.index for one in nodes]) if math.isfinite(number) and number else None
+    return number if math.isfinite(number) and number else None
 
 
 def _is_of_one(node: Node) -> bool:
