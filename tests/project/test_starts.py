@@ -1,6 +1,7 @@
 """The suite of trainings that compares starts: verdicts, choice of rates, and what a journal spares."""
 
 import importlib
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,3 +94,20 @@ def test_trainings_are_the_same_for_the_same_seed(starts, task):
         return starts.task.train(task, task.build(), 0.01, seed)["final"]
 
     assert final(1) == final(1) != final(2)
+
+
+def _counts(file, half):
+    """Return how many trainings of a half ended better, undecided (or alike) and worse by the default."""
+    rows = json.loads((ROOT / "docs/results" / file).read_text(encoding="utf-8"))["rows"]
+    verdicts = [row["verdict"] for row in rows if row["default"] and row["half"] == half]
+    return verdicts.count("W"), verdicts.count("?") + verdicts.count("t"), verdicts.count("L")
+
+
+def test_what_is_said_of_the_default_is_what_the_stored_trainings_say():
+    readme, limits = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/limitations.md"))
+    for half, told in (("aside", "20 trainings that were set aside"), ("chosen", "21 others")):
+        better, undecided, worse = _counts("starts.json", half)
+        assert f"| {told} | {better} | {undecided} | {worse} |" in readme
+    better, undecided, worse = _counts("starts_values.json", "chosen")
+    assert better + undecided + worse == 24
+    assert f"{better} end better than from PyTorch's own weights, {worse} worse" in " ".join(limits.split())
