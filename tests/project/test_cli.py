@@ -101,6 +101,8 @@ def test_init_writes_the_weights_that_initialize_draws(run, net, tmp_path, suffi
     assert (code, err) == (0, "")
     assert f"written to {file}" in out.replace("\n", "")
     assert list(tmp_path.glob("weights*")) == [file]
+    (tmp_path / "other").touch()
+    assert file.stat().st_mode == (tmp_path / "other").stat().st_mode  # as any file of the user's
     written = torch.load(file) if suffix == "pt" else load_file(file)
     namespace = runpy.run_path(net.rpartition(":")[0])
     seed_all(3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,17 +29,18 @@ def require_writable(path: Path) -> None:
 
 def write(module: nn.Module, plan: Plan, path: Path) -> None:
     """Write a module's parameters and buffers by name, each whole, also where several share their memory."""
-    import torch
+    from wellposed.plans import files
 
     tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in module.state_dict().items()}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+
+    def fill(target: Path) -> None:
         if path.suffix == ".pt":
-            torch.save(tensors, temporary)
+            import torch
+
+            torch.save(tensors, target)
         else:
             from safetensors.torch import save_file
 
-            save_file(tensors, temporary, {"format": "pt", "method": plan.method, "seed": str(plan.seed)})
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+            save_file(tensors, target, {"format": "pt", "method": plan.method, "seed": str(plan.seed)})
+
+    files.write_whole(path, fill)

@@ -9,6 +9,7 @@ import os
 import stat
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from wellposed.errors import OptionError, visible
@@ -38,35 +39,45 @@ def _require_name(path: str | os.PathLike[str]) -> None:
         raise OSError(errno.EINVAL, "the name of a file holds no NUL", visible(name))
 
 
-def write_whole(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` to ``path`` by way of a temporary file beside it, which then takes its place and its mode.
+def write_whole(path: str | os.PathLike[str], content: str | Callable[[Path], object]) -> None:
+    """Write a file by way of a temporary one beside it, which then takes its place and its mode.
 
     What is no file (a device, a pipe) is written to as it is.
+
+    Args:
+        path: of the file.
+        content: its text, or a function that writes to the path that it is given.
 
     Raises:
         OSError: the file cannot be written, as its ``filename`` says; what was there is still there.
     """
     _require_name(path)
+    fill = _filling(content) if isinstance(content, str) else content
     target = Path(os.path.realpath(path))  # a symbolic link stays one
     mode = _mode(target)
     if mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        target.write_text(text, encoding="utf-8")
+        fill(target)
         return
     # A name of its own: one made of the file's could be too long.
     temporary = target.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
+        temporary.touch()
+        mode = temporary.stat().st_mode if mode is None else mode
+        fill(temporary)
+        with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
-        if mode is not None:
-            os.chmod(temporary, stat.S_IMODE(mode))
+        os.chmod(temporary, stat.S_IMODE(mode))
         os.replace(temporary, target)
     except BaseException as problem:
         temporary.unlink(missing_ok=True)
         if isinstance(problem, OSError) and problem.filename:  # nobody knows the other one
             problem.filename, problem.filename2 = os.fspath(path), None
         raise
+
+
+def _filling(text: str) -> Callable[[Path], object]:
+    """Return a function that writes a text to a path."""
+    return lambda path: path.write_text(text, encoding="utf-8")
 
 
 def _mode(path: Path) -> int | None:
