@@ -16,7 +16,7 @@ import wellposed as wp
 from experiments.data import name_of
 from experiments.errors import ExperimentError
 from experiments.journal import CHECKPOINTS, JOURNALS, Journal, run_key
-from experiments.registry import Row, Unit, find
+from experiments.registry import Experiment, Row, Unit, find
 from experiments.results import FOLDER, Result, machine, path_of, read, write
 from experiments.settings import as_plain, from_plain, load_settings
 
@@ -82,6 +82,7 @@ def run(
         kept = run_key(experiment.name, header["settings"], header["data"], header["version"])
         shutil.rmtree(CHECKPOINTS / kept, ignore_errors=True)
     units = list(experiment.units(settings))
+    earlier = "" if again else _keep(experiment, header, units, path, journal)
     todo = [unit for unit in units if unit not in journal]
     say(f"{experiment.name} ({experiment.title}), {scale}: {len(todo)} of {len(units)} units to run")
     for done, (unit, found, seconds) in enumerate(
@@ -98,9 +99,27 @@ def run(
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
         seconds=round(journal.seconds, 1),
         rows=[journal.row(unit) for unit in units],
+        earlier=earlier,
     )
     say(f"written: {write(result, results)}")
     return result
+
+
+def _keep(experiment: Experiment, header: Row, units: Sequence[Unit], path: Path, journal: Journal) -> str:
+    """Note units of a stored result whose settings differ in lists of units alone; return when it was finished."""
+    if not path.exists() or not (old := read(path)).current or old.data != header["data"]:
+        return ""
+    mine, theirs = (
+        {k: v for k, v in of.items() if k not in experiment.listed} for of in (header["settings"], old.settings)
+    )
+    if mine != theirs:
+        return ""
+    for unit in (unit for unit in units if unit not in journal):
+        rows = [row for row in old.rows if unit.items() <= row.items()]
+        if rows:  # units may have further keys: the row with the fewest is the unit's own
+            row = min(rows, key=len)
+            journal.add(unit, {k: v for k, v in row.items() if k not in unit}, round(old.seconds / len(old.rows), 3))
+    return old.date
 
 
 def execute(name: str, settings: dict[str, Any], unit: Unit, data: str) -> tuple[Row, float]:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 import wellposed as wp
 from experiments.errors import ExperimentError
 
+STEADY = "steady"
+"""The library's own start, which no paper has: an arm beside theirs, of which no claim is judged."""
 _UNIFORM = {"distribution": "uniform"}
 INITIALISATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("default", {}),
@@ -21,6 +23,7 @@ INITIALISATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "lecun_normal": ("lecun", {}),
     "lecun_uniform": ("lecun", _UNIFORM),
     "autoinit": ("autoinit", {}),
+    STEADY: (STEADY, {}),
 }
 """``default`` is what the model's own layers do; Keras', on which AutoInit's experiments ran, is ``glorot_uniform``."""
 

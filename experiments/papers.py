@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import wellposed as wp
+from experiments.initialise import STEADY
+from experiments.numbers import mean, paired, percent, points
 from experiments.registry import SCALES, Experiment, Judgement, experiments, find
 from experiments.results import FOLDER, Result, found
 from experiments.settings import as_plain, describe_scale, from_plain, load_settings
@@ -35,19 +37,40 @@ and no number, its claim is described in words. *Smoke* results are no evidence 
   experiments ran. `default` is PyTorch's own initialisation. `published` is the topology paper's rule for the learning
   rate as its authors' code counts depths, `paths` the same by its equation. `kernel`, `ntk` and `maximal_update` are
   this library's ([learning rates](learning-rates.md)).
+- *Our start* is what `wp.initialize_` does (`steady`, [plans](plans.md)). It is one more arm where it applies, and no
+  claim is judged by it. It is held against the best of the other arms, refinements on data among them.
 - Where a rule is compared with maximal rates, the maximal rate is the largest whose loss is within a standard error of
   the smallest, and a rule's constant is fixed by the first net. The paper's r is compared with the 95 % interval
   (Fisher's z) of that of its rule, which stands in square brackets. In round brackets stands r for the rate of the
   smallest loss itself.
 """
 
+_PLACES = {1: "first", 0: "not told apart from the best", -1: "behind the best"}
 _SEMICOLON = re.compile(r"; (?![^(]*\))")
 """Between clauses, and not within brackets."""
 
 
 def judged(result: Result) -> Judgement:
-    """Return what an experiment says of its result."""
-    return find(result.experiment).judge(from_plain(result.settings), result.rows)
+    """Return what an experiment says of its claim; the library's own start has no part in it."""
+    listed = {"methods": [m for m in methods if m != STEADY]} if (methods := result.settings.get("methods")) else {}
+    rows = [row for row in result.rows if row.get("method") != STEADY]
+    return find(result.experiment).judge(from_plain(result.settings | listed), rows)
+
+
+def standing(result: Result) -> tuple[str, str]:
+    """Return where the library's own start stands among the arms of a result, in a word and in a sentence.
+
+    It is held against the arm with the largest mean accuracy, pair by pair; where it is no arm, both are empty.
+    """
+    arms = dict(find(result.experiment).arms(from_plain(result.settings), result.rows))
+    mine = arms.pop(STEADY, None)
+    if not mine:
+        return "", ""
+    best = max(arms, key=lambda arm: mean(arms[arm]))
+    gap = paired(mine, arms[best])
+    word = _PLACES[gap.sign(len(arms))]
+    told = f"{percent(mean(mine))}, {points(gap)} from {best}, the best of the others, over {gap.count} pairs"
+    return word, f"**{word}**. {told}."
 
 
 def best(results: Sequence[Result], name: str) -> Result | None:
@@ -72,12 +95,13 @@ def page(folder: Path = FOLDER, figures: Path = Path("docs/figures")) -> str:
     results = found(folder)
     known = experiments()
     chosen = {name: best(results, name) for name in known}
-    lines = [_HEAD, "| id | claim | source | scale | outcome | so do this |", "|---|---|---|---|---|---|"]
+    lines = [_HEAD, "| id | claim | source | scale | outcome | our start | so do this |", f"|{'---|' * 7}"]
     for name, experiment in known.items():
         result = chosen[name]
         outcome = "not run" if result is None else judged(result).agreement
         scale = "–" if result is None else result.scale
-        told = (experiment.title, experiment.source, scale, outcome, experiment.use)
+        start = standing(result)[0] if result is not None else ""
+        told = (experiment.title, experiment.source, scale, outcome, start or "–", experiment.use)
         lines.append(f"| [{name}](#{name.lower()}) | {' | '.join(told)} |")
     for name, experiment in known.items():
         lines += ["", *_section(name, experiment, chosen[name], results, figures)]
@@ -98,20 +122,23 @@ def _section(
     if result is None:
         return [*lines, "- Ours: not run at any scale."]
     judgement = judged(result)
+    start = standing(result)[1]
     where = result.environment.get("gpu", result.environment["cpu"])
     made = (
         "" if result.current else f", **made by wellposed {result.environment['wellposed']}**, this is {wp.__version__}"
     )
+    kept = f"; arms that were there before were run by {result.earlier}" if result.earlier else ""
     now = as_plain(load_settings(name, result.scale))
     size = describe_scale(name, result.scale) if result.settings == now else "with settings that have changed since."
     lines += [
         *_listed(f"Scale ({result.scale}): {size}"),
         *_listed(f"Ours: {judgement.ours}"),
         *_listed(f"Outcome: **{judgement.agreement}**. {judgement.sentence}"),
+        *_filled(f"- Our start, `{STEADY}`: {start}" if start else ""),
         *_filled(
             f"- Run: data {result.data}, {len(result.rows)} units, {result.seconds / 60:.1f} minutes in all, "
             f"{where}, wellposed {result.environment['wellposed']}, "
-            f"torch {result.environment['torch']}, {result.date} UTC{made}."
+            f"torch {result.environment['torch']}, {result.date} UTC{made}{kept}."
         ),
         *_others(results, result),
     ]

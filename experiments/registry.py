@@ -76,6 +76,7 @@ class Experiment(ABC):
         claim: what the paper claims.
         paper: the paper's own figure, in words.
         use: what follows for somebody who trains nets, from what was measured here.
+        listed: the settings that only list units, so that a unit's row does not depend on them.
     """
 
     name: str = ""
@@ -84,6 +85,7 @@ class Experiment(ABC):
     claim: ClassVar[str]
     paper: ClassVar[str]
     use: ClassVar[str]
+    listed: ClassVar[tuple[str, ...]] = ("methods",)
 
     @abstractmethod
     def units(self, settings: Settings) -> Iterable[Unit]:
@@ -103,6 +105,10 @@ class Experiment(ABC):
     @abstractmethod
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the rows into an empty figure."""
+
+    def arms(self, settings: Settings, rows: Sequence[Row]) -> Mapping[str, Sequence[float]]:
+        """Return each arm's accuracies, in pairs over arms, where the library's own start is one of them; else none."""
+        return {}
 
 
 _EXPERIMENTS: dict[str, Experiment] = {}

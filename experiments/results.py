@@ -30,6 +30,7 @@ class Result:
         date: when it was finished, UTC.
         seconds: wall time of all units together.
         rows: one for each unit.
+        earlier: when the result was finished that rows were kept of, as arms were added; empty where there was none.
     """
 
     experiment: str
@@ -40,6 +41,7 @@ class Result:
     date: str
     seconds: float
     rows: list[Row]
+    earlier: str = ""
 
     @property
     def current(self) -> bool:

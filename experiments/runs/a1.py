@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -92,6 +92,11 @@ class HyperparameterVariation(Experiment):
             f"On average over the settings AutoInit differs by {points(lead)} from the better of the others. {sentence}"
         )
         return Judgement(ours, by_gap(lead, whole=not worse, alike=alike_at(max(averages.values()))), sentence)
+
+    def arms(self, settings: Settings, rows: Sequence[Row]) -> Mapping[str, Sequence[float]]:
+        """Return each initialisation's accuracies by setting, as means over seeds."""
+        scores = accuracies((row for row in rows if row["value"] != _usual(settings, row["vary"])), "vary", "value")
+        return {method: [by[method] for by in scores.values()] for method in settings.methods}
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the accuracies of each setting as points, a colour for each initialisation."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -123,6 +123,14 @@ class LearningRatesWithoutBN(Experiment):
             return Judgement(ours, "agrees", sentence)
         direction = sum(parts) > 1 and parts[2] > 0
         return Judgement(ours, "agrees in direction" if direction else "not decided at this scale", sentence)
+
+    def arms(self, settings: Settings, rows: Sequence[Row]) -> Mapping[str, Sequence[float]]:
+        """Return accuracies at the rate of the lowest training loss: of short trainings, and under each schedule."""
+        parts: dict[tuple[Any, ...], list[Row]] = {}
+        for row in rows:
+            short = row["part"] == "rates"
+            parts.setdefault((row["depth"],) if short else (row["bn"], row["at"]), []).append(row)
+        return {m: [_at_lowest_loss(part, m) for part in parts.values()] for m in settings.methods}
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw accuracy over rates, a panel for each depth, and full training as bars."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 from experiments.data import load_images
@@ -43,12 +44,15 @@ class CoAtNetInitialisations(Experiment):
         "Without norms `autoinit` was first."
     )
 
+    listed = ("methods", "rates")
+
     def units(self, settings: Settings) -> Iterator[Unit]:
-        """Yield each variant under each initialisation and seed."""
+        """Yield each variant under each initialisation, rate and seed; the recipe's own rate is not written down."""
         for seed in range(settings.seeds):
             for variant in settings.variants:
-                for method in settings.methods:
-                    yield {"variant": variant, "method": method, "seed": settings.seed + seed}
+                for method, rate in product(settings.methods, settings.rates):
+                    at = {} if rate == settings.train.rate else {"rate": rate}
+                    yield {"variant": variant, "method": method, "seed": settings.seed + seed, **at}
 
     def run(self, settings: Settings, unit: Unit, data: str) -> Row:
         """Train once; without norm the activation is GELU."""
@@ -60,13 +64,15 @@ class CoAtNetInitialisations(Experiment):
         method = "autoinit" if unit["method"] == UNIT else unit["method"]
         model = initialised(build, method, images.x[:2], unit["seed"], **scaled)
         kept = checkpoint_of(self.name, settings, data, unit)
-        return train(model, images, recipe(settings.train), unit["seed"], checkpoint=kept).as_row()
+        how = recipe(settings.train, rate=unit.get("rate", settings.train.rate))
+        return train(model, images, how, unit["seed"], checkpoint=kept).as_row()
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Rank AutoInit among the initialisations for each variant, and hold it against each over all variants.
 
         The variants are those of the claim; what varies by chance is the draw, so pairs are draws.
         """
+        rows = _at_best_rates(settings, rows)
         table = accuracies(rows, "variant")
         rivals = [method for method in settings.methods if method not in ("autoinit", UNIT)]
         ranks = {v: 1 + sum(by[rival] > by["autoinit"] for rival in rivals) for v, by in table.items()}
@@ -75,8 +81,7 @@ class CoAtNetInitialisations(Experiment):
         shown = [["variant", *settings.methods]]
         shown += [[str(v), *(percent(by[m]) for m in settings.methods)] for v, by in table.items()]
         first = [v for v, rank in ranks.items() if rank == 1]
-        draws = {seed: accuracies((row for row in rows if row["seed"] == seed), "variant") for seed in _seeds(rows)}
-        by_draw = {m: [mean(by[m] for by in found.values()) for found in draws.values()] for m in settings.methods}
+        by_draw = self.arms(settings, rows)
         gaps = {method: paired(by_draw["autoinit"], by_draw[method]) for method in rivals}
         nearest = min(gaps, key=lambda method: gaps[method].mean)
         default = gaps.pop("default")
@@ -85,7 +90,8 @@ class CoAtNetInitialisations(Experiment):
             told += f", {points(gaps[nearest])} from {nearest}, the best of the others"
         sentence = (
             f"AutoInit is first with {', '.join(first) or 'none'}; on average over the {len(table)} variants it "
-            f"differs by {told}; {settings.seeds} seed(s), {settings.train.epochs} epochs."
+            f"differs by {told}; {settings.seeds} seed(s), {settings.train.epochs} epochs, "
+            f"each at the rate of the lowest training loss ({', '.join(map(str, settings.rates))})."
         )
         if UNIT in settings.methods:
             sentence += (
@@ -94,16 +100,32 @@ class CoAtNetInitialisations(Experiment):
         verdict = by_gap(default, *gaps.values(), whole=len(first) == len(table), alike=alike_at(means["default"]))
         return Judgement(ours, verdict, sentence, shown)
 
+    def arms(self, settings: Settings, rows: Sequence[Row]) -> Mapping[str, Sequence[float]]:
+        """Return each initialisation's accuracies by draw, as means over the variants, each at its best rate."""
+        chosen = _at_best_rates(settings, rows)
+        draws = [accuracies((row for row in chosen if row["seed"] == seed), "variant") for seed in _seeds(rows)]
+        return {m: [mean(by[m] for by in found.values()) for found in draws] for m in settings.methods}
+
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the accuracies as bars, a group for each variant."""
         panel = figure.subplots()
-        table, width = accuracies(rows, "variant"), 0.8 / len(settings.methods)
+        table, width = accuracies(_at_best_rates(settings, rows), "variant"), 0.8 / len(settings.methods)
         for index, method in enumerate(settings.methods):
             places = [place + width * index for place in range(len(table))]
             panel.bar(places, [100 * by[method] for by in table.values()], width, label=method)
         panel.set_xticks([place + 0.4 for place in range(len(table))], list(table))
         panel.set_ylabel("test accuracy (%)")
         panel.legend(fontsize=6, ncols=2)
+
+
+def _at_best_rates(settings: Settings, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows at the rate with the lowest mean training loss over draws, for each variant and method."""
+    parts: dict[tuple[str, str], dict[float, list[Row]]] = {}
+    for row in rows:
+        of = parts.setdefault((row["variant"], row["method"]), {})
+        of.setdefault(row.get("rate", settings.train.rate), []).append(row)
+    best = [min(of.values(), key=lambda at: mean(row["loss"] for row in at)) for of in parts.values()]
+    return [row for at in best for row in at]
 
 
 def _seeds(rows: Sequence[Row]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,11 +36,13 @@ class AgainstLSUV(Experiment):
     use = "`autoinit` needs no data, and was nowhere worse: take it in place of LSUV."
 
     def units(self, settings: Settings) -> Iterator[Unit]:
-        """Yield AutoInit (no samples), then LSUV on each number of samples, for each net and seed."""
+        """Yield AutoInit (no samples), LSUV on each number of samples and other starts, for each net and seed."""
         for net in _nets(settings):
             for seed in range(settings.seeds):
                 for samples in (0, *settings.samples):
                     yield {"net": str(net), "samples": samples, "seed": settings.seed + seed}
+                for method in (method for method in settings.methods if method != "autoinit"):
+                    yield {"net": str(net), "samples": 0, "seed": settings.seed + seed, "method": method}
 
     def run(self, settings: Settings, unit: Unit, data: str) -> Row:
         """Return the largest deviation of a convolution's variance from 1 on other images, and what training gives."""
@@ -48,7 +50,7 @@ class AgainstLSUV(Experiment):
         how = settings.nets[unit["net"]]
         build = partial(_built, how.depth, how.width)
         if unit["samples"] == 0:
-            model = initialised(build, "autoinit", images.x[:2], unit["seed"])
+            model = initialised(build, unit.get("method", "autoinit"), images.x[:2], unit["seed"])
         else:
             torch.manual_seed(unit["seed"])
             model = build()
@@ -93,19 +95,29 @@ class AgainstLSUV(Experiment):
             return Judgement(ours, "agrees", sentence)
         return Judgement(ours, "agrees in direction" if winning else "not decided at this scale", sentence)
 
+    def arms(self, settings: Settings, rows: Sequence[Row]) -> Mapping[str, Sequence[float]]:
+        """Return accuracies by net and seed: of each start, and of LSUV on each number of samples."""
+        found: dict[str, list[float]] = {}
+        for row in rows:
+            arm = f"LSUV, S={row['samples']}" if row["samples"] else row.get("method", "autoinit")
+            found.setdefault(arm, []).append(row["accuracy"])
+        return found
+
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
-        """Draw mean, least and largest accuracy over the number of samples, with AutoInit as a hatched band."""
+        """Draw mean, least and largest accuracy over the number of samples, hatched where no samples are needed."""
         nets = _nets(settings)
         panels = figure.subplots(1, len(nets), squeeze=False, sharey=True)[0]
         for net, panel in zip(nets, panels, strict=True):
             mine = [row for row in rows if row["net"] == net]
-            scores = {s: [r["accuracy"] for r in mine if r["samples"] == s] for s in (0, *settings.samples)}
+            scores = {s: [r["accuracy"] for r in mine if r["samples"] == s] for s in settings.samples}
             means = [100 * mean(scores[s]) for s in settings.samples]
             low, high = ([100 * end(scores[s]) for s in settings.samples] for end in (min, max))
             panel.plot(list(settings.samples), means, "o-", ms=3, color="C0", label="LSUV")
             panel.fill_between(list(settings.samples), low, high, color="C0", alpha=0.2, lw=0)
-            panel.axhline(100 * mean(scores[0]), color="C1", ls="--", label="AutoInit")
-            panel.axhspan(100 * min(scores[0]), 100 * max(scores[0]), color="C1", alpha=0.15, hatch="//", lw=0)
+            starts = {arm: found for arm, found in self.arms(settings, mine).items() if "LSUV" not in arm}
+            for number, (arm, found) in enumerate(starts.items(), 1):
+                panel.axhline(100 * mean(found), color=f"C{number}", ls="--", label=arm)
+                panel.axhspan(100 * min(found), 100 * max(found), color=f"C{number}", alpha=0.15, hatch="//", lw=0)
             panel.set(xscale="log", xlabel="samples S")
             panel.set_title(net, fontsize=8)
         panels[0].set_ylabel("test accuracy (%); bands: least to most")

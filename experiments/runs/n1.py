@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -78,7 +78,7 @@ class MethodsByNets(Experiment):
         first = sum(
             nio == max(others) for nio, *others in zip(means["nio"], *(means[m] for m in ("nio", *rivals)), strict=True)
         )
-        by_draw = {m: [mean(draw) for draw in zip(*(by[m] for by in scores.values()), strict=True)] for m in means}
+        by_draw = self.arms(settings, rows)
         gaps = {method: paired(by_draw["nio"], by_draw[method]) for method in rivals}
         sentence = (
             f"Among the methods that the paper compares, NIO is first on {first} of {len(scores)} nets; over "
@@ -98,6 +98,11 @@ class MethodsByNets(Experiment):
             sentence,
             table,
         )
+
+    def arms(self, settings: Settings, rows: Sequence[Row]) -> Mapping[str, Sequence[float]]:
+        """Return each method's accuracies by draw, as means over the nets."""
+        scores = [at_best_rates(settings, rows, net) for net in _nets(rows)]
+        return {m: [mean(draw) for draw in zip(*(by[m] for by in scores), strict=True)] for m in settings.methods}
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw mean accuracies with standard errors, a group for each net."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 from experiments.data import load_images
@@ -81,6 +82,13 @@ class SwinWithoutWarmUp(Experiment):
             f"{settings.train.epochs} epochs."
         )
         return Judgement(ours, by_gap(nio, whole=helps.sign() > 0, alike=alike_at(mean(start))), sentence)
+
+    def arms(self, settings: Settings, rows: Sequence[Row]) -> Mapping[str, Sequence[float]]:
+        """Return each method's accuracies by draw, at the rate and warm-up of the lowest training loss."""
+        scores, losses = (_scores(settings, rows, what) for what in ("accuracy", "loss"))
+        places = list(product((False, True), range(len(settings.rates))))
+        best = {m: min(places, key=lambda at: mean(losses[m, at[0]][at[1]])) for m in settings.methods}
+        return {m: scores[m, warm][rate] for m, (warm, rate) in best.items()}
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw accuracy over the rate, solid without warm-up."""

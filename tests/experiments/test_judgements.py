@@ -1,19 +1,62 @@
 """Judgements follow the rows: rows made up to agree with a claim, in direction alone, and to contradict it."""
 
+import random
+
 import pytest
+from experiments.initialise import STEADY
 from experiments.registry import find
-from experiments.settings import load_settings
+from experiments.results import Result
+from experiments.settings import as_plain, load_settings
+
+from experiments import papers
 
 AGREES, DIRECTION, NOT = "agrees", "agrees in direction", "does not agree"
 SAME = "no difference"
 OPEN = "not decided at this scale"
 
 
+def result(name, found, *overrides):
+    """Return the rows that ``found(unit)`` gives for every unit at laptop scale; our own start does as AutoInit."""
+    settings = load_settings(name, "laptop", overrides)
+    units = list(find(name).units(settings))
+    rows = [
+        {**unit, **found(unit | {"method": "autoinit"} if unit.get("method") == STEADY else unit)} for unit in units
+    ]
+    return Result(name, "laptop", as_plain(settings), "synthetic", {}, "", 0.0, rows)
+
+
 def judged(name, found, *overrides):
     """Judge the rows that ``found(unit)`` gives for every unit at laptop scale."""
-    settings = load_settings(name, "laptop", overrides)
-    rows = [{**unit, **found(unit)} for unit in find(name).units(settings)]
-    return find(name).judge(settings, rows)
+    return papers.judged(result(name, found, *overrides))
+
+
+def trained(unit, value):
+    """Return what a unit of an experiment finds that trains once, or at several rates (N1, N3), to an accuracy."""
+    runs = [{"rate": rate, "warm_up": warm, **accuracy(value)} for rate in range(3) for warm in (False, True)]
+    return {"runs": runs, "off": 0.0, **accuracy(value)}
+
+
+@pytest.mark.parametrize("name", ["A1", "A4", "A5", "A6", "N1", "N3"])
+def test_the_librarys_own_start_is_ranked_and_has_no_part_in_the_verdict(name):
+    def found(lead):
+        def row(unit):
+            return trained(unit, 0.5 + 0.01 * draw.gauss())
+
+        draw = random.Random(0)
+        rows = result(name, row)
+        for own in (own for own in rows.rows if own.get("method") == STEADY):
+            own.update(trained(own, 0.5 + lead + 0.01 * draw.gauss()))
+        return rows
+
+    verdicts, places = zip(
+        *((papers.judged(each), papers.standing(each)[0]) for each in map(found, (0.2, 0, -0.2))), strict=True
+    )
+    assert len({(verdict.ours, verdict.agreement, verdict.sentence) for verdict in verdicts}) == 1
+    assert places == ("first", "not told apart from the best", "behind the best")
+
+
+def test_an_experiment_without_our_start_says_nothing_of_it():
+    assert papers.standing(result("A2", lambda unit: foreseen([0.0]))) == ("", "")
 
 
 def accuracy(value, diverged=False):
