@@ -28,7 +28,7 @@ def brute(model: nn.Module, batches: list[Any], names: list[str] | None = None) 
     n = len(gradients)
     norms = [float(g.norm()) for g in gradients]
     cosines = [float(a @ b / a.norm() / b.norm()) for a, b in product(gradients, gradients)]
-    theta = sum(max(norms) ** 2 - min(norms) ** 2 * c for c in cosines) / n**2
+    theta = max(norms) ** 2 * sum(max(norms) / min(norms) - c for c in cosines) / n**2
     signs = torch.stack(gradients).sign().sum(0).abs().mean() / n
     return {
         "cosine": sum(cosines) / n**2,

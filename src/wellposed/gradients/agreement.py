@@ -89,8 +89,8 @@ class Agreement(Shown, _Record):
             Algorithm 2), which equals ‖Σ uᵢ‖² / n² for unit vectors uᵢ.
         norm: mean Euclidean norm of the gradients.
         ratio: largest over smallest norm.
-        theta: max‖g‖² − min‖g‖² · cosine: NIO's bound Θ on training and test error (eq. 4, with the first-order
-            optima of eq. 5), without its constants, the smoothness and the squared step.
+        theta: max‖g‖² (max‖g‖ / min‖g‖ − cosine): NIO's bound Θ on training and test error (eq. 4, which takes the
+            first-order optima of eq. 3), without its constants: smoothness, squared step and number of samples.
         sign_density: mean over parameters of |Σ sign(gᵢ)| / n, in [0, 1]: the quantity that GradSign sums (Zhang & Jia
             2022), which falls as its density Ψ of sample-wise optima rises. None where the gradients were never formed
             (engine ``batched``).
@@ -217,7 +217,7 @@ class Sums:
             cosine=cosine,
             norm=math.fsum(norms) / count,
             ratio=max(norms) / min(norms),
-            theta=max(norms) ** 2 - min(norms) ** 2 * cosine,
+            theta=max(norms) ** 2 * (max(norms) / min(norms) - cosine),
             sign_density=signs / (elements * count) if elements else None,
             loss=math.fsum(self._losses) / len(self._losses),
             count=count,

@@ -12,7 +12,6 @@ import torch
 from pydantic import JsonValue
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.modules.batchnorm import _NormBase
 
 from wellposed import ranks
 from wellposed.errors import GradientError, OptionError
@@ -21,7 +20,8 @@ from wellposed.gradients.batches import sub_batches as split
 from wellposed.gradients.bound import Gamma, bound
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import Engine, Objective, norm_of
-from wellposed.gradients.problem import LossFunction, Problem, Tensors, wide
+from wellposed.gradients.problem import LossFunction, Mode, Problem, Tensors, wide
+from wellposed.gradients.scale_adam import ScaleAdam
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
 from wellposed.options import check_choice, check_integer, check_positive, check_positive_or_auto
@@ -31,8 +31,6 @@ from wellposed.surroundings import settled
 Optimizer = Literal["sgd", "adam"]
 _POWERS: dict[Optimizer, int] = {"sgd": 2, "adam": 1}
 """p of the norm that bounds the gradient: the step's first-order effect on the loss is η ‖g‖₂² or η ‖g‖₁."""
-_BETAS, _TINY = (0.9, 0.999), 1e-8
-"""Adam's constants, for the steps of the coefficients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,9 @@ class GradInitSettings:
         overlap: what the two parts of a batch have in common, in [0, 1): half of their samples, as published.
         engine: how Hessian-vector products are taken: ``double_backward``, ``two_pass`` or ``finite_difference`` (see
             `NioSettings`).
+        form: ``algorithm`` differentiates the loss after the step also through the step's gradient, as eq. 1 asks;
+            ``published`` as the authors' code and launch scripts do: for SGD the step is taken as a constant of unit
+            length, −η g / ‖g‖, and biases may go to 0.
     """
 
     rate: float = 0.01
@@ -54,6 +55,7 @@ class GradInitSettings:
     clip: float = 1.0
     overlap: float = 0.5
     engine: Engine = "double_backward"
+    form: Literal["algorithm", "published"] = "algorithm"
 
 
 @settled(differentiates=True)
@@ -67,7 +69,7 @@ def gradinit(
     eta: float = 0.1,
     gamma: Gamma = "auto",
     iterations: int = 100,
-    training: bool | Literal["norms"] = "norms",
+    training: Mode = "norms",
     seed: int = 0,
     resume: Plan | None = None,
     progress: bool = True,
@@ -117,22 +119,19 @@ def gradinit(
     """
     settings = replace(settings or GradInitSettings(), **fields)
     check_choice("optimizer", optimizer, _POWERS)
+    check_choice("form", settings.form, ("algorithm", "published"))
     if training not in (True, False, "norms"):
         raise OptionError(f"training must be True, False or 'norms', received {training!r}")
     check_positive_or_auto(gamma=gamma)
     check_positive(eta=eta, rate=settings.rate, minimum=settings.minimum, clip=settings.clip)
     check_integer(iterations=iterations)
-    problem = Problem(model, loss_fn, training=training is True, seed=seed)
+    problem = Problem(model, loss_fn, training=training, seed=seed)
     scales = Scales(problem, plan, names=problem.parameters.keys())
     scales.share()
     runner = _GradInit(problem, scales, settings, optimizer=optimizer, eta=eta, gamma=gamma)
     runner.load(resume)
     twice = nullcontext() if settings.engine == "finite_difference" else sdpa_kernel(SDPBackend.MATH)
     with problem.running(), twice:
-        if training == "norms":
-            for module in problem.model.modules():
-                if isinstance(module, _NormBase):
-                    module.train()
         first, source = first_of(batches, iterations)
         comparison, (history, finished) = compared(
             problem,
@@ -175,18 +174,21 @@ class _GradInit:
         self._problem, self._scales, self._settings = problem, scales, settings
         self._objective = Objective(problem, settings.engine)
         self._optimizer, self._eta, self._gamma = optimizer, eta, gamma
-        self._adam = {phase: _Adam(scales.omega, settings.rate) for phase in ("constraint", "objective")}
+        self._published = settings.form == "published"
+        self._least = dict.fromkeys(scales.omega, settings.minimum)
+        if self._published:
+            self._least = scales.least(settings.minimum)
+        self._adam = ScaleAdam(scales.omega, settings.rate)
 
     def moments(self) -> dict[str, JsonValue]:
         """Return the state of the optimizers as plain numbers, from which `load` goes on."""
-        return {phase: adam.state() for phase, adam in self._adam.items()}
+        return self._adam.state()
 
     def load(self, plan: Plan | None) -> None:
         """Take up the optimizers of the run that made ``plan``."""
         known = None if plan is None else plan.figures.get("moments")
         if isinstance(known, dict):
-            for phase, adam in self._adam.items():
-                adam.load(known[phase])
+            self._adam.load(known)
 
     def __call__(self, batch: Any, iteration: int) -> tuple[Figures, tuple[float, ...]]:
         """Take one step on the scales, and return its figures, and how good the scales before it were."""
@@ -197,8 +199,8 @@ class _GradInit:
         slopes = self._scales.pulled_back(gradient)
         clip = self._settings.clip
         clipped = {name: (s / self._eta if inside else s).clamp(-clip, clip) for name, s in slopes.items()}
-        for name, move in self._adam["objective" if inside else "constraint"](clipped).items():
-            self._scales.omega[name] = (self._scales.omega[name] - move).clamp_min(self._settings.minimum)
+        for name, move in self._adam("objective" if inside else "constraint", clipped).items():
+            self._scales.omega[name] = (self._scales.omega[name] - move).clamp_min(self._least[name])
         figures = {"GN": norm, "loss": loss} | ({"step loss": after} if inside else {})
         return figures, (float(inside), -after if inside else -norm)
 
@@ -223,7 +225,8 @@ class _GradInit:
         if norm > bound(self._gamma, loss, self._eta, power=power):
             direction = {n: g / norm if power == 2 else g.sign() for n, g in gradient.items()}
             return norm, loss, math.nan, product(direction)
-        step = {n: g if power == 2 else g.sign() for n, g in gradient.items()}
+        unit = norm if self._published else 1.0
+        step = {n: g / unit if power == 2 else g.sign() for n, g in gradient.items()}
         moved = {n: (wide(p) - self._eta * wide(step[n])).to(p.dtype) for n, p in parameters.items()}
         with ranks.failing_together():
             try:
@@ -233,7 +236,7 @@ class _GradInit:
                     f"after one step of {self._optimizer} at eta={self._eta:g}: {error}; lower eta or gamma"
                 ) from error
         slopes, after = _averaged(slopes), ranks.mean(own)
-        if power == 2 and norm_of(slopes) > 0.0:
+        if power == 2 and not self._published and norm_of(slopes) > 0.0:
             # d/dθ L(θ − η g(θ)) = (1 − η H) ∇L
             through = product(slopes)
             slopes = {n: wide(s) - self._eta * wide(through[n]) for n, s in slopes.items()}
@@ -247,41 +250,6 @@ def _averaged(tensors: Tensors) -> Tensors:
     copies = {name: tensor.clone() for name, tensor in tensors.items()}  # gradients' memory belongs to their graph
     ranks.averaged_(list(copies.values()))
     return copies
-
-
-class _Adam:
-    """Adam on the coefficients (Kingma & Ba 2015, Algorithm 1)."""
-
-    def __init__(self, omega: Tensors, rate: float) -> None:
-        self._first = {name: torch.zeros_like(o) for name, o in omega.items()}
-        self._second = {name: torch.zeros_like(o) for name, o in omega.items()}
-        self._rate = rate
-        self._steps = 0
-
-    def state(self) -> dict[str, JsonValue]:
-        """Return moments and number of steps as plain numbers."""
-        moments = zip(self._first.items(), self._second.values(), strict=True)
-        return {"steps": self._steps, "of": {name: [float(m), float(v)] for (name, m), v in moments}}
-
-    def load(self, state: Any) -> None:
-        """Take the numbers of `state`."""
-        self._steps = state["steps"]
-        for name, first in self._first.items():
-            self._first[name], self._second[name] = (
-                torch.tensor(value, dtype=torch.float64).to(first) for value in state["of"][name]
-            )
-
-    def __call__(self, slopes: Tensors) -> Tensors:
-        """Return by how much the coefficients go down."""
-        self._steps += 1
-        moves = {}
-        for name, slope in slopes.items():
-            self._first[name] = torch.lerp(slope, self._first[name], _BETAS[0])
-            self._second[name] = torch.lerp(slope.square(), self._second[name], _BETAS[1])
-            first = self._first[name] / (1.0 - _BETAS[0] ** self._steps)
-            second = self._second[name] / (1.0 - _BETAS[1] ** self._steps)
-            moves[name] = self._rate * first / (second.sqrt() + _TINY)
-        return moves
 
 
 def _sum_of_magnitudes(tensors: Tensors) -> float:

@@ -20,11 +20,14 @@ from wellposed.gradients.bound import Gamma, bound
 from wellposed.gradients.comparison import compared
 from wellposed.gradients.cotangents import ENGINES, Engine, Objective, Point, Weighing
 from wellposed.gradients.problem import LossFunction, Problem, out_of_memory
+from wellposed.gradients.published_nio import PublishedNio, WholeBatch
 from wellposed.gradients.scales import Scales
 from wellposed.gradients.search import Figures, first_of, search
-from wellposed.options import check_choice, check_integer, check_positive, check_positive_or_auto
+from wellposed.options import check_choice, check_integer, check_not_negative, check_positive, check_positive_or_auto
 from wellposed.plans import Plan
 from wellposed.surroundings import settled
+
+_FORMS = {"algorithm": "Algorithm 3", "published": "as its authors' code"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,14 @@ class NioSettings:
         gains: also scale the gains of normalisation layers.
         per_channel: one coefficient for each output channel in place of one for each tensor.
         rate: the learning rate that ``gamma="auto"`` is for.
+        agreement: a, the weight of GradCosine beside the gradient norm; 1 in the paper.
+        form: ``algorithm`` is the paper's Algorithm 3; ``published`` is what the authors' code does, which scales every
+            tensor, biases and gains too, by Adam (rate 0.05, slopes clipped at 1) down −a · GC − Σ‖g‖, or down the
+            *mean* norm where that is above γ. GC leaves out the pairs of a sub-batch with itself. One pass of the whole
+            batch gives all sub-batches' losses, with batch norms in training mode and nothing dropped, and gradients
+            with respect to batch norms do not count. It needs a loss of the form ``loss(model(inputs), targets)``, and
+            γ = 5 where ``gamma`` is ``"auto"`` (they set 10 and D = 4 for ResNet-50). ``step``, ``gains`` and
+            ``engine`` have no say in it.
     """
 
     overlap: float = 0.2
@@ -49,6 +60,8 @@ class NioSettings:
     gains: bool = False
     per_channel: bool = False
     rate: float = 0.1
+    agreement: float = 1.0
+    form: Literal["algorithm", "published"] = "algorithm"
 
 
 @settled(differentiates=True)
@@ -83,12 +96,13 @@ def nio(
         sub_batches: D.
         gamma: γ, the bound on the gradient norm; ``"auto"`` takes the norm at which a step of gradient descent at
             ``settings.rate`` promises, to first order, to remove the whole loss and no more: γ² = loss / rate, with the
-            loss of the moment or of the start, whichever is smaller; but no more than the norm at the start.
+            loss of the moment or of the start, whichever is smaller; but no more than the norm at the start. A number
+            may be above that norm, which then rises.
         step: τ, the factor on the gradient in each step; ``"auto"`` moves the coefficient with the steepest slope by
             2 / ``iterations``, so that all can cross their range whatever the model's scale.
         iterations: T.
-        training: run in training mode, as the paper does: batch norm takes the statistics of each sub-batch, and
-            running statistics are left alone.
+        training: run in training mode: batch norm takes the statistics of each sub-batch (the paper does not say
+            whose), and running statistics are left alone.
         seed: of dropout's random numbers.
         resume: a plan that this function returned, to go on from; ``iterations`` counts from its start.
         progress: show a progress bar in a terminal.
@@ -112,12 +126,22 @@ def nio(
     settings = replace(settings or NioSettings(), **fields)
     check_choice("engine", settings.engine, (*ENGINES, "auto"))
     check_positive_or_auto(gamma=gamma, step=step)
+    check_choice("form", settings.form, ("algorithm", "published"))
     check_positive(minimum=settings.minimum, rate=settings.rate)
+    check_not_negative(agreement=settings.agreement)
     check_integer(iterations=iterations)
-    problem = Problem(model, loss_fn, training=training, seed=seed)
-    scales = Scales(problem, plan, gains=settings.gains, per_channel=settings.per_channel)
+    published = settings.form == "published"
+    whole = WholeBatch(loss_fn, sub_batches, settings.overlap) if published else None
+    problem = Problem(model, whole or loss_fn, training="norms" if published and training else training, seed=seed)
+    names = problem.parameters.keys() if published else None
+    scales = Scales(problem, plan, gains=settings.gains, per_channel=settings.per_channel, names=names)
     scales.share()
-    runner = _Nio(problem, scales, settings, count=sub_batches, gamma=gamma, step=step, largest=2.0 / iterations)
+    runner: _Nio | PublishedNio
+    if whole is not None:
+        how = {"agreement": settings.agreement, "minimum": settings.minimum}
+        runner = PublishedNio(problem, scales, whole, gamma=gamma, resume=resume, **how)
+    else:
+        runner = _Nio(problem, scales, settings, count=sub_batches, gamma=gamma, step=step, largest=2.0 / iterations)
 
     def refine(before: Agreement) -> tuple[dict[str, JsonValue], bool]:
         runner.start = before
@@ -135,6 +159,7 @@ def nio(
         "engine": runner.engine,
         "finished": finished,
         "history": history,
+        **runner.state(),
     }
     options: dict[str, JsonValue] = {
         "sub_batches": sub_batches,
@@ -145,7 +170,7 @@ def nio(
         "seed": seed,
         **asdict(settings),
     }
-    return scales.plan("nio", options, figures, f"NIO (Algorithm 3), which {comparison}")
+    return scales.plan("nio", options, figures, f"NIO ({_FORMS[settings.form]}), which {comparison}")
 
 
 class _Nio:
@@ -171,6 +196,10 @@ class _Nio:
         self._count, self._gamma, self._step, self._largest = count, gamma, step, largest
         self.engine: Engine = "double_backward" if settings.engine == "auto" else settings.engine
         self._objective = Objective(problem, self.engine, joined=True, scales=scales)
+
+    def state(self) -> dict[str, JsonValue]:
+        """Return what `nio` takes up again beside the coefficients: nothing."""
+        return {}
 
     def bound(self, loss: float) -> float:
         """Return γ where the loss is ``loss``: a bound that is worked out grows neither with the loss nor beyond the
@@ -201,7 +230,8 @@ class _Nio:
             with ranks.failing_together():  # all ranks take to another engine, or none
                 point, pending = self._objective.at(self._scales.parameters(), parts)
                 inside = max(point.norms) <= self.bound(point.loss)
-                return point, self._objective.slopes(pending, Weighing(float(inside), 1.0)), inside
+                weighing = Weighing(float(inside) * self._settings.agreement, 1.0)
+                return point, self._objective.slopes(pending, weighing), inside
         except RuntimeError as error:
             falls_back = self._settings.engine == "auto" and self.engine == "double_backward"
             if not (falls_back and out_of_memory(error)):

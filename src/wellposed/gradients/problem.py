@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from wellposed.alone import alone
 from wellposed.errors import GradientError, RankError
@@ -26,6 +27,8 @@ from wellposed.ranks import is_distributed
 LossFunction: TypeAlias = Callable[[nn.Module, Any], Tensor]
 """``loss_fn(model, batch)``: one number, the mean loss of a batch of whatever structure."""
 Tensors: TypeAlias = dict[str, torch.Tensor]
+Mode: TypeAlias = bool | Literal["norms"]
+"""Training mode, evaluation mode, or the latter with batch norms that take the statistics of the batch."""
 
 _OWN_DERIVATIVES = ("saved tensor hooks", "forward mode AD")
 """What PyTorch says where a model's own derivatives meet the cheap way to second ones."""
@@ -46,12 +49,12 @@ class Problem:
 
     Attributes:
         parameters: copies of the trainable parameters by name; tied ones once, under their first name.
-        training: whether the model is put in training mode, or in evaluation mode.
+        training: whether the model is put in training mode.
         seed: of the random numbers (dropout), alike for every call with the same ``part``.
     """
 
     @alone()
-    def __init__(self, model: nn.Module, loss_fn: LossFunction, *, training: bool = True, seed: int = 0) -> None:
+    def __init__(self, model: nn.Module, loss_fn: LossFunction, *, training: Mode = True, seed: int = 0) -> None:
         """See the class.
 
         Raises:
@@ -61,7 +64,8 @@ class Problem:
         self.model: nn.Module = unwrap(model)
         if compiled := compiled_part(self.model):  # its parameters cannot be put back
             raise GradientError(compiled)
-        self.training = training
+        self.training = training is True
+        self._norms = training == "norms"
         self.seed = seed
         self.parameters: Tensors = {}
         self._frozen: Tensors = {}
@@ -103,6 +107,10 @@ class Problem:
         """Put the model in its mode for the block; afterwards model and random generators are as they were."""
         with restored_attributes(self.model), restored_random_state():
             set_mode_(self.model, self.training)
+            if self._norms:
+                for module in self.model.modules():
+                    if isinstance(module, _NormBase):
+                        module.train()
             self._held = Held(self.model)
             try:
                 yield

@@ -57,7 +57,7 @@ class Scales:
         if base is not None:
             self.values |= _drawn(problem, base)
         if names is None:
-            norms = _gains(problem.model) if gains else set()
+            norms = gains_of(problem.model) if gains else set()
             names = {name for name, value in self.values.items() if value.ndim > 1 or name in norms}
         self.omega: Tensors = {
             name: _ones(value, per_channel)
@@ -111,6 +111,11 @@ class Scales:
             for name, omega in self.omega.items()
             if not omega.ndim and self.values[name].ndim > 1
         }
+
+    def least(self, minimum: float) -> dict[str, float]:
+        """Return how far the coefficients may fall in authors' codes: ``minimum``, and 0 for biases."""
+        gains = gains_of(self._problem.model)
+        return {name: minimum if self.values[name].ndim > 1 or name in gains else 0.0 for name in self.omega}
 
     def share(self) -> None:
         """In a distributed run, take the values of rank 0; the model keeps its own."""
@@ -268,6 +273,7 @@ def _drawn(problem: Problem, plan: Plan) -> Tensors:
     return {n: values[n].to(p.dtype).to(p.device) for n, p in problem.parameters.items() if n in values}
 
 
-def _gains(model: nn.Module) -> set[str]:
+def gains_of(model: nn.Module) -> set[str]:
+    """Return the names of the gains of normalisation layers."""
     by_identity = {id(m.weight) for m in model.modules() if isinstance(m, _NORMS) and m.weight is not None}
     return {name for name, parameter in parameters_by_name(model).items() if id(parameter) in by_identity}
