@@ -34,8 +34,9 @@ class SwinWithoutWarmUp(Experiment):
         " both heuristics fail, GradInit 79.9, NIO 80.9"
     )
     use = (
-        "`autoinit` gains two points without a warm-up, and more with one. This small Swin trains from its own "
-        "weights: there a warm-up makes no difference, and so neither does NIO in its place."
+        "`autoinit` gains two points without a warm-up, and more with one. `steady`, the default, gains twice as much. "
+        "This small Swin trains from its own weights: there a warm-up makes no difference, and so neither does NIO in "
+        "its place."
     )
 
     def units(self, settings: Settings) -> Iterator[Unit]:

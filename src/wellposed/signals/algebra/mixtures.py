@@ -50,7 +50,9 @@ def extreme(call: Call, x: State, y: State, sign: float) -> State:
 
 def chosen(call: Call, condition: State, x: State, y: State) -> State:
     """Return c x + (1 - c) y for a condition c on signals (0 or 1), with what the three have in common."""
-    if not condition.roots & (x.roots | y.roots):  # links tell all that c and 1 - c share; a step's series ends early
+    source, *others = (state.gaussian_source()[0].serial for state in (condition, x, y))
+    shared = condition.roots & (x.roots | y.roots) or source in others
+    if not shared:  # links tell all that c and 1 - c have in common; a step's series ends early
         condition = condition.amended(base=None, fn=None)
     refused = linear(call, condition, -1.0, 1.0)
     return combine(call, multiply(call, condition, x), multiply(call, refused, y), 1.0, 1.0)

@@ -114,7 +114,7 @@ def fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Any
     if x.serial == y.serial and x.gauss and x.layout == y.layout:  # a concatenation of equal parts times itself
         x, y = pooled(x), pooled(y)
     (base, first), (other, second) = x.gaussian_source(), y.gaussian_source()
-    if call.independent or base.serial != other.serial or x.layout != y.layout:
+    if base.serial != other.serial or x.layout != y.layout:
         return None
     if x.blocks or y.blocks or not kernels.nonzero(x.var):
         return None

@@ -70,12 +70,13 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     if not kernels.nonzero(x.var):
         values = function(x.mean.ravel()).reshape(x.mean.shape)
         return x.with_moments(mean=values, roots=0, scale_parameter=None, gauss=False)
-    if call.independent:
-        mean, var = _finite(expand_function(function, x.mean, x.std()))
-        one = np.ones((1,) * x.corr.ndim)
-        return x.with_moments(mean=mean, var=var, corr=one, roots=call.root(), gauss=False)
     base, inner = x.gaussian_source()
     composed = function if inner is None else inner.then(function)
+    if call.independent:  # of elements; operators on one signal are one function of it
+        mean, var = _finite(expand_function(composed, base.mean, base.std()))
+        one = np.ones((1,) * x.corr.ndim)
+        made = x.with_moments(mean=mean, var=var, corr=one, roots=call.root(), gauss=False)
+        return made.amended(base=base, fn=composed)
     transport = base.transport
     whole = without_poles(composed, base.mean, base.std(), transport)
     clipped = clip_unseen_tails(whole, base.mean, base.std(), transport)
