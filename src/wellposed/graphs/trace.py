@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal
@@ -328,7 +329,7 @@ class _Tracing:
         """Return what to do about an example of other numbers where an error is about types; ``""`` elsewhere."""
         made = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), None)
         given = {tensor.dtype for _, tensor in input_tensors(self.args, self.kwargs)}
-        told = in_words(error)
+        told = in_words(error, sys.maxsize)
         if any(sign in told for sign in _ABOUT_INDICES):
             made, given = torch.int64, given - INTEGERS
         elif not any(sign in told for sign in _ABOUT_TYPES):

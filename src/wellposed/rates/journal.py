@@ -12,9 +12,10 @@ from typing import Any
 from pydantic import JsonValue
 
 from wellposed import ranks
-from wellposed.errors import RateError
+from wellposed.errors import RateError, joined
 from wellposed.plans.files import read_whole
 from wellposed.rates.ensemble import Member, Outcome
+from wellposed.showing import short
 
 _KIND = "wellposed.rates"
 _VERSION = 1
@@ -101,8 +102,11 @@ class Journal:
         old = old if isinstance(old, dict) else {}
         unlike = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
         if unlike:
-            changes = "; ".join(f"{name} was {old.get(name)!r} and is {new.get(name)!r}" for name in unlike)
-            raise RateError(f"{self._path} is the journal of another search: {changes}; give another path")
+            changes = (
+                f"{name} was {short(repr(old.get(name)))} and is {short(repr(new.get(name)))}" for name in unlike
+            )
+            said = joined(changes, separator="; ")
+            raise RateError(f"{self._path} is the journal of another search: {said}; give another path")
 
 
 _AWAY = "give another path, or remove that line"
