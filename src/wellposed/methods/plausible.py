@@ -21,10 +21,9 @@ def implausible(prescriptions: Mapping[str, Prescription]) -> Iterator[str]:
     for name, mine in prescriptions.items():
         usual = (mine.fan_in or 1) ** -0.5
         if isinstance(mine, Drawn) and mine.fan_in and mine.std and not LEAST <= mine.std / usual <= MOST:
-            told.append(f"{name!r} has {mine.std:.3g} at {mine.op}, where 1/√fan-in is {usual:.3g}")
+            told.append(f"{name!r} has {mine.std:.3g} at {mine.op}, where 1/√fan-in is {usual:.3g} ({mine.reason})")
     if told:
         yield (
-            f"standard deviations that are far from any usual one: {joined(told, separator='; ')}. The plan's "
-            "reasons name what they rest on; wp.propagate(graph) shows where signals become so large or so small, and "
-            "constants near 1 make them ordinary"
+            f"standard deviations that are far from any usual one: {joined(told, separator='; ')}. Look at "
+            "wp.propagate(graph) for the node that makes signals so large or so small, and bring constants near 1"
         )

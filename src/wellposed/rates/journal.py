@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from wellposed.showing import short
 
 _KIND = "wellposed.rates"
 _VERSION = 1
+_LONG, _BEFORE = 60, 16
+"""Characters of a setting from which on it is shown from where it differs, and how much before that. Chosen."""
 
 
 class Journal:
@@ -102,9 +105,8 @@ class Journal:
         old = old if isinstance(old, dict) else {}
         unlike = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
         if unlike:
-            changes = (
-                f"{name} was {short(repr(old.get(name)))} and is {short(repr(new.get(name)))}" for name in unlike
-            )
+            pairs = ((name, *_apart(old.get(name), new.get(name))) for name in unlike)
+            changes = (f"{name} was {before} and is {now}" for name, before, now in pairs)
             said = joined(changes, separator="; ")
             raise RateError(f"{self._path} is the journal of another search: {said}; give another path")
 
@@ -124,3 +126,12 @@ def opened(path: str | os.PathLike[str] | None, fingerprint: Mapping[str, JsonVa
     if complaint:
         raise RateError(complaint)
     return notes
+
+
+def _apart(one: object, other: object) -> tuple[str, str]:
+    """Return two settings in short: long ones from where they differ."""
+    first, second = repr(one), repr(other)
+    long = max(len(first), len(second)) > _LONG
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+    begin = max(same - _BEFORE, 0) if long else 0
+    return short(first[begin:]), short(second[begin:])
