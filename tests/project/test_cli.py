@@ -108,6 +108,7 @@ def test_init_writes_the_weights_that_initialize_draws(run, net, tmp_path, suffi
     model, args = namespace["build"]()
     wp.initialize_(model, *args, method="kaiming", seed=3)
     assert written.keys() == model.state_dict().keys()
+    assert "to load them: model.load_state_dict(" in out
     assert all(torch.equal(written[name], tensor) for name, tensor in model.state_dict().items())
     model.load_state_dict(written)
 

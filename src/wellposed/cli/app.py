@@ -230,6 +230,7 @@ def init(
         weights.write(module, planned, output)
     show.summary(planned)
     show.written(output)
+    show.plain(f"to load them: model.load_state_dict({weights.loading(output)})")
 
 
 @app.command()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,25 +110,26 @@ def report(
         if output is not None:
             update("writing")
             made.to_html(output)
-    _show(made, output, _next(context, made.judgement.call))
+    if output is None:
+        streams.out().print(made.table())
+    else:
+        _say(made)
+        show.written(output)
     if made.failure is not None:
         raise typer.Exit(2)
 
 
-def _show(made: Report, output: Path | None, command: str) -> None:
-    """Print a report, or what it comes to where it is written to a file, and the command that it advises."""
-    out = streams.out()
-    if output is None:
-        out.print(made.table())
-    else:
-        said = made.judgement
-        called = f": {said.call}" if said.call else ""
-        for line in (said.sentence, f"what to do: {said.action}{called}", f"will it train: {said.trains}"):
-            out.print(escape(line), soft_wrap=True)
-    if command:
-        out.print(escape(f"on the command line: {command}"), soft_wrap=output is not None)
-    if output is not None:
-        show.written(output)
+def _say(report: Report) -> None:
+    """Print what a report that is written to a file comes to."""
+    from wellposed.reports.summary import remedies
+
+    said, calls = report.judgement, " or ".join(remedies(report))
+    for line in (
+        said.sentence,
+        f"what to do: {said.action}{': ' * bool(calls)}{calls}",
+        f"will it train: {said.trains}",
+    ):
+        streams.out().print(escape(line), soft_wrap=True)
 
 
 def _transfer_of(path: Path) -> TransferCheck:
@@ -156,28 +156,10 @@ def _transfer_of(path: Path) -> TransferCheck:
     ) from raised
 
 
-_DRAWING = {"model", "plan_file", "method", "seed", "target_variance", "distribution", "only", "skip", "option"}
-"""Arguments that say which weights of which model are drawn."""
-
-
-def _next(context: typer.Context, call: str) -> str:
-    """Return the command that does what a report advises in Python; ``""`` where there is none."""
-    from wellposed.reports.judge import RATE
-
-    if context.params["training"] or not call.startswith(("wp.", "plan.")):
-        return ""
-    if call == RATE:
-        return "wellposed lr FILE.py:FUNCTION --find, with a FUNCTION that returns (model, loss_fn, batches)"
-    zeros = " --zeros write" if 'zeros="write"' in call else ""
-    return f"{_command(context, 'init', _DRAWING)}{zeros} -o weights.safetensors"
-
-
-def _command(context: typer.Context, name: str = "", given: Collection[str] | None = None) -> str:
-    """Return the command line as it was given, defaults left out; for another command, with some of its arguments."""
-    words = ["wellposed", name or context.info_name or "report"]
+def _command(context: typer.Context) -> str:
+    """Return the command line as it was given, defaults left out."""
+    words = ["wellposed", context.info_name or "report"]
     for parameter in context.command.params:
-        if given is not None and parameter.name not in given:
-            continue
         value = context.params.get(parameter.name or "")
         if parameter.param_type_name == "argument":
             words.append(str(value))
