@@ -5,6 +5,7 @@ and batches; bad input told.
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -353,6 +354,7 @@ def test_statistics_of_linen_are_no_parameters():
     assert wj.initialize(dense.apply, dense.init(jax.random.key(0), x), x).keys() == {"params"}
 
 
+@pytest.mark.slow
 def test_methods_of_a_plan_that_are_of_torch_name_those_of_jax():
     model = nnx.Linear(6, 3, rngs=nnx.Rngs(0))
     plan = wj.plan(model, batches()[0][0])
@@ -364,6 +366,23 @@ def test_methods_of_a_plan_that_are_of_torch_name_those_of_jax():
         InputError, match=r"got Linear; for models of JAX, wellposed.jax.transform\(plan, lr, optimizer\)"
     ):
         plan.param_groups(model, 1e-3)
+
+
+def test_options_of_an_optimizer_belong_into_a_function_of_it():
+    plan = wj.plan(wj.Function(apply, tree()), batches()[0][0])
+    with pytest.raises(
+        OptionError, match=r"takes no 'momentum': .* functools.partial\(optax.sgd, momentum=...\), with f"
+    ):
+        wj.transform(plan, 0.1, "sgd", momentum=0.9)
+    made = wj.transform(plan, 0.1, partial(optax.sgd, momentum=0.9), family="sgd")
+    assert made.init(tree()) is not None
+
+
+def test_inputs_in_the_place_of_a_node_are_refused():
+    with pytest.raises(
+        OptionError, match=r"node is a name, or None .* received ndarray: inputs come after it, explain\("
+    ):
+        wj.explain(wj.Function(apply, tree()), batches()[0][0])
 
 
 def test_inputs_are_described_by_their_places():
