@@ -85,7 +85,9 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
     for engine, differentiates in _ATTEMPTS:
         if engine == "real" and not _has_values(model, args, kwargs):
             continue
-        if differentiates != (failure is not None and any(sign in str(failure) for sign in _NEEDS_GRADIENTS)):
+        if differentiates != (
+            failure is not None and any(sign in f"{failure} {failure.__cause__}" for sign in _NEEDS_GRADIENTS)
+        ):
             continue
         try:
             with paused_collection():

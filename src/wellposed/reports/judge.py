@@ -10,7 +10,7 @@ from wellposed.reports.spans import Span, factor_text, fold_text, share_text, we
 from wellposed.reports.structure import Structure
 
 _ZEROS_TOO = 'wp.initialize_(model, x, zeros="write")'
-RATE = "wp.find_max_lr(model, loss_fn, batches)"
+RATE = "wp.rates.find_max_lr(model, loss_fn, batches, seeds=1)"
 
 
 def judge(
