@@ -1,6 +1,8 @@
 """Errors and warnings have five lines at most: what they say, and what they list or quote."""
 
 import ast
+import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,38 @@ def test_what_is_far_from_usual_is_told_in_five_lines():
     (told,) = [warning for warning in plan.warnings if warning.startswith("standard deviations")]
     assert len(told) <= LINES * COLUMNS
     assert "and " in told
+
+
+NAMED = re.compile(r"\b(wp|wj|wk|wellposed)((?:\.[a-z_A-Z]\w*)+)")
+HOMES = {"wp": "wellposed", "wellposed": "wellposed", "wj": "wellposed.jax", "wk": "wellposed.keras"}
+
+
+def resolved(path):
+    """Return what a dotted name stands for, importing the modules on the way."""
+    found = importlib.import_module(path[0])
+    for index, name in enumerate(path[1:], 2):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            found = importlib.import_module(".".join(path[:index]))
+    return found
+
+
+@pytest.mark.slow
+def test_what_messages_name_is_there():
+    """Every function of ours that a text names, as one would type it."""
+    for module in ("wellposed.jax", "wellposed.keras"):
+        pytest.importorskip(module)
+    wrong, seen = [], 0
+    for path in FILES:
+        for line, text in texts(ast.parse(path.read_text(encoding="utf-8"))):
+            for short, name in NAMED.findall(text):
+                if "x" * VALUE in name or text == short + name:  # a value, or a word of the program
+                    continue
+                seen += 1
+                try:
+                    resolved([*HOMES[short].split("."), *name.strip(".").split(".")])
+                except (AttributeError, ImportError):
+                    wrong.append(f"{path.name}:{line}: {short}{name}")
+    assert seen > 50
+    assert not wrong, ", ".join(wrong)
