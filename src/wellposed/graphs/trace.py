@@ -82,19 +82,18 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
     check_inputs(args, kwargs)
     resharded_(model)
     failure: TraceError | None = None
+    told = ""
     for engine, differentiates in _ATTEMPTS:
         if engine == "real" and not _has_values(model, args, kwargs):
             continue
-        if differentiates != (
-            failure is not None and any(sign in f"{failure} {failure.__cause__}" for sign in _NEEDS_GRADIENTS)
-        ):
+        if differentiates != any(sign in told for sign in _NEEDS_GRADIENTS):
             continue
         try:
             with paused_collection():
                 made = _Tracing(model, args, kwargs, training, engine, differentiates).run()
                 return with_open_masks(with_numbers(made))
         except TraceError as error:
-            failure = error
+            failure, told = error, f"{error} {in_words(error.__cause__ or error, sys.maxsize)}"
     assert failure is not None
     if isinstance(failure.__cause__, NeedsValuesError):
         advice = TraceError(
