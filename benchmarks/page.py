@@ -974,7 +974,7 @@ def draw_report(results: Results) -> dict[str, Chart]:
         ),
         "report-time": (
             "Time",
-            Scale("processor seconds", 0.02, 500, (0.1, 1, 10, 100), log=True),
+            Scale("processor seconds", 0.01, 500, (0.1, 1, 10, 100), log=True),
             {"report_s": ("finding out", ORANGE), "page_s": ("building", TEAL), "open_s": ("opening", PURPLE)},
             {1000: (OPEN_SECONDS, "open"), 20000: (BUILD_SECONDS, "built")},
         ),

@@ -22,12 +22,13 @@ LOSS = optax.softmax_cross_entropy_with_integer_labels
 
 
 def batches(seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield noisy patterns, and which pattern each is."""
+    """Yield noisy patterns of variance 1, as plans assume it, and which pattern each is."""
     patterns = np.random.default_rng(0).normal(size=(CLASSES, SIZE))
     rng = np.random.default_rng(seed)
     while True:
         labels = rng.integers(0, CLASSES, 32)
-        yield (patterns[labels] + 2 * rng.normal(size=(32, SIZE))).astype("float32"), labels
+        noisy = patterns[labels] + 2 * rng.normal(size=(32, SIZE))
+        yield (noisy / 5**0.5).astype("float32"), labels
 
 
 def apply(params: list[dict[str, jax.Array]], x: jax.Array) -> jax.Array:

@@ -65,6 +65,12 @@ with tempfile.TemporaryDirectory() as folder:
 plan = callback.watcher.plan
 print(f"initialised by {plan.method}: 12.weight is {plan.prescriptions['12.weight'].how}")
 # The figures are in the trainer's own logger, beside what the module logs itself.
-for name in ("loss", "signals/net.12", "updates/net.12.weight"):
+shown = {
+    "loss": "the loss, which falls",
+    "signals/net.12": "mean square of the outputs of layer 12, which stays as it is",
+    "updates/net.12.weight": "size of a step of its weight, as a share of the weight",
+}
+for name, words in shown.items():
     figures = [(int(row["step"]), float(row[name])) for row in rows if row.get(name)]
-    print(f"{name:22}", "  ".join(f"step {step}: {figure:.3f}" for step, figure in figures))
+    print(f"{words} ({name}):")
+    print("   ", "  ".join(f"step {step}: {figure:.3f}" for step, figure in figures))

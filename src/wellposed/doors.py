@@ -10,7 +10,7 @@ _DOORS = {
     "flax.nnx": f"; a module of Flax NNX is for wellposed.jax: {_JAX}wj.plan(model, example)",
     "flax.linen": (
         f"; a module of Linen is given as a function: {_JAX}wj.Function(lambda params, x: "
-        "net.apply({'params': params}, x), variables['params'])"
+        "net.apply({**variables, 'params': params}, x), variables['params'])"
     ),
     "equinox": (
         "; a module of Equinox is given as a function: params, rest = equinox.partition(net, "

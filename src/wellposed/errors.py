@@ -93,10 +93,15 @@ class PlanFileError(WellposedError, ValueError):
     """A plan file is corrupt, of another kind, or of a newer version."""
 
 
-def in_words(error: BaseException) -> str:
-    """Return the text of an error; of a class that fails to give one, a word on that."""
+_ROOM = 200
+"""Characters that a list in a message, or the text of another error, may take: a message has five lines at most."""
+
+
+def in_words(error: BaseException, room: int = _ROOM) -> str:
+    """Return the text of an error, cut where it is long; of a class that fails to give one, a word on that."""
     try:
-        return str(error)
+        text = str(error)
+        return text if len(text) <= room else f"{text[:room].rpartition(' ')[0]} ..."
     except Exception as failure:  # an exception's own __str__ may raise whatever it likes
         return f"(no text: its __str__ raised {type(failure).__name__})"
 
@@ -107,7 +112,7 @@ def near_matches(received: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(received, options, n=3, cutoff=0.5)
     if close:
         return "; did you mean " + " or ".join(repr(name) for name in close) + "?"
-    return "; known: " + ", ".join(repr(name) for name in options)
+    return "; known: " + joined(map(repr, options), len(options), room=3 * _ROOM // 2)
 
 
 def listed(names: Iterable[str], limit: int = 5) -> str:
@@ -115,8 +120,14 @@ def listed(names: Iterable[str], limit: int = 5) -> str:
     return joined(map(repr, names), limit)
 
 
-def joined(texts: Iterable[str], limit: int = 8, separator: str = ", ") -> str:
-    """Return up to ``limit`` texts for a message, between them ``", "`` or ``"; "``, and how many more there are."""
-    shown = list(texts)
-    more = f"{separator.strip(', ')} and {len(shown) - limit} more" if len(shown) > limit else ""
-    return separator.join(shown[:limit]) + more
+def joined(texts: Iterable[str], limit: int = 8, separator: str = ", ", room: int = _ROOM) -> str:
+    """Return up to ``limit`` texts for a message, between them ``", "`` or ``"; "``, and how many more there are.
+
+    Of long texts there are fewer, as ``room`` characters hold, but the first is always there.
+    """
+    every = list(texts)
+    shown = every[:limit]
+    while len(shown) > 1 and sum(map(len, shown)) > room:
+        shown.pop()
+    more = f"{separator.strip(', ')} and {len(every) - len(shown)} more" if len(every) > len(shown) else ""
+    return separator.join(shown) + more

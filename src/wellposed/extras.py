@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 
 @cache
 def installing(extra: str) -> str:
-    """Return the command that installs an extra: from an index, a tree, a file or a repository, as the package was."""
+    """Return the command that installs an extra: from an index, a tree, a file or a repository, as the package was.
+
+    What a tree that is gone was is not known: a package of conda was built in one.
+    """
     try:
         origin = metadata.distribution("wellposed").read_text("direct_url.json")
     except metadata.PackageNotFoundError:  # its sources are on the path
@@ -22,5 +26,6 @@ def installing(extra: str) -> str:
     if not url.startswith("file:"):
         system = told.get("vcs_info", {}).get("vcs")
         return f"pip install 'wellposed[{extra}] @ {f'{system}+' if system else ''}{url}'"
+    path = unquote(urlsplit(url).path)
     editable = "-e " if told.get("dir_info", {}).get("editable") else ""
-    return f"pip install {editable}'{unquote(urlsplit(url).path)}[{extra}]'"
+    return f"pip install {editable}'{path if Path(path).exists() else 'wellposed'}[{extra}]'"

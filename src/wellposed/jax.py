@@ -16,11 +16,13 @@ in all of them
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wellposed import checks, graphs, plans, reports
+from wellposed.checks.explain import check_name
 from wellposed.errors import InputError, OptionError
 from wellposed.frontends.base import planned
 from wellposed.graphs import Graph
@@ -239,7 +241,8 @@ def transform(
         settings: ``width`` and ``base_width``, as for `wellposed.Plan.param_groups`.
 
     Raises:
-        OptionError: Optax is not installed, has no such optimizer, or the family of a function is not said.
+        OptionError: Optax is not installed, has no such optimizer, the family of a function is not said, or an option
+            that is the optimizer's own.
     """
     import_library("optax", what="wellposed.jax.transform", extra="jax")
     if not isinstance(optimizer, str) and family is None:
@@ -248,6 +251,11 @@ def transform(
             "element, whatever the gradient's size) or family='sgd' (in proportion to it)"
         )
     named = optimizer if isinstance(optimizer, str) else str(family)
+    if own := sorted(settings.keys() - inspect.signature(Plan.param_groups).parameters.keys()):
+        raise OptionError(
+            f"transform takes no {own[0]!r}: an optimizer with options of its own is a function, such as "
+            f"functools.partial(optax.{named}, {own[0]}=...), with family={named!r}"
+        )
     groups = rate_groups(plan, named, weight_decay=weight_decay, decay_all=decay_all, settings=settings)
     return transformation(groups, lr, optimizer)
 
@@ -293,6 +301,7 @@ def explain(
         inputs: as for `check`.
         settings: further ones of `wellposed.explain`.
     """
+    check_name(node)
     module, given, inputs = _opened(model, args, inputs, settings)
     return checks.explain(module, node, *given, plan=plan, inputs=inputs, **settings)
 

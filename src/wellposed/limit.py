@@ -1,17 +1,31 @@
-"""Processor time that work may take: what walks over a graph asks at every node whether it may go on."""
+"""Processor time that long loops may take, and how far they are: each asks before every step whether it may go on."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TypeVar
 
-_END: ContextVar[float | None] = ContextVar("end", default=None)
+T = TypeVar("T")
 
 
 class OutOfTime(Exception):
     """The processor time that was given is over."""
+
+
+@dataclass
+class _Watch:
+    """Who is told how far a loop is, and whether one is told of already: of loops in loops the outermost counts."""
+
+    told: Callable[[int, int], None]
+    busy: bool = False
+
+
+_END: ContextVar[float | None] = ContextVar("end", default=None)
+_WATCH: ContextVar[_Watch | None] = ContextVar("watch", default=None)
 
 
 @contextmanager
@@ -27,12 +41,35 @@ def until(end: float | None) -> Iterator[None]:
         _END.reset(token)
 
 
-def go_on() -> None:
-    """Go on, if there is time.
+@contextmanager
+def watched(told: Callable[[int, int], None]) -> Iterator[None]:
+    """Tell how far the loops of the block are: ``told(done, total)`` before each step, and once at the end."""
+    token = _WATCH.set(_Watch(told))
+    try:
+        yield
+    finally:
+        _WATCH.reset(token)
+
+
+def walked(items: Sequence[T]) -> Iterator[T]:
+    """Yield the items of a loop that may take long, while there is time.
 
     Raises:
         OutOfTime: there is none left.
     """
-    end = _END.get()
-    if end is not None and time.process_time() > end:
-        raise OutOfTime
+    end, watch = _END.get(), _WATCH.get()
+    mine = watch is not None and not watch.busy
+    if watch is not None and mine:
+        watch.busy = True
+    try:
+        for done, item in enumerate(items):
+            if end is not None and time.process_time() > end:
+                raise OutOfTime
+            if watch is not None and mine:
+                watch.told(done, len(items))
+            yield item
+        if watch is not None and mine:
+            watch.told(len(items), len(items))
+    finally:
+        if watch is not None and mine:
+            watch.busy = False

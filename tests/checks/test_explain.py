@@ -351,3 +351,10 @@ def test_what_an_empty_tensor_enters_is_explained() -> None:
             return self.first(x) + self.second(x[:0]).sum()
 
     assert wp.explain(Nothing(), "sum", torch.randn(4, 8)).node == "sum"
+
+
+def test_inputs_in_the_place_of_a_name_are_refused():
+    with pytest.raises(
+        OptionError, match=r"node is a name, or None for the first .* received Tensor: inputs come after"
+    ):
+        wp.explain(nn.Linear(3, 2), torch.zeros(2, 3))

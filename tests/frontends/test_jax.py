@@ -860,7 +860,7 @@ def test_trees_have_rates_too():
 
 def test_rates_of_something_else_are_refused():
     plan = wj.plan(built(MLP)(), normal(16, 24), method="autoinit")
-    with pytest.raises(PlanError, match=r"no rate for 'other'; .*from a plan of the model"):
+    with pytest.raises(PlanError, match=r"no rate for 'other': make .* a plan of the model that is trained; known: "):
         wj.transform(plan, 0.1).init({"other": np.zeros(3)})
     with pytest.raises(OptionError, match="unknown optimizer 'adamww'; did you mean"):
         wj.transform(plan, 0.1, optimizer="adamww")

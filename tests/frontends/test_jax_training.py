@@ -5,6 +5,7 @@ and batches; bad input told.
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -330,6 +331,69 @@ def test_modules_of_linen_and_equinox_come_with_their_recipe():
     params, rest = equinox.partition(net, equinox.is_inexact_array)
     wrapped = equinox.filter_jit(lambda p, x: jax.vmap(equinox.combine(p, rest))(x))
     assert wj.plan(wj.Function(wrapped, params), x).prescriptions
+
+
+@pytest.mark.slow
+def test_statistics_of_linen_are_no_parameters():
+    """The recipe of the message holds for a module with norms."""
+
+    class Net(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            return linen.Dense(3)(linen.BatchNorm(use_running_average=True)(linen.Dense(8)(x)))
+
+    net, x = Net(), batches()[0][0]
+    variables = net.init(jax.random.key(0), x)
+    with pytest.raises(
+        InputError, match=r"parameters are wanted alone, got 'batch_stats' beside them: Net; .*net.apply"
+    ):
+        wj.initialize(net.apply, variables, x)
+    start = wj.initialize(lambda params, x: net.apply({**variables, "params": params}, x), variables["params"], x)
+    assert start.keys() == variables["params"].keys()
+    dense = linen.Dense(3)
+    assert wj.initialize(dense.apply, dense.init(jax.random.key(0), x), x).keys() == {"params"}
+
+
+@pytest.mark.slow
+def test_methods_of_a_plan_that_are_of_torch_name_those_of_jax():
+    model = nnx.Linear(6, 3, rngs=nnx.Rngs(0))
+    plan = wj.plan(model, batches()[0][0])
+    with pytest.raises(
+        InputError, match=r"plan.apply_ takes a torch.nn.Module, got Linear; for models of Keras and JAX"
+    ):
+        plan.apply_(model)
+    with pytest.raises(
+        InputError, match=r"got Linear; for models of JAX, wellposed.jax.transform\(plan, lr, optimizer\)"
+    ):
+        plan.param_groups(model, 1e-3)
+
+
+def test_options_of_an_optimizer_belong_into_a_function_of_it():
+    plan = wj.plan(wj.Function(apply, tree()), batches()[0][0])
+    with pytest.raises(
+        OptionError, match=r"takes no 'momentum': .* functools.partial\(optax.sgd, momentum=...\), with f"
+    ):
+        wj.transform(plan, 0.1, "sgd", momentum=0.9)
+    made = wj.transform(plan, 0.1, partial(optax.sgd, momentum=0.9), family="sgd")
+    assert made.init(tree()) is not None
+
+
+def test_inputs_in_the_place_of_a_node_are_refused():
+    with pytest.raises(
+        OptionError, match=r"node is a name, or None .* received ndarray: inputs come after it, explain\("
+    ):
+        wj.explain(wj.Function(apply, tree()), batches()[0][0])
+
+
+def test_inputs_are_described_by_their_places():
+    model, x = wj.Function(apply, tree()), np.ones((8, 6), "float32")
+    assert wj.plan(model, x, inputs={"0": 3 * x}).inputs == "0: measured on a batch, mean 3, variance 0"
+    with pytest.raises(InputError, match="apply has no input 'x'; its inputs are '0'"):
+        wj.plan(model, x, inputs={"x": x})
+    with pytest.raises(
+        InputError, match=r"not list; several are given by name, {'0': ...}, and lists of batches to ch"
+    ):
+        wj.plan(model, x, inputs=[x])
 
 
 def test_the_optimizer_of_a_transformation_is_its_third_argument():

@@ -44,15 +44,14 @@ DEEP = """
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 
 def net():
     layers = [layer for _ in range(20) for layer in (nn.Linear(32, 32), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(32, 4))
-    if Path("weights.safetensors").exists():
-        model.load_state_dict(load_file("weights.safetensors"))
+    if Path("weights.pt").exists():
+        model.load_state_dict(torch.load("weights.pt"))
     return model, (torch.randn(16, 32),)
 """
 
@@ -224,11 +223,20 @@ def test_the_command_that_mends_a_start_does(run, net, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, out, _ = run("report", "deep.py:net", "--method", "kaiming", columns=200)
     command = next(line.strip() for line in out.splitlines() if line.strip().startswith("wellposed init"))
-    assert command == "wellposed init deep.py:net --method kaiming -o weights.safetensors"
+    assert command == "wellposed init deep.py:net --method kaiming -o weights.pt"
     assert run(*command.split()[1:])[0] == 0
     _, out, _ = run("report", "deep.py:net", columns=200)
     assert "Good: " in out
     assert "wellposed init" not in out
+    assert "wellposed lr FILE.py:FUNCTION --find" in out
+
+
+@pytest.mark.slow
+def test_a_report_that_is_written_says_what_to_do_as_a_call_and_a_command(run, tmp_path, monkeypatch):
+    (tmp_path / "deep.py").write_text(DEEP)
+    monkeypatch.chdir(tmp_path)
+    _, out, _ = run("report", "deep.py:net", "-o", "page.html")
+    assert ": wp.initialize_(model, x) or wellposed init deep.py:net -o weights.pt\n" in out
 
 
 @pytest.mark.slow

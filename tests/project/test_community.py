@@ -198,6 +198,14 @@ def test_the_recipe_for_conda_is_of_this_version_and_asks_for_the_same():
     assert dict([entry.split(" = ")]) == PROJECT["scripts"]
 
 
+def test_the_recipe_for_conda_is_read_by_its_builder():
+    builder = pytest.importorskip("rattler_build", reason="it is not installed: pip install 'wellposed[dev]'")
+    (variant,) = builder.Stage0Recipe.from_file(str(ROOT / "conda/recipe.yaml")).render(builder.VariantConfig())
+    read = variant.recipe.to_dict()
+    assert (read["package"]["version"], read["build"]["noarch"]) == (wellposed.__version__, "python")
+    assert read["tests"][0]["python"]["imports"] == ["wellposed"]
+
+
 @pytest.mark.slow
 def test_what_the_extra_for_tests_names_is_used():
     plugins = {"pytest-timeout": "timeout = ", "pytest-xdist": "-n $(WORKERS)"}

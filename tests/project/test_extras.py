@@ -32,7 +32,19 @@ def test_the_command_installs_from_where_the_package_came(monkeypatch, origin, c
             return None if origin is None else json.dumps(origin)
 
     monkeypatch.setattr(extras.metadata, "distribution", lambda name: Installed())
+    monkeypatch.setattr(extras.Path, "exists", lambda path: True)
     assert extras.installing("keras") == command
+
+
+def test_a_tree_that_is_gone_is_not_named(monkeypatch):
+    """As that in which a package of conda was built."""
+
+    class Built:
+        def read_text(self, name):
+            return json.dumps({"url": "file:///nowhere/work", "dir_info": {}})
+
+    monkeypatch.setattr(extras.metadata, "distribution", lambda name: Built())
+    assert extras.installing("keras") == "pip install 'wellposed[keras]'"
 
 
 def test_without_an_installation_it_is_the_clone(monkeypatch):

@@ -19,6 +19,7 @@ from wellposed.graphs import trace
 from wellposed.rates import relative
 from wellposed.rates.kernel import TURNED, Kernel, kernel, rate_of
 from wellposed.rates.passes import before, find_readout
+from wellposed.structure import carriers
 from wellposed.structure.branches import _Reader
 from wellposed.structure.scale_free import scale_free
 from wellposed.zoo import import_library
@@ -368,6 +369,18 @@ def test_streams_are_followed_in_time() -> None:
     graph = trace(model, torch.randn(4, 6))
     (group,) = scale_free(before(graph, find_readout(graph).values))
     assert len(group) == 2 * 61
+
+
+def test_a_stream_that_leaves_the_model_is_not_followed_for_each_of_its_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What enters a norm is read by the sum after it, too: nothing before it has to be looked at."""
+    model = PreNorm(blocks=20)
+    model.norms[-1] = nn.Identity()
+    graph = trace(model, torch.randn(4, 6))
+    visits: list[int] = []
+    visit = carriers._Walk._value
+    monkeypatch.setattr(carriers._Walk, "_value", lambda walk, value: visits.append(value) or visit(walk, value))
+    assert scale_free(graph) == ()
+    assert len(visits) <= len(graph)
 
 
 def test_batch_norms_in_evaluation_mode_keep_the_scale() -> None:

@@ -12,7 +12,7 @@ import wellposed as wp
 from wellposed.reports.html import page
 
 ANSWERS = {
-    "good": ("Good", "", "reach every layer", "wp.find_max_lr(", "Yes"),
+    "good": ("Good", "", "reach every layer", "wp.rates.find_max_lr(", "Yes"),
     "exploding": (
         "Bad",
         "10",
@@ -48,7 +48,11 @@ def test_the_five_questions_are_answered(reports, name):
 def test_the_call_makes_the_start_good(reports, name):
     model, x, report = reports[name]
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    if name != "good":
+    if name == "good":
+        names = {"wp": wp, "model": model, "loss_fn": nn.CrossEntropyLoss()}
+        batches = [(x, torch.arange(len(x)) % model(x).shape[1])]
+        assert eval(report.judgement.call, names | {"batches": batches}).value > 0
+    else:
         eval(report.judgement.call, {"wp": wp, "model": model, "x": x})
         assert wp.report(model, x, draws=2).judgement.word == "Good"
         model.load_state_dict(before)
@@ -126,3 +130,57 @@ def test_the_call_repeats_how_the_plan_was_made():
     )
     plan = wp.plan(model, example)
     assert wp.report(model, example, plan=plan, draws=1).judgement.call == "plan.apply_(model)"
+
+
+class LateToken(nn.Module):
+    """A token that sees the others through branches of a small scale alone, as the class token of CaiT does."""
+
+    def __init__(self, scale, spread=1.0, width=32):
+        super().__init__()
+        self.into = nn.Linear(8, width)
+        self.token = nn.Parameter(torch.randn(1, 1, width))
+        self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(8))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.values = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+        self.scales = nn.ParameterList(nn.Parameter(torch.full((width,), scale)) for _ in range(2))
+        self.head = nn.Linear(width, 3)
+        with torch.no_grad():
+            for block in self.blocks:
+                block.weight.mul_(spread)
+
+    def forward(self, x):
+        x = self.into(x)
+        for block in self.blocks:
+            x = block(x)
+        token = self.token.expand(len(x), -1, -1)
+        for norm, value, scale in zip(self.norms, self.values, self.scales, strict=False):
+            seen = value(norm(torch.cat([token, x], 1))).mean(1, keepdim=True)
+            token = token + scale * seen
+        return self.head(self.norms[-1](torch.cat([token, x], 1))[:, 0])
+
+
+@pytest.mark.slow
+def test_small_scales_of_branches_close_them_for_the_first_steps_alone():
+    """It trains, and the verdict says so; where what is before them is broken too, the verdict says that."""
+    torch.manual_seed(0)
+    model, x = LateToken(1e-6, spread=1.7), torch.randn(64, 5, 8)
+    said = wp.report(model, x, draws=2).judgement
+    assert said.word == "Good"
+    assert "once the small scales of branches have grown" in said.why
+    labels, optimizer = (x.mean((1, 2)) > 0).long(), torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(200):
+        loss = nn.functional.cross_entropy(model(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.1
+    model = LateToken(1e-6, spread=1e-3)
+    assert wp.report(model, x, draws=2).judgement.word == "Bad"
+
+
+@pytest.mark.slow
+def test_scales_that_leave_gradients_even_are_not_opened():
+    torch.manual_seed(0)
+    report = wp.report(LateToken(0.5, spread=1.7), torch.randn(64, 5, 8), draws=2)
+    assert report.judgement.why == "signals and gradients reach every layer, and inputs stay apart"
+    assert all(item.opened is None for item in report.initialisations)

@@ -37,15 +37,21 @@ def test_passes_run_on_one_thread_and_leave_the_numbers_alone(two):
 
     graph = wp.trace(Net(4, 4), torch.ones(2, 4))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wellposed.signals.passes.forward.go_on", lambda: seen.append(numbers()))
+
+        def looks(nodes):
+            for node in nodes:
+                seen.append(numbers())
+                yield node
+
+        patch.setattr("wellposed.signals.passes.forward.walked", looks)
         wp.propagate(graph)
         assert seen
         assert all(torch_threads == 1 and set(blas) <= {1} for torch_threads, blas in seen)
 
-        def fails():
+        def fails(nodes):
             raise KeyboardInterrupt
 
-        patch.setattr("wellposed.signals.passes.forward.go_on", fails)
+        patch.setattr("wellposed.signals.passes.forward.walked", fails)
         with pytest.raises(KeyboardInterrupt):
             wp.propagate(graph)
     assert numbers() == two

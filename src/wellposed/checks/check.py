@@ -16,6 +16,7 @@ from wellposed.checks.own import own_parameters
 from wellposed.checks.verdict import Verdict
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
+from wellposed.limit import walked
 from wellposed.plans import Plan
 from wellposed.signals import Signals, propagate
 from wellposed.signals.examples import Described
@@ -155,7 +156,8 @@ class Trial:
 
     def _passes(self, given: Sequence[Mapping[int, Tensor]], first: int = 0) -> Signals:
         weights = drawing(self.graph, self.plan, self.seed)
-        shown = tracked(given, "measuring" if not first else "measuring again what is in doubt", self.progress)
+        again = "measuring again what is in doubt"
+        shown = tracked(given, again if first else "measuring", True) if self.progress else walked(given)
         return passes(self.graph, shown, weights, self.seed, self.cotangents, first)
 
     def _look(

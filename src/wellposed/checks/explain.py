@@ -59,7 +59,7 @@ def explain(
         **kwargs: example inputs by keyword.
 
     Raises:
-        OptionError: fewer than 2 draws, or a tolerance that is not a number >= 0.
+        OptionError: fewer than 2 draws, a tolerance that is not a number >= 0, or a node that is no name.
         InputError: a node that the graph does not have, or that makes no floating-point signal; inputs that do not fit
             the graph.
         PlanError: parameters without values (a model on meta) that the plan does not draw.
@@ -68,6 +68,7 @@ def explain(
         raise OptionError(f"an explanation needs at least 2 draws to know its own error, got {draws}")
     if tolerance is not None:
         check_not_negative(tolerance=tolerance)
+    check_name(node)
     graph = graph_of(model, args, kwargs, training)
     source = Batches(graph, inputs, seed)
     if node is None:
@@ -78,6 +79,15 @@ def explain(
         node = chosen.name
     asked, given = node_named(graph, node), list(source.take(range(draws)))
     return explain_nodes(graph, [asked], plan, given, source.description(given), seed, tolerance)[0]
+
+
+def check_name(node: object) -> None:
+    """Raise `OptionError` for inputs in the place of a node's name."""
+    if node is not None and not isinstance(node, str):
+        raise OptionError(
+            f"node is a name, or None for the first node that is off, received {type(node).__name__}: inputs come "
+            "after it, explain(model, None, x)"
+        )
 
 
 def node_named(graph: Graph, name: str) -> Node:

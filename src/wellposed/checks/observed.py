@@ -15,6 +15,7 @@ from wellposed.checks.measured_states import values_needed
 from wellposed.checks.moments import Accumulator
 from wellposed.graphs import Graph, Node, run
 from wellposed.graphs.operators import uninitialised
+from wellposed.limit import walked
 from wellposed.plans import Plan
 from wellposed.signals.context.call import Pass
 from wellposed.signals.signal import Signals
@@ -80,7 +81,7 @@ def observe(
     short = replace(graph, nodes=graph.nodes[: last + 1], outputs=())
     keep = LARGEST // max(sum(one.size for one in seen), 1)
     weights = drawing(graph, plan, seed)
-    for draw, batch in enumerate(given):
+    for draw, batch in enumerate(walked(given)):
         parameters = weights(draw)
         infinities = Infinities(graph, parameters, batch)
 

@@ -131,11 +131,11 @@ def check(
     """
     options = method_options(check, method, target_variance, distribution, only, skip, option, plan_file)
     graph, planned = _graph_and_plan(model, plan_file, method, seed, options)
-    from wellposed import checks
+    with progress.Stages("predicting and measuring") as stages:
+        stages.next()
+        from wellposed import checks
 
-    verdict = checks.check(
-        graph, plan=planned, draws=draws, tolerance=tolerance, seed=seed, backward=backward, progress=True
-    )
+        verdict = checks.check(graph, plan=planned, draws=draws, tolerance=tolerance, seed=seed, backward=backward)
     show.result(as_json, verdict.to_json, lambda: show.verdict(verdict))
     if not verdict.ok:
         raise CheckFailedError
@@ -230,6 +230,7 @@ def init(
         weights.write(module, planned, output)
     show.summary(planned)
     show.written(output)
+    show.plain(f"to load them: model.load_state_dict({weights.loading(output)})")
 
 
 @app.command()
@@ -265,7 +266,7 @@ def _near_operators(pattern: str, rows: Sequence[show.OperatorRow]) -> str:
     )
 
 
-@app.command()
+@app.command(cls=Command)
 @streams.apart
 def demo(
     small: Annotated[

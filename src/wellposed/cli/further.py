@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer.core
+
+from wellposed.cli import progress
 
 if TYPE_CHECKING:
     from typer import Context
 
 
 class Command(typer.core.TyperCommand):
-    """A command that takes ``--name value`` for every option that it does not declare itself."""
+    """A command that takes ``--name value`` for every option that it does not declare itself, and says that it starts:
+    its imports take seconds.
+    """
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Parse the arguments of a command line."""
         declared = {flag for parameter in self.params for flag in (*parameter.opts, *parameter.secondary_opts)}
         return super().parse_args(ctx, by_option(args, {*declared, *ctx.help_option_names}))
+
+    def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
+        """Run the command."""
+        with progress.Stages("starting"):
+            from wellposed import checks, gradients  # noqa: F401
+        return super().invoke(ctx)
 
 
 def by_option(args: Sequence[str], declared: Collection[str]) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
@@ -19,12 +20,19 @@ from rich.progress import (
 )
 
 from wellposed.cli import streams
+from wellposed.limit import watched
+
+_LONG = 2.0
+"""Seconds from which on a loop says how far it is."""
+_OFTEN = 0.1
+"""Seconds between two such words."""
 
 
 class Stages:
     """A progress bar over named stages, gone when done; silent where standard error is no terminal.
 
-    ``next()`` begins the next stage; ``seconds`` maps the stages that are done to the time that they took.
+    ``next()`` begins the next stage, and ``seconds`` maps the stages that are done to the time that they took. Of long
+    loops over passes or nodes (`wellposed.limit.walked`) it shows how far they are, and the time that is left.
     """
 
     def __init__(self, *names: str) -> None:
@@ -35,6 +43,7 @@ class Stages:
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[loop]}"),
             *([TimeRemainingColumn()] if len(set(names)) < len(names) else []),
             console=console,
             transient=True,
@@ -43,16 +52,21 @@ class Stages:
         self._names = names
         self._begun = 0
         self._clock = 0.0
-        self._task = self._progress.add_task("", total=len(names))
+        self._loop = self._said = 0.0
+        self._task = self._progress.add_task("starting", total=len(names), loop="")
+        self._watching = ExitStack()
         self.seconds: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         self._progress.start()
+        if not self._progress.disable:
+            self._watching.enter_context(watched(self._tell))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._watching.close()
         self._finish_stage()
         self._progress.stop()
 
@@ -67,7 +81,19 @@ class Stages:
     def _finish_stage(self) -> None:
         if self._begun:
             self.seconds[self._names[min(self._begun, len(self._names)) - 1]] = time.perf_counter() - self._clock
-            self._progress.advance(self._task)
+            self._progress.update(self._task, advance=1, loop="")
+
+    def _tell(self, done: int, total: int) -> None:
+        """Say how far a loop is that takes long."""
+        now = time.perf_counter()
+        if not done:
+            self._loop = now
+        elif done == total:
+            self._progress.update(self._task, loop="")
+        elif now - self._said > _OFTEN and (now - self._loop) / done * total > _LONG:
+            left = timedelta(seconds=round((now - self._loop) / done * (total - done)))
+            self._progress.update(self._task, loop=f"{done:,} of {total:,}, {left} left")
+            self._said = now
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from wellposed.options import DEFAULT_METHOD
 
 if TYPE_CHECKING:
     from wellposed.rates import TransferCheck
+    from wellposed.reports import Report
 
 
 def report(
@@ -112,13 +113,23 @@ def report(
     if output is None:
         streams.out().print(made.table())
     else:
-        said = made.judgement
-        called = f": {said.call}" if said.call else ""
-        for line in (said.sentence, f"what to do: {said.action}{called}", f"will it train: {said.trains}"):
-            streams.out().print(escape(line), soft_wrap=True)
+        _say(made)
         show.written(output)
     if made.failure is not None:
         raise typer.Exit(2)
+
+
+def _say(report: Report) -> None:
+    """Print what a report that is written to a file comes to."""
+    from wellposed.reports.summary import remedies
+
+    said, calls = report.judgement, " or ".join(remedies(report))
+    for line in (
+        said.sentence,
+        f"what to do: {said.action}{': ' * bool(calls)}{calls}",
+        f"will it train: {said.trains}",
+    ):
+        streams.out().print(escape(line), soft_wrap=True)
 
 
 def _transfer_of(path: Path) -> TransferCheck:

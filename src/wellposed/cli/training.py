@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from wellposed.gradients.agreement import By
     from wellposed.rates.rate import RelativeRate
 
+T = TypeVar("T")
 Start = Annotated[
     str | None,
     typer.Option("--start", help="Draw the weights by this method of planning; by default, the model's own are taken."),
@@ -66,7 +67,7 @@ def prepare(
         model, args, kwargs = load(training, seed)
         start = prepared(model, example=kwargs or args, **options)
     else:
-        setup = load_training(training, seed)
+        setup = _loaded(load_training, training, seed)
         start = prepared(setup.make(), setup.loss_fn, setup.batches, **options)
     if output is not None:
         start.plan.save(output)
@@ -134,7 +135,7 @@ def _find(model: str, seed: int, option: list[str] | None, as_json: bool) -> Non
     from wellposed import rates
 
     options = {"seed": seed} | further_options(lr, option, rates.find_max_lr, either={"seed": seed})
-    training = load_training(model, options["seed"])
+    training = _loaded(load_training, model, options["seed"])
     rate = rates.find_max_lr(training.make, training.loss_fn, training.batches, **options)
     show.result(as_json, lambda: rate.model_dump_json(indent=2), lambda: show.rate(rate))
 
@@ -145,7 +146,7 @@ def _coordinates(model: str, sizes: str, seed: int, option: list[str] | None, as
     from wellposed.checks.family import planned_coordinates
 
     options = further_options(lr, option, planned_coordinates)
-    family = load_family(model, seed)
+    family = _loaded(load_family, model, seed)
     seeds = options.get("seeds") or inspect.signature(planned_coordinates).parameters["seeds"].default
     with progress.Stages(*["training"] * (len(wanted) * seeds)) as stages:
 
@@ -187,7 +188,7 @@ def transfer(
     options = further_options(transfer, option, check_transfer)
     if output is not None:  # before the long work
         require_writable(output, "a picture")
-    setup = load_family(family, seed)
+    setup = _loaded(load_family, family, seed)
     found = check_transfer(setup.make, wanted, setup.loss_fn, setup.batches, ways, axis=axis, seed=seed, **options)
     if output is not None:
         found.save(output)
@@ -287,7 +288,7 @@ def compare(
     from wellposed.checks.contest import OWN, compare_starts
 
     options = further_options(compare, option, rates.find_max_lr)
-    setup = load_training(training, seed)
+    setup = _loaded(load_training, training, seed)
     starts = start or (OWN, DEFAULT_METHOD)
     comparison = compare_starts(setup.make, setup.loss_fn, setup.batches, starts, seeds=seeds, seed=seed, **options)
     show.result(as_json, comparison.to_json, lambda: show.plain(comparison.summary()))
@@ -345,11 +346,18 @@ def refine(
     options = further_options(refine, option, refinement)
     if output is not None:  # before the long work
         require_writable(output, "a plan")
-    setup = load_training(training, seed)
+    setup = _loaded(load_training, training, seed)
     model = setup.make()
     base = None if start is None else _planned(model, setup.first(), start, seed)
     planned = refinement(model, setup.loss_fn, setup.batches, plan=base, seed=seed, **options)
     show.plan_result(planned, output, as_json, lambda: show.refinement(planned))
+
+
+def _loaded(load_from: Callable[[str, int], T], name: str, seed: int) -> T:
+    """Return what a file's function makes, which may take long."""
+    with progress.Stages("loading") as stages:
+        stages.next()
+        return load_from(name, seed)
 
 
 def _planned(model: Any, batch: Any, method: str, seed: int) -> Any:

@@ -27,6 +27,11 @@ def require_writable(path: Path) -> None:
     files.require_writable(path, "weights")
 
 
+def loading(path: Path) -> str:
+    """Return the call that reads a file of weights."""
+    return f"{'torch.load' if path.suffix == '.pt' else 'safetensors.torch.load_file'}({str(path)!r})"
+
+
 def write(module: nn.Module, plan: Plan, path: Path) -> None:
     """Write a module's parameters and buffers by name, each whole, also where several share their memory."""
     from wellposed.plans import files

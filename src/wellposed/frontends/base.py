@@ -131,8 +131,9 @@ class Frontend(nn.Module, ABC):
         if not isinstance(inputs, Mapping):
             return cast("Described", self.converted(inputs) if is_array(inputs) else inputs)
         names = self.input_names(args)
-        if unknown := [name for name in inputs if name not in {*names, *names.values()}]:
-            own = ", ".join(map(repr, names)) or "none that has a name"
+        places = [str(place) for place, arg in enumerate(args) if not isinstance(arg, Mapping)]
+        if unknown := [name for name in inputs if name not in {*names, *names.values(), *places}]:
+            own = ", ".join(map(repr, (*names, *places)))
             raise InputError(f"{type(self).__name__} has no input {unknown[0]!r}; its inputs are {own}")
         return {names.get(str(name), str(name)): self.converted(one) for name, one in inputs.items()}
 

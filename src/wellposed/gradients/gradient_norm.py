@@ -236,8 +236,8 @@ class _Finder:
         raise GradientError(
             f"no common factor of the weights brings the gradient norm to γ = {self.best.gamma:.4g}: it is "
             f"{tried[0].norm:.4g} at {tried[0].factor:.3g} times the weights, {self.probes[0].norm:.4g} at 1 and "
-            f"{tried[-1].norm:.4g} at {tried[-1].factor:.3g} times; normalisation layers undo a factor, and biases of "
-            "the readout keep a gradient whatever it is. Give another gamma=, or scale the gains too (gains=True)"
+            f"{tried[-1].norm:.4g} at {tried[-1].factor:.3g} times, as norms undo a factor and biases of the readout "
+            "need none; give another gamma=, or scale the gains too (gains=True)"
         )
 
     def _excess(self, octaves: float) -> float:

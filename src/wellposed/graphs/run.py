@@ -11,7 +11,7 @@ import torch
 from wellposed.errors import InputError, RunError
 from wellposed.graphs.graph import Graph, Node, Ref, once
 from wellposed.graphs.operators import RUNNING, Traits, traits, without_out
-from wellposed.limit import go_on
+from wellposed.limit import walked
 from wellposed.random_states import seeded
 from wellposed.ranks import is_distributed
 
@@ -121,8 +121,7 @@ class Interpreter:
 
     def outputs(self) -> list[torch.Tensor]:
         """Run every node, freeing values after their last use."""
-        for node, read in zip(self.graph.nodes, _read_last(self.graph), strict=True):
-            go_on()
+        for node, read in zip(walked(self.graph.nodes), _read_last(self.graph), strict=True):
             results = self._call(node)
             if len(results) != len(node.outputs):
                 raise RunError(

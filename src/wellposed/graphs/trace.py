@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal
@@ -81,17 +82,18 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
     check_inputs(args, kwargs)
     resharded_(model)
     failure: TraceError | None = None
+    told = ""
     for engine, differentiates in _ATTEMPTS:
         if engine == "real" and not _has_values(model, args, kwargs):
             continue
-        if differentiates != (failure is not None and any(sign in str(failure) for sign in _NEEDS_GRADIENTS)):
+        if differentiates != any(sign in told for sign in _NEEDS_GRADIENTS):
             continue
         try:
             with paused_collection():
                 made = _Tracing(model, args, kwargs, training, engine, differentiates).run()
                 return with_open_masks(with_numbers(made))
         except TraceError as error:
-            failure = error
+            failure, told = error, f"{error} {in_words(error.__cause__ or error, sys.maxsize)}"
     assert failure is not None
     if isinstance(failure.__cause__, NeedsValuesError):
         advice = TraceError(
@@ -328,7 +330,7 @@ class _Tracing:
         """Return what to do about an example of other numbers where an error is about types; ``""`` elsewhere."""
         made = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), None)
         given = {tensor.dtype for _, tensor in input_tensors(self.args, self.kwargs)}
-        told = in_words(error)
+        told = in_words(error, sys.maxsize)
         if any(sign in told for sign in _ABOUT_INDICES):
             made, given = torch.int64, given - INTEGERS
         elif not any(sign in told for sign in _ABOUT_TYPES):

@@ -38,8 +38,7 @@ def warn_of_clipping(optimizers: Iterable[Any], setting: str, advice: str) -> No
             warnings.warn(
                 f"{setting} clips gradients by a global norm in which all count alike, but those of "
                 f"{whose} should count times the constant that these parameters carry ({span}): they weigh too "
-                f"much or too little, the clip acts at other norms than it should, and hyperparameters no longer carry "
-                f"over. {advice}",
+                f"much or too little, and hyperparameters no longer carry over. {advice}",
                 ClippingWarning,
                 stacklevel=3,
             )

@@ -99,8 +99,8 @@ def _uses_apart(graph: Graph, weights: PlannedWeights, given: Collection[str]) -
     if not told:
         return ()
     return (
-        f"weights that meet signals of different size at their uses, and have the scale that the mean of these asks "
-        f"for: {joined(told, separator='; ')}. A weight for each use, a norm before it, or a state that starts at the "
+        "weights that meet signals of different size at their uses, and have the scale that these ask for in the mean: "
+        f"{joined(told, 3, '; ', room=120)}. A weight for each use, a norm before it, or a state that starts at the "
         "size of later ones would bring all of them to the target",
     )
 

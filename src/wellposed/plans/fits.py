@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from wellposed.errors import PlanError, UnsupportedError, listed
+from wellposed.errors import PlanError, UnsupportedError, joined, listed
 from wellposed.plans.names import unwritable
 from wellposed.plans.prescription import ByChannel, Centering, Constant, Drawn, Prescription, Prescriptions, Rescaled
 from wellposed.plans.rescale import rescaled, rows_along
@@ -46,7 +46,7 @@ def check_names(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parame
             if tuple(parameter.shape) != planned:
                 complaints.append(f"{name!r} has shape {tuple(parameter.shape)}, planned as {planned}")
     if complaints:
-        shown = "; ".join(complaints[:5]) + (f"; and {len(complaints) - 5} more" if len(complaints) > 5 else "")
+        shown = joined(complaints, separator="; ")
         raise PlanError(f"the plan does not fit {type(model).__name__}: {shown}; make a plan for this model")
 
 

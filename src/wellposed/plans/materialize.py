@@ -182,9 +182,9 @@ def _restore(model: nn.Module, missing: list[tuple[_Slot, torch.Tensor]], fresh:
     if failed:
         raise PlanError(
             f"{type(model).__name__} cannot be materialised: it has no means of its own (reset_parameters, "
-            f"_init_weights, a constructor whose arguments it keeps) to restore {listed(failed)}, which the plan does "
-            "not write; build it on a real device, or allocate it with to_empty and fill them yourself before apply_; "
-            "the model was left on meta"
+            f"_init_weights, a constructor whose arguments it keeps) to restore {listed(failed, 3)}, which the plan "
+            "does not write; build it on a real device, or use to_empty and fill them before apply_; the model was "
+            "left on meta"
         )
 
 

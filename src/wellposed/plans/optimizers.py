@@ -109,9 +109,8 @@ def family_of(optimizer: AnyOptimizer) -> Family:
             return Family(family, name, decay, given.get("adjust_lr_fn") or "original", _eps(optimizer, given, name))
     received = optimizer if isinstance(optimizer, str) else names[0]
     raise OptionError(
-        f"unknown optimizer {received!r}{near_matches(str(received).lower(), _KNOWN)} For another one, name the known "
-        "optimizer whose step follows the gradient in the same way: 'sgd' (in proportion to it), 'adamw' (whatever its "
-        "size, element by element), 'muon' (made orthogonal)"
+        f"unknown optimizer {received!r}{near_matches(str(received).lower(), _KNOWN)}; for another one, name one whose "
+        "step is alike: 'sgd' (in proportion to the gradient), 'adamw' (of one size), 'muon' (orthogonal)"
     )
 
 

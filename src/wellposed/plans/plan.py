@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 from pydantic_core import PydanticSerializationError
 
-from wellposed.errors import PlanError, PlanFileError
+from wellposed.errors import InputError, PlanError, PlanFileError
 from wellposed.plans.files import read_whole, write_whole
 from wellposed.plans.groups import Group, Settings, param_groups
 from wellposed.plans.prescription import AnyPrescription, Centering, Tied
@@ -137,7 +137,9 @@ class Plan(Shown, BaseModel):
         Raises:
             PlanError: the plan does not fit the model, a pattern matches nothing, a parameter is frozen or on meta.
             UnsupportedError: a parameter to be written is complex, quantised, sparse or otherwise no plain float.
+            InputError: a model of another framework.
         """
+        _require_torch(model, "apply_", "of Keras and JAX, apply_(plan, model) of wellposed.keras or .jax")
         write_(self.prescriptions, self.seed, model, only=only, skip=skip, frozen=frozen, materialize=materialize)
 
     def param_groups(
@@ -193,7 +195,9 @@ class Plan(Shown, BaseModel):
             UnsupportedError: an optimizer without a rule, or parameters that it does not take.
             PlanError: the plan does not fit the model, nothing is trainable, ``width="mup"`` with another plan, or
                 ``width="standard"`` or ``base_width`` with a plan that holds its base.
+            InputError: a model of another framework.
         """
+        _require_torch(model, "param_groups", "of JAX, wellposed.jax.transform(plan, lr, optimizer)")
         settings = Settings(
             optimizer, lr, weight_decay, width, base_width, decay_all, independent_decay, others, eps, betas
         )
@@ -272,3 +276,9 @@ class Plan(Shown, BaseModel):
         ``reasons=False`` leaves out why.
         """
         return table(f"{self.model}: {self.method}, seed {self.seed}", self.prescriptions, reasons=reasons)
+
+
+def _require_torch(model: object, call: str, others: str) -> None:
+    """Raise `InputError` for a model of another framework, with the function that takes those."""
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"plan.{call} takes a torch.nn.Module, got {type(model).__name__}; for models {others}")

@@ -18,9 +18,9 @@ TOLERANCE = 1e-6
 """Relative difference of two ratios that counts as rounding: schedulers multiply rates once per step."""
 
 _ADVICE = (
-    "OneCycleLR, CyclicLR and SWALR set all groups to one rate: give them a list, such as "
-    "max_lr=[group['lr'] for group in optimizer.param_groups]; a floor (eta_min, min_lr) must be 0 or a list as well, "
-    "and eps of ReduceLROnPlateau 0; LambdaLR multiplies, and always keeps the ratios"
+    "OneCycleLR, CyclicLR and SWALR set one rate: give them a list, max_lr=[group['lr'] for group in "
+    "optimizer.param_groups]; floors (eta_min, min_lr) are 0 or lists, and eps of ReduceLROnPlateau 0; LambdaLR always "
+    "keeps the ratios"
 )
 
 

@@ -6,18 +6,22 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from pydantic import JsonValue
 
 from wellposed import ranks
-from wellposed.errors import RateError
+from wellposed.errors import RateError, joined
 from wellposed.plans.files import read_whole
 from wellposed.rates.ensemble import Member, Outcome
+from wellposed.showing import short
 
 _KIND = "wellposed.rates"
 _VERSION = 1
+_LONG, _BEFORE = 60, 16
+"""Characters of a setting from which on it is shown from where it differs, and how much before that. Chosen."""
 
 
 class Journal:
@@ -101,8 +105,10 @@ class Journal:
         old = old if isinstance(old, dict) else {}
         unlike = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
         if unlike:
-            changes = "; ".join(f"{name} was {old.get(name)!r} and is {new.get(name)!r}" for name in unlike)
-            raise RateError(f"{self._path} is the journal of another search: {changes}; give another path")
+            pairs = ((name, *_apart(old.get(name), new.get(name))) for name in unlike)
+            changes = (f"{name} was {before} and is {now}" for name, before, now in pairs)
+            said = joined(changes, separator="; ")
+            raise RateError(f"{self._path} is the journal of another search: {said}; give another path")
 
 
 _AWAY = "give another path, or remove that line"
@@ -120,3 +126,12 @@ def opened(path: str | os.PathLike[str] | None, fingerprint: Mapping[str, JsonVa
     if complaint:
         raise RateError(complaint)
     return notes
+
+
+def _apart(one: object, other: object) -> tuple[str, str]:
+    """Return two settings in short: long ones from where they differ."""
+    first, second = repr(one), repr(other)
+    long = max(len(first), len(second)) > _LONG
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
+    begin = max(same - _BEFORE, 0) if long else 0
+    return short(first[begin:]), short(second[begin:])

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph
+from wellposed.limit import walked
 from wellposed.options import check_integer, check_positive
 from wellposed.plans import Plan, drawn_or_own
 from wellposed.rates.passes import (
@@ -136,7 +137,7 @@ class _Measurement:
 
     def squares(self, parameters: Mapping[str, Tensor], samples: int, draw: int) -> list[float]:
         """Return mean_j u_ij² for each sample i."""
-        return list(itertools.islice(self._squares(parameters, draw), samples))
+        return [square for _, square in zip(walked(range(samples)), self._squares(parameters, draw), strict=False)]
 
     def _squares(self, parameters: Mapping[str, Tensor], draw: int) -> Iterator[float]:
         """Yield without end the squared change of what the readout receives, one for each sample."""

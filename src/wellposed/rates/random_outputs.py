@@ -15,6 +15,7 @@ from torch import Tensor
 
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph
+from wellposed.limit import walked
 from wellposed.plans import Plan, drawn_or_own
 from wellposed.rates.passes import (
     Pass,
@@ -82,7 +83,7 @@ def random_outputs(
     generator = torch.Generator().manual_seed(random_stream(seed, 0))
     heads = [_random_weights(graph, value, generator) for value in readout.values]
     passes = _passes(graph, part, names, parameters, descriptors, seed)
-    for index, (run, rows) in enumerate(itertools.islice(passes, samples)):
+    for index, (run, rows) in zip(walked(range(samples)), passes, strict=False):
         places = torch.Generator().manual_seed(random_stream(seed, 3, index))
         cotangents, features = _one_position(run, rows, readout, graph, heads, places)
         gradients = [g.double() for g in run.gradient(cotangents)] if names else []

@@ -124,7 +124,7 @@ def _drifting(
     noun, way = ("gradients", "on the way back from") if back else ("signals", "from")
     verb = "shrink" if shrinks else "grow"
     why = f"{noun} {verb} {fold_text(math.sqrt(span.ratio))}-fold {way} {start[1]} to {end[1]}"
-    outlook = _outlook(span.level, shrinks, back, at_fault)
+    outlook = _outlook(span.level, shrinks, back, at_fault, end[1])
     return [Fault(span.level, at_fault, direction, f"{why}, since {cause}" if cause else why, outlook)]
 
 
@@ -143,7 +143,7 @@ def _apart(level: float, start: float, shrinks: bool) -> float:
     return start / level if shrinks else level / start
 
 
-def _outlook(level: Level, shrinks: bool, back: bool, name: str) -> str:
+def _outlook(level: Level, shrinks: bool, back: bool, name: str, end: str) -> str:
     """Return what becomes of a training whose signals or gradients drift."""
     if level == "fair":
         return "Perhaps, at a smaller learning rate than usual, and slowly."
@@ -152,7 +152,7 @@ def _outlook(level: Level, shrinks: bool, back: bool, name: str) -> str:
     if back:
         return f"Hardly: a rate that suits the last layers is too large for those before {name}."
     if shrinks:
-        return "Hardly: the output is next to nothing, whatever the input."
+        return f"Hardly: what reaches {end} is next to nothing, whatever the input."
     return "Hardly: the first steps blow up at ordinary learning rates."
 
 

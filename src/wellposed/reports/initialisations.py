@@ -19,10 +19,11 @@ from wellposed.checks.measure import drawing, passes
 from wellposed.graphs import Graph, Node
 from wellposed.plans import Plan
 from wellposed.ranks import is_held
+from wellposed.reports.gates import opened
 from wellposed.reports.likeness import differing
 from wellposed.reports.parts import Stages
 from wellposed.reports.record import Differing, Initialisation, Label
-from wellposed.reports.spans import hidden_names
+from wellposed.reports.spans import hidden_names, sensitivity
 from wellposed.reports.structure import Structure
 from wellposed.reports.unreached import unreached
 from wellposed.signals import Signals, propagate
@@ -113,6 +114,7 @@ class _Begun:
         self.explanations: tuple[Explanation, ...] = ()
         self.unreached: tuple[str, ...] = ()
         self.asleep = False
+        self.opened: Signals | None = None
         self.draws = 0
         self._onwards: Callable[[], Signals] | None = None
 
@@ -128,6 +130,7 @@ class _Begun:
             self.differing,
             self.unreached,
             self.asleep,
+            self.opened,
         )
 
     @property
@@ -174,6 +177,18 @@ class _Begun:
                 names = hidden_names(made.structure)
                 look = partial(differing, made.graph, names, weights(0), made.given[0], made.seed)
                 self.differing = self.stages.attempt(f"what differs between inputs under {self.title}", look)
+                self._open()
+
+    def _open(self) -> None:
+        """Measure again with small scales of branches at 1, where gradients are uneven."""
+        made, seen = self.made, self.measured
+        if seen is None or seen.gradients is None or sensitivity(made.structure, seen).level == "good":
+            return
+        weights = opened(made.graph, drawing(made.graph, self.plan, made.seed)(0))
+        if weights is not None:
+            variances = cotangent_variances(made.graph, 1.0, True)
+            look = partial(passes, made.graph, made.given[:1], lambda _: weights, made.seed, variances)
+            self.opened = self.stages.attempt(f"gradients through open branches under {self.title}", look)
 
     def _while_there_is_time(self) -> Iterator[Mapping[int, Tensor]]:
         """Yield the inputs of one pass after the other, as long as all of them take no more than their share."""

@@ -10,7 +10,7 @@ from wellposed.reports.spans import Span, factor_text, fold_text, share_text, we
 from wellposed.reports.structure import Structure
 
 _ZEROS_TOO = 'wp.initialize_(model, x, zeros="write")'
-RATE = "wp.find_max_lr(model, loss_fn, batches)"
+RATE = "wp.rates.find_max_lr(model, loss_fn, batches, seeds=1)"
 
 
 def judge(
@@ -28,7 +28,7 @@ def judge(
         return untold
     faults = {label: worst(structure, item, parameters) for label, (item, _) in known.items()}
     fault = faults["own" if "own" in known else "plan"]
-    why = "signals and gradients reach every layer, and inputs stay apart" if fault is None else fault.why
+    why = _good(known["own" if "own" in known else "plan"][1]) if fault is None else fault.why
     action, call = _remedy(known.get("plan"), faults, call)
     return Judgement(
         "good" if fault is None else fault.level,
@@ -40,6 +40,13 @@ def judge(
         figures=_figures(known),
         measure="forward" if fault is None else fault.measure,
     )
+
+
+def _good(seen: Spans) -> str:
+    """Return why a start without a fault is good."""
+    gradients = seen[1]
+    opens = "" if gradients is None or gradients.closed is None else ", once the small scales of branches have grown"
+    return f"signals and gradients reach every layer{opens}, and inputs stay apart"
 
 
 def _untold(structure: Structure, failure: str | None, known: bool) -> Judgement | None:
@@ -137,6 +144,9 @@ def _words(seen: Span, word: str, measure: str) -> str:
         return f"there are no {word}"
     factor = f"a factor of {factor_text(seen.ratio)} in {measure}"
     rest = "" if seen.whole is None else f"{factor_text(seen.whole)} with branches, readouts and what norms rescale"
+    if seen.closed is not None:
+        before = factor_text(seen.closed)
+        return f"{word} stay within {factor} once the small scales of branches are 1 ({before} before)"
     if seen.level == "good":
         return f"{word} stay within {factor}" + (f" ({rest})" if rest else "")
     (low, least), (high, most) = seen.low, seen.high

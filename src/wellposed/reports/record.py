@@ -99,6 +99,8 @@ class Initialisation(Shown):
         differing: where least differs between inputs; None where that was not seen.
         unreached: operations of weights that no gradient reaches, nor will after a step.
         asleep: whether parameters that stay at zero are a reason for that.
+        opened: signals and gradients on one real pass in which small scales of branches are 1; None where there are
+            none, or gradients are even without that.
     """
 
     label: Label
@@ -109,6 +111,7 @@ class Initialisation(Shown):
     differing: Differing | None = None
     unreached: tuple[str, ...] = ()
     asleep: bool = False
+    opened: Signals | None = None
 
     def _summary(self) -> Summary:
         """Return whether the signals are predicted or measured, and how many were compared."""

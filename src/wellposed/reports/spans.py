@@ -35,6 +35,7 @@ class Span:
         dead: names of those that are zero and ought not to be, in the order of the pass.
         waits: the first operation to learn where its weight is zero, and no gradient passes it before it has; or "".
         whole: the ratio with figures that do not count; None where all do.
+        closed: the ratio while small scales close branches, where it is even without them; None elsewhere.
     """
 
     low: tuple[float, str] | None
@@ -46,6 +47,7 @@ class Span:
     dead: tuple[str, ...] = ()
     waits: str = ""
     whole: float | None = None
+    closed: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -159,7 +161,12 @@ def spans(structure: Structure, initialisation: Initialisation) -> tuple[Span | 
     source = initialisation.measured or initialisation.predicted
     if source is None:
         return None, None
-    return span(structure, source), None if source.gradients is None else sensitivity(structure, source)
+    if source.gradients is None:
+        return span(structure, source), None
+    gradients, opened = sensitivity(structure, source), initialisation.opened
+    if opened is not None and (without := sensitivity(structure, opened)).level == "good":
+        gradients = replace(without, closed=gradients.ratio)
+    return span(structure, source), gradients
 
 
 def judged_names(structure: Structure, direction: Direction) -> frozenset[str]:

@@ -110,11 +110,13 @@ def explain_command(report: Record, item: Initialisation, name: str) -> str:
 def remedies(report: Record) -> list[str]:
     """Return what does what the verdict asks for: the call, and the command where the report was made by one."""
     said, asked = report.judgement, _asked(report)
-    if not said.call or said.call == RATE or asked is None:
+    if not said.call or asked is None:
         return [said.call] if said.call else []
+    if said.call == RATE:
+        return [said.call, "wellposed lr FILE.py:FUNCTION --find"]
     model, kept = asked
     zeros = ["--zeros", "write"] if "zeros=" in said.call else []
-    return [said.call, shlex.join(["wellposed", "init", model, *kept, *zeros, "-o", "weights.safetensors"])]
+    return [said.call, shlex.join(["wellposed", "init", model, *kept, *zeros, "-o", "weights.pt"])]
 
 
 def _asked(report: Record) -> tuple[str, list[str]] | None:

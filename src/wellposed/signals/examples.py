@@ -102,7 +102,11 @@ def in_words(graph: Graph, descriptors: Mapping[int, Input]) -> str:
 def _descriptor(graph: Graph, value: int, given: Input | torch.Tensor) -> Input:
     """Return a descriptor of an input: the given one, or that of a batch."""
     if not isinstance(given, Input | torch.Tensor):
-        raise InputError(f"an input is described by wellposed.Input or a batch, not {type(given).__name__}")
+        raise InputError(
+            f"an input is described by wellposed.Input or a batch, not {type(given).__name__}; several are given by "
+            f"name, {{{', '.join(f'{graph.values[v].name!r}: ...' for v in graph.inputs)}}}, and lists of batches to "
+            "check and measure alone"
+        )
     name, taken = graph.values[value].name, assumed(graph, value)
     if taken.kind == "given":
         same = isinstance(given, torch.Tensor) and torch.equal(given, graph.example[value])

@@ -59,7 +59,11 @@ def scaling_of(graph: Graph, value: int, absorbing: frozenset[int], through: int
     Other than for a branch, whatever makes the value is followed: embeddings, and positions that are added. The factor
     is taken by the weights that come after ``through`` others, on the way back, and by all biases on the way.
     """
-    return _Walk(graph, _facts(graph), absorbing=absorbing, whole=True, through=through).carriers(value, frozenset())
+    walk = _Walk(graph, _facts(graph), absorbing=absorbing, whole=True, through=through)
+    # Nothing that is followed lies after the value, so that what else reads it is known beforehand.
+    if graph.values[value].node is not None and (reason := walk.read_elsewhere(value)):
+        return Carriers(reason=reason, shared=True)
+    return walk.carriers(value, frozenset())
 
 
 def offset_of(graph: Graph, name: str) -> float:
@@ -151,12 +155,12 @@ class _Walk:
                 self.passed[read] = self.passed.get(value, 0) + (node in self.facts.weights)
                 pending.append(read)
         for value in self.values:
-            reason = self._read_elsewhere(value)
+            reason = self.read_elsewhere(value)
             if reason:
                 return Carriers(reason=reason, shared=True)
         return Carriers(tuple(dict.fromkeys(self.parameters)), frozenset(self.uses), frozenset(self.values))
 
-    def _read_elsewhere(self, value: int) -> str:
+    def read_elsewhere(self, value: int) -> str:
         """Return what else sees a value, and with it the factor."""
         index = self.graph.values[value].node
         assert index is not None

@@ -63,7 +63,9 @@ def scale_free(graph: Graph) -> tuple[frozenset[str], ...]:
 def _directions(graph: Graph) -> Iterator[frozenset[str]]:
     """Yield the parameters whose direction alone weight norms keep."""
     for node in graph.nodes:
-        direction = ref_of(node.args[0]) if node.op in WEIGHT_NORMS else None
+        if node.op not in WEIGHT_NORMS:
+            continue
+        direction = ref_of(node.args[0])
         names = frozenset(name for name, parameter in graph.parameters.items() if parameter.value == direction)
         if names:
             yield names

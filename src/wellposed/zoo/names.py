@@ -190,9 +190,14 @@ def _from_file(path: Path, function: str) -> Loaded:
     if not isinstance(model, nn.Module) or not isinstance(kwargs, dict) or len(parts) > 3:
         raise OptionError(
             f"{function} of {str(path)!r} must return a model, (model, args) or (model, args, kwargs); "
-            f"got {type(made).__name__}"
+            f"got {kinds(made)}"
         )
     return model, args, kwargs
+
+
+def kinds(made: Any) -> str:
+    """Return of what class that is which a function returned, or its parts."""
+    return ", ".join(type(part).__name__ for part in made) if isinstance(made, tuple) else type(made).__name__
 
 
 def front_end(model: Any) -> Frontend | None:

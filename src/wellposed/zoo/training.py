@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from wellposed.errors import OptionError
 from wellposed.zoo.files import function_of, within
-from wellposed.zoo.names import front_end, keras_on_torch
+from wellposed.zoo.names import front_end, keras_on_torch, kinds
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def load_training(name: str) -> Training:
         if not isinstance(made, tuple) or len(made) != 3 or not callable(made[0]) or not callable(made[1]):
             raise OptionError(
                 f"{function} of {path!r} must return (model, loss_fn, batches), with loss_fn(model, batch) a scalar "
-                f"tensor; got {type(made).__name__}"
+                f"tensor; got {kinds(made)}"
             )
         return _as_module(made[0]), within(folder, made[1]), made[2]
 
@@ -142,7 +142,7 @@ def load_family(name: str) -> Family:
     ):
         raise OptionError(
             f"{function} of {path!r} must return (model_fn, loss_fn, batches), with model_fn(size) a model; got "
-            f"{', '.join(type(part).__name__ for part in made) if isinstance(made, tuple) else type(made).__name__}"
+            f"{kinds(made)}"
         )
     build, batches = within(folder, made[0]), made[2]
     if not isinstance(batches, Iterable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -46,13 +46,17 @@ class Function:
     params: Any
 
     def __post_init__(self) -> None:
-        """Refuse a module in the place of a function of its parameters, with the function that is meant.
+        """Refuse what is no function of its parameters alone, with the function that is meant.
 
         Raises:
-            InputError: a module of Linen or Equinox.
+            InputError: a module of Linen or Equinox, or all variables of a module of Linen, statistics too.
         """
         if is_module(self.apply):
             raise InputError(f"a Function is called as apply(params, *inputs), got {kind_of(self.apply)}")
+        module = getattr(self.apply, "__self__", None)
+        if is_module(module) and isinstance(self.params, Mapping) and self.params.keys() > {"params"}:
+            others = ", ".join(repr(name) for name in self.params if name != "params")
+            raise InputError(f"parameters are wanted alone, got {others} beside them: {kind_of(module)}")
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,8 @@ def transformation(groups: Sequence[Mapping[str, Any]], lr: Rate, optimizer: str
             name = path_of(path)
             if name not in label:
                 raise PlanError(
-                    f"the plan has no rate for {name!r}{near_matches(name, label)} Make the transformation from a plan "
-                    "of the model that is trained"
+                    f"the plan has no rate for {name!r}: make the transformation from a plan of the model that is "
+                    f"trained{near_matches(name, label)}"
                 )
             return label[name]
 

@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed.errors import RuleError
 from wellposed.graphs import Graph, Node, Ref
-from wellposed.limit import go_on
+from wellposed.limit import walked
 from wellposed.random_states import seeded
 from wellposed.signals.algebra.gradient_terms import Adjoint, Term, gathered, settled, total, white
 from wellposed.signals.context.arguments import resolve
@@ -168,8 +168,7 @@ class _Backward:
 
     def gradients(self) -> Gradients:
         """Go through the nodes from the last to the first."""
-        for node in reversed(self.graph.nodes):
-            go_on()
+        for node in walked(self.graph.nodes[::-1]):
             call = Adjoint(self.run, node, self.wanted)
             received = [self._received(call, out) for out in node.outputs]
             if any(received) and not self.wanted.isdisjoint(node.inputs):

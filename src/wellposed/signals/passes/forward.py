@@ -14,7 +14,7 @@ from wellposed.errors import OptionError, RuleError
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import traits
 from wellposed.graphs.restore import paused_collection
-from wellposed.limit import go_on
+from wellposed.limit import walked
 from wellposed.signals.algebra.local_scales import average_of_scales
 from wellposed.signals.context.arguments import resolve, state_of, unmade
 from wellposed.signals.context.call import Outcome, Pass
@@ -64,8 +64,7 @@ def run_pass(
     gone = last_needed(run)
     signals: list[Signal] = []
     _enter(run)
-    for node in graph.nodes:
-        go_on()
+    for node in walked(graph.nodes):
         if _has_signals(graph, node):
             if visit is not None:
                 visit(run, node)

@@ -339,9 +339,8 @@ class PlannedWeights(Weights):
         if total <= 0.0 and self.zero_signal == "error":
             raise PlanError(
                 f"{node.name}: the signal that meets {weight} is 0 (second moment {before:g}), so no scale of the "
-                "weight can bring its output to the target. A zero constant or a zero-initialised gate before it makes "
-                "it so; give the gate a value, leave the weight out with skip=, or take 1/fan-in for it, or what a "
-                "later use of it asks for, with zero_signal='fan_in'"
+                "weight can bring its output to the target. A zero or a gate at zero comes before it: give the gate a "
+                "value, leave the weight out with skip=, or take 1/fan-in for it with zero_signal='fan_in'"
             )
         return total > 0.0
 
