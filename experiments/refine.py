@@ -20,23 +20,26 @@ def plan_of(model: nn.Module, name: str, images: Images, settings: Settings, see
 
     Args:
         model: the net; it is left as it was.
-        name: of an initialisation or a refinement.
+        name: of an initialisation or a refinement; ``nio, published`` is one in the form of its authors' code.
         images: what a refinement sees, ``settings.refine.batches`` batches of ``settings.refine.batch``.
-        settings: ``refine`` also holds each refinement's own options, under its name.
+        settings: ``refine`` also holds each refinement's own options, under its name, ``published`` those of the forms
+            of authors' code.
         seed: of the plan.
     """
     example = images.x[:2].to(device())
-    if name not in wp.gradients.refinements():
+    base, _, form = name.partition(", ")
+    if base not in wp.gradients.refinements():
         return planned(model, name, example, seed=seed)
     how = settings.refine
-    return wp.gradients.find_refinement(name)(
+    return wp.gradients.find_refinement(base)(
         model,
         cross_entropy,
         batches_of(images, how.batch, how.batches),
         plan=planned(model, settings.start, example, seed=seed),
         seed=seed,
         progress=False,
-        **how.get(name, {}),
+        **({"form": form} if form else {}),
+        **(settings.published[base] if form else how.get(base, {})),
     )
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Net = tuple[str, bool]
-OURS = ("gradient_norm", "autoinit")
-"""Methods that the paper does not have."""
+OURS = ("gradient_norm", "autoinit", "nio, published", "gradinit, published")
+"""Methods that the paper does not have, and the forms of its authors' code beside the texts'."""
 WARM_UP = "warm-up"
 """The start, with one epoch of linear warm-up."""
 
@@ -44,6 +44,8 @@ class MethodsByNets(Experiment):
         "Nets without norms that do not train: the default, `steady`, is at least as good as refining He's "
         "initialisation by `gradinit`, `nio` or `gradient_norm`, and needs no data. With norms refining gained nothing."
     )
+
+    listed = ("methods", "published")
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each method on each net, by draw of the weights."""
