@@ -104,8 +104,10 @@ def runs(make: untried.Made, arguments: untried.Arguments) -> str:
 
 def made(make: untried.Made, arguments: untried.Arguments) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     """Return a model in training mode and its arguments."""
+    torch.set_default_dtype(torch.float32)  # some libraries set another one when they are imported
     torch.manual_seed(0)
     model = make().train()
+    torch.set_default_dtype(torch.float32)
     given = arguments()
     return (model, (), given) if isinstance(given, dict) else (model, given, {})
 

@@ -227,8 +227,8 @@ def pythae(name: str) -> Made:
 enter("pythae", "Encoder_ResNet_VAE", pythae("Encoder_ResNet_VAE_CIFAR"), noise(2, 3, 32, 32))
 enter("pythae", "Decoder_ResNet_AE", pythae("Decoder_ResNet_AE_CIFAR"), noise(2, 16))
 enter("pythae", "Encoder_Conv_VAE", pythae("Encoder_Conv_VAE_CIFAR"), noise(2, 3, 32, 32))
-add("slot-attention-pytorch", "slot_attention_pytorch.slot_attention_module", "SlotAttentionModule", SEQUENCE, 4, 32, 32,
-    mlp_size=64)  # fmt: skip
+add("slot-attention-pytorch", "slot_attention_pytorch.slot_attention_module", "SlotAttentionModule", SEQUENCE, 4, 32,
+    32, mlp_size=64)  # fmt: skip
 
 
 def xlstm() -> nn.Module:
