@@ -49,7 +49,7 @@ from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import Sources
 from wellposed.signals.distributions.state import Ancestry, Attention, State, weakest
-from wellposed.signals.distributions.views import merge_atoms, reshape
+from wellposed.signals.distributions.views import merge_atoms, permute, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import overloads, rule
@@ -64,6 +64,14 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     logits = logits_before_shift(call.graph).get(call.node.index)
     x = (None if logits is None else state_of(call.run, logits)) or x
     axis = dim % len(x.axes)
+    if x.mask is not None and axis < len(x.axes) - 1:  # which keys a query sees is told along the last axis
+        order = [*(at for at in range(len(x.axes)) if at != axis), axis]
+        return permute(_softmax(call, permute(x, order), len(order) - 1), np.argsort(order).tolist())
+    return _softmax(call, x, axis)
+
+
+def _softmax(call: Call, x: State, axis: int) -> State:
+    """The softmax of logits along an axis."""
     mask = x.mask
     if x.scores is not None:
         x = reshape(x.scores, x.shape)
