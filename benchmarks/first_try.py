@@ -27,16 +27,18 @@ import torch
 from torch import nn
 
 import wellposed as wp
-from nets import untried, untried_pictures, untried_third
-from nets.typed import NETS, third
+from nets import untried, untried_fourth, untried_pictures, untried_third
+from nets.typed import NETS, fourth, third
 from wellposed import zoo
 
 BUILD = Path(__file__).parents[1] / "build/first_try"
 ENTRIES = untried_pictures.ENTRIES
 """All models of the libraries of batches 1 and 2."""
+LATER = {3: (untried_third.ENTRIES, third.NETS), 4: (untried_fourth.ENTRIES, fourth.NETS)}
+"""Models of libraries, and typed ones, of batches that have lists of their own."""
 LOT = 45
 """Seed of the drawing."""
-LIBRARY_MODELS, LIBRARIES, EACH = (40, 40, 40), 28, 3
+LIBRARY_MODELS, LIBRARIES, EACH = (40, 40, 40, 40), 28, 3
 """Models of libraries in each batch, libraries of the first batch, and models of one library in a batch, at most."""
 TYPED = (20, 10)
 """Typed models in each batch."""
@@ -51,10 +53,10 @@ Drawn = dict[str, tuple[str, untried.Made, untried.Arguments]]
 def drawn(batch: int) -> Drawn:
     """Return the models of a batch in the order in which they were drawn, with some in reserve."""
     lot = random.Random(LOT)
-    entries = untried_third.ENTRIES if batch == 3 else ENTRIES
+    entries, apart = LATER.get(batch, (ENTRIES, {}))
     libraries = sorted({library for library, _, _ in entries.values()})
     lot.shuffle(libraries)
-    mine = set(libraries if batch == 3 else libraries[:LIBRARIES] if batch == 1 else libraries[LIBRARIES:])
+    mine = set(libraries if apart else libraries[:LIBRARIES] if batch == 1 else libraries[LIBRARIES:])
     names = [name for name, (library, _, _) in entries.items() if library in mine]
     random.Random(f"{LOT} {batch}").shuffle(names)
     found: Drawn = {}
@@ -62,8 +64,8 @@ def drawn(batch: int) -> Drawn:
         library = entries[name][0]
         if sum(other == library for other, _, _ in found.values()) < EACH:
             found[name] = entries[name]
-    if batch == 3:
-        return {**found, **{f"typed: {name}": ("typed", *third.NETS[name]) for name in third.NETS}}
+    if apart:
+        return {**found, **{f"typed: {name}": ("typed", *made) for name, made in apart.items()}}
     typed = sorted(NETS)
     lot.shuffle(typed)
     mine_typed = typed[: TYPED[0]] if batch == 1 else typed[TYPED[0] : sum(TYPED)]
@@ -102,8 +104,10 @@ def runs(make: untried.Made, arguments: untried.Arguments) -> str:
 
 def made(make: untried.Made, arguments: untried.Arguments) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     """Return a model in training mode and its arguments."""
+    torch.set_default_dtype(torch.float32)  # some libraries set another one when they are imported
     torch.manual_seed(0)
     model = make().train()
+    torch.set_default_dtype(torch.float32)
     given = arguments()
     return (model, (), given) if isinstance(given, dict) else (model, given, {})
 

@@ -143,6 +143,58 @@ def test_a_convolution_by_longer_spectra_is_predicted():
     assert error < 4 * measured[last].log2_error + edges
 
 
+class SlowKernel(nn.Module):
+    """A convolution of a signal that hardly changes with a kernel that decays slowly, as state spaces have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.rate = nn.Linear(8, 8), nn.Parameter(torch.linspace(-4.0, -1.0, 8))
+
+    def forward(self, x):
+        slow = self.mix(x).expand(-1, 64, -1)
+        kernel = torch.exp(-self.rate.exp() * torch.arange(64)[:, None])
+        product = torch.fft.rfft(slow, n=128, dim=1) * torch.fft.rfft(kernel, n=128, dim=0)
+        return torch.fft.irfft(product, n=128, dim=1)
+
+
+def test_spectra_that_are_large_at_the_same_frequencies_meet_there():
+    """Were both white, the product would be 4 octaves smaller."""
+    model, x = SlowKernel(), torch.randn(32, 1, 8)
+    graph = wp.trace(model, x)
+    plan = wp.plan(graph)
+    predicted = wp.propagate(graph, weights=plan)
+    measured = wp.measure(graph, plan=plan, draws=60, inputs=lambda _: torch.randn(32, 1, 8))
+    for name in ("mul#2", "fft_irfft"):
+        error = abs(math.log2(predicted[name].second_moment / measured[name].second_moment))
+        assert error < 4 * measured[name].log2_error
+
+
+@pytest.mark.parametrize("length", [240, 256])
+def test_a_filter_of_spectra_of_any_length_is_predicted(length):
+    """A kernel of 256 correlations is one of displacements here, though it could tell 16 positions apart by pair."""
+
+    def filtered(x):
+        spectrum = torch.fft.rfft(F.avg_pool1d(x.transpose(1, 2), 9, 1, 4).transpose(1, 2), dim=1)
+        return torch.fft.irfft(spectrum * torch.linspace(1.0, 0.0, length // 2 + 1)[:, None], n=length, dim=1)
+
+    graph = wp.trace(Function(filtered), torch.randn(4, length, 2))
+    predicted, measured = wp.propagate(graph), wp.measure(graph, draws=60, inputs=lambda _: torch.randn(4, length, 2))
+    for name in ("fft_rfft", "mul", "fft_irfft"):
+        error = abs(math.log2(predicted[name].second_moment / measured[name].second_moment))
+        assert error < 0.1 + 4 * measured[name].log2_error
+
+
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
 def test_the_state_of_conjugated_values_is_that_of_the_values():
     """A conjugate is a flag on the same memory, which not every operator reads through."""
     values = torch.randn(64, dtype=torch.complex64)

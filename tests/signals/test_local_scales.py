@@ -149,6 +149,38 @@ def test_large_tokens_are_picked(few, written):
             assert_alike(one, other, 0.25)
 
 
+class Emptied(nn.Module):
+    """Attention over tokens most of which are empty: a router shuts them out, or they are read beyond the border; with
+    or without the largest score taken out.
+    """
+
+    def __init__(self, routed, shifted):
+        super().__init__()
+        self.routed = routed
+        self.router, self.shifted = nn.Linear(64, 1, bias=False), shifted
+        self.query, self.pair = nn.Linear(64, 64, bias=False), nn.Linear(64, 128, bias=False)
+
+    def forward(self, x):
+        logits = self.router(x)
+        if self.routed:
+            kept = torch.where(logits > 0.8, x, 0.0)
+        else:
+            places = torch.stack([torch.zeros_like(logits), 4.0 * torch.tanh(logits)], -1)
+            kept = F.grid_sample(x.transpose(1, 2)[..., None], places, align_corners=False)[..., 0].transpose(1, 2)
+        parts = self.query(x), *self.pair(kept).chunk(2, -1)
+        q, k, v = (t.unflatten(-1, (4, 16)).transpose(1, 2) for t in parts)
+        scores = q @ k.transpose(-1, -2) * 0.25
+        scores = scores - scores.amax(-1, keepdim=True) if self.shifted else scores
+        return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize(("routed", "shifted"), [(True, False), (True, True), (False, False), (False, True)])
+def test_empty_tokens_are_hardly_read(routed, shifted):
+    torch.manual_seed(0)
+    predicted, measured = predicted_and_measured(Emptied(routed, shifted), torch.randn(8, 16, 64), 40)
+    assert_alike(predicted[-1], measured[-1], 0.25)
+
+
 class Picks(nn.Module):
     """Squares of what heads read: of one feature, of the features of one head, and of all heads together."""
 

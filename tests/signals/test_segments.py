@@ -209,6 +209,22 @@ def test_sparse_tensors_are_followed_or_refused_by_an_error_of_ours() -> None:
     assert verdict.comparisons
 
 
+def test_numbers_made_of_a_sparse_matrix_are_a_known_map() -> None:
+    class Halved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 8)
+            self.register_buffer("adjacency", torch.eye(24).roll(1, 0).to_sparse())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (0.5 * self.adjacency) @ self.linear(x)
+
+    net, x = Halved(), torch.randn(24, 16)
+    signals = wp.propagate(wp.trace(net, x), weights=wp.plan(net, x, method="autoinit"))
+    last = list(signals)[-1]
+    assert last.second_moment == pytest.approx(0.25 * signals["linear"].second_moment)
+
+
 class Dispatched(nn.Module):
     """Tokens sent to experts, half of which work on what they get, and put back; what is chosen depends on others."""
 

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.graph import once
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import describe
 from wellposed.operators.scale_parameters import parameter_values
+from wellposed.operators.schema import ref_of
+from wellposed.operators.views import is_copy
 
 _NORMS = {op: norm for op, norm in NORMS.items() if not norm.by_channel}
 """Norms along the head."""
@@ -74,6 +77,47 @@ def _enters_softmax(graph: Graph, value: int, users: Mapping[int, Sequence[int]]
                 seen.add(index)
                 todo += [out for out in node.outputs if graph.values[out].shape[-2:] == size]
     return False
+
+
+@once
+def logits_before_shift(graph: Graph) -> dict[int, int]:
+    """Return, by the index of each softmax that it holds for, the logits before the same number was added to all of one
+    query: their maximum is taken out for the sake of rounding, and the weights are as they were.
+    """
+    found = {}
+    for node in graph.nodes:
+        if facts_of(node.op).along != "exponentials":
+            continue
+        axis = node.args[1] % len(graph.values[node.inputs[0]].shape) if graph.values[node.inputs[0]].shape else 0
+        value, shifted = node.inputs[0], False
+        while (before := _unshifted(graph, value, axis)) is not None:
+            shifted |= before[1]
+            value = before[0]
+        if shifted:
+            found[node.index] = value
+    return found
+
+
+def _unshifted(graph: Graph, value: int, axis: int) -> tuple[int, bool] | None:
+    """Return what a value is a copy of, or a sum of with the same number at all places along an axis, and whether it is
+    the latter; None of others.
+    """
+    at = graph.values[value].node
+    if at is None:
+        return None
+    node = graph.nodes[at]
+    if is_copy(node.op):
+        return node.inputs[0], False
+    terms, shape = facts_of(node.op).terms, graph.values[value].shape
+    operands = [ref_of(arg) for arg in node.args[:2]]
+    if len(terms) != 2 or None in operands or node.kwargs.get("alpha", 1) != 1:
+        return None
+    for sign, one, other in zip(terms, operands, reversed(operands), strict=True):
+        whole, shift = (graph.values[v].shape for v in (one, other))
+        of_axis = shift[axis - len(shape)] if len(shift) >= len(shape) - axis else 1
+        if sign == 1.0 and whole == shape and of_axis == 1 < shape[axis]:
+            return one, True
+    return None
 
 
 def _sources(graph: Graph, value: int, fixed: frozenset[int], uses: dict[int, Contraction]) -> set[int]:

@@ -14,17 +14,12 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned
 from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.distributions.marginals import marginal
-from wellposed.signals.distributions.mixtures import UNEVEN, scales_of_squares
+from wellposed.signals.distributions.mixtures import LARGEST_VARIANCE, SHARED_BY, UNEVEN, scales_of_squares
 from wellposed.signals.distributions.spread import NONE, Sources, source
 from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import WEIGHTS
 from wellposed.signals.integration.kernels import Array
-
-SHARED_BY = 8
-"""Elements that one random factor multiplies from which on it is their local scale. Chosen."""
-LARGEST_VARIANCE = 8.0
-"""Variance of a local scale, relative to its mean's square, up to which it is followed. Chosen."""
 
 
 class LocalScales(NamedTuple):

@@ -20,7 +20,7 @@ from wellposed.signals.distributions.alignment import align, covariances
 from wellposed.signals.distributions.blocks import spread_of_parts
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.marginals import sign_of
+from wellposed.signals.distributions.marginals import shape_of, sign_of
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.state import Ancestry, State, weakest
 from wellposed.signals.distributions.views import expand, pooled
@@ -53,7 +53,7 @@ def chosen(call: Call, condition: State, x: State, y: State) -> State:
     source, *others = (state.gaussian_source()[0].serial for state in (condition, x, y))
     shared = condition.roots & (x.roots | y.roots) or source in others
     if not shared:  # links tell all that c and 1 - c have in common; a step's series ends early
-        condition = condition.amended(base=None, fn=None)
+        condition = condition.amended(base=None, fn=None, transport=shape_of(condition))
     refused = linear(call, condition, -1.0, 1.0)
     return combine(call, multiply(call, condition, x), multiply(call, refused, y), 1.0, 1.0)
 

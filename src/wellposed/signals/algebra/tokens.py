@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from wellposed.signals.algebra.local_scales import LARGEST_VARIANCE
 from wellposed.signals.algebra.weighted import features_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.attention import Tokens
 from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.mixtures import LARGEST_VARIANCE
 from wellposed.signals.distributions.spread import source
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels

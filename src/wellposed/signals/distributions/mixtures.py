@@ -20,6 +20,10 @@ from wellposed.signals.integration.kernels import Array
 
 UNEVEN = 0.03
 """Relative variance of the local scale from which on functions are integrated over it. Chosen."""
+SHARED_BY = 8
+"""Elements that one random factor multiplies from which on it is their local scale. Chosen."""
+LARGEST_VARIANCE = 8.0
+"""Variance of a local scale, relative to its mean's square, up to which it is followed. Chosen."""
 RARE = 1e-3
 """Share of positions and samples whose local scale is larger than any in a batch. Chosen."""
 

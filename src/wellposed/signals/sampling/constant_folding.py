@@ -63,12 +63,12 @@ def _cuts(run: Pass, node: Node) -> bool:
 
 
 def _state(run: Pass, out: int, value: torch.Tensor) -> State | None:
-    """Return the state of numbers: by position, unless something sums over them."""
+    """Return the state of numbers: by position, unless something sums over them. Spectra differ most by frequency."""
     if not run.graph.values[out].is_followed:
         return None
     if any(use.weight == out for use in run.weights.uses):
         return state_of_tensor(value, run.root())
-    if is_masked(value):
+    if is_masked(value) or value.is_complex():
         return known_state(value, run.root())
     return state_of_values(value, run.root(), value.ndim == 1)
 

@@ -9,6 +9,7 @@ import numpy as np
 from wellposed.graphs import Graph, Node
 from wellposed.operators.facts import ANY, facts_of
 from wellposed.operators.product import is_product
+from wellposed.operators.scores import logits_before_shift
 from wellposed.operators.views import is_copy
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.alignment import align
@@ -33,11 +34,15 @@ CANCELLING_MEANS = 0.1
 def is_drawn(run: Pass, node: Node) -> bool:
     """Whether a node is run on draws.
 
-    It can be, and it chooses among its signals, picks or masks them by indices or conditions found among them, takes a
+    A softmax is not, if the logits have no draws before a number of each query is taken out. Another is if it can be,
+    and it chooses among its signals, picks or masks them by indices or conditions found among them, takes a
     difference of signals whose covariance no link tells, weighs or multiplies what depends on one source, reads values
     that have draws, or is a step of a recurrent layer. A node that begins a scan is noted in ``run.scanned``, and one
     that masks or subtracts, but whose tensors are too large, in ``run.too_large``.
     """
+    logits = logits_before_shift(run.graph).get(node.index)
+    if logits is not None and logits not in run.drawn and run.scanned.isdisjoint(node.inputs):
+        return False
     # conditions that ask for no moments come first
     asked = is_cell_met_again(run.graph, node) or _chooses(run, node) or _goes_along(run, node)
     apart = not asked and (_selects(run, node) or _cancels(run, node))
@@ -226,6 +231,7 @@ def last_needed(run: Pass) -> dict[int, list[int]]:
     ends = frozenset(run.graph.outputs)
     last = {out: node.index for node in run.graph.nodes for out in node.outputs if out not in ends}
     last |= {value: node.index for node in run.graph.nodes for value in node.inputs}
+    last |= {value: max(at, last[value]) for at, value in logits_before_shift(run.graph).items()}
     if not run.independent:
         for value, at in _last_drawn(run).items():
             last[value] = max(last[value], at)

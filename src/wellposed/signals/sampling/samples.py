@@ -15,13 +15,13 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call_apart
 from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import MASKED
-from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.sampling.states_of_draws import state_of_samples
+from wellposed.signals.sampling.states_of_draws import shared_sizes, state_of_samples
 
 MOST_SAMPLED = 1 << 22
 """Most elements of all tensors of an operator that is run on samples of its operands. Chosen for cost."""
@@ -287,7 +287,9 @@ def sample_operator(
         tensors = [d[index] for d in draws]
         if any(tuple(t.shape) != info.shape for t in tensors):
             return None
-        results.append(state_of_samples(tensors, root(), pairs=pairs))
+        state = state_of_samples(tensors, root(), pairs=pairs)
+        kernel = shared_sizes(tensors, state) if info.is_signal and state.mask is None else None
+        results.append(state if kernel is None else state.amended(local_scales=Lazy.of(kernel)))
     return results
 
 

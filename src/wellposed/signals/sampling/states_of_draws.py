@@ -15,7 +15,9 @@ from wellposed.graphs.run import dense
 from wellposed.operators.facts import facts_of
 from wellposed.signals.context.arguments import is_mask, known_state
 from wellposed.signals.context.call import Pass, PostponedState
+from wellposed.signals.distributions.lazy import Lazy
 from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.mixtures import LARGEST_VARIANCE, SHARED_BY, UNEVEN
 from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread, source
 from wellposed.signals.distributions.state import Marginal, State, new_serial
 from wellposed.signals.integration import kernels
@@ -30,6 +32,8 @@ ELEMENTS_FOR_SHAPE = 4096
 """Elements of draws that tell the shape of their distribution. Chosen for cost."""
 LONGEST_BY_POSITION = 4096
 """Longest axis along which the moments of samples may differ by position. Chosen for cost."""
+LEAST_FOR_SIZES = 3
+"""Draws from which on the sizes that elements share are measured. Chosen."""
 
 
 def states_of_draws(run: Pass, node: Node) -> list[State | None]:
@@ -76,7 +80,8 @@ def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> S
             mean = totals.mean
             var = max(totals.second_moment - mean * mean, 0.0)
             return make_state(draws[0].shape, mean, var, tag=tag, roots=roots, spread=spread)
-    make = partial(_state_of, draws, roots, run.segmented, is_signal, tag, spread, new_serial())
+    scale = run.dependence.source()
+    make = partial(_state_of, draws, roots, run.segmented, is_signal, tag, spread, new_serial(), scale)
     if not run.postpones or (draws[0].is_floating_point() and is_mask(draws[0])):
         return make()
     return PostponedState(tag, roots, spread, make)
@@ -89,12 +94,19 @@ def _stays_drawn(run: Pass, value: int) -> bool:
 
 
 def _state_of(
-    draws: list[torch.Tensor], root: int, pairs: int | None, is_signal: bool, tag: Tag, spread: Spread, serial: int
+    draws: list[torch.Tensor],
+    root: int,
+    pairs: int | None,
+    is_signal: bool,
+    tag: Tag,
+    spread: Spread,
+    serial: int,
+    scale: int,
 ) -> State:
     """Return the `state_of_samples` of a value's draws; of a mask that is added to scores, one draw stands for all.
 
-    The ``serial`` was given out when the value's node was reached. Truth values (no ``is_signal``) have no shape of a
-    distribution.
+    The ``serial`` was given out when the value's node was reached, and ``scale``, the number of the source of its local
+    scale. Truth values (no ``is_signal``) have no shape of a distribution.
     """
     if draws[0].is_floating_point() and is_mask(draws[0]):
         state = known_state(draws[0], root)
@@ -104,6 +116,9 @@ def _state_of(
     if is_signal and kernels.nonzero(state.var) and state.mask is None:
         few = [draw.ravel()[:: max(draw.numel() * len(draws) // ELEMENTS_FOR_SHAPE, 1)] for draw in draws]
         shape = Marginal(transport=Postponed(partial(_shape_of, torch.cat(few))))
+        if (kernel := shared_sizes(draws, state)) is not None:
+            sources = source(scale, math.log1p(float(kernel.ravel()[0])))
+            shape = replace(shape, local_scales=Lazy.of(kernel), local_scale_sources=sources)
     return replace(state, spread=spread, tag=tag, marginal=shape, serial=serial)
 
 
@@ -169,6 +184,45 @@ def _correlation(unit: torch.Tensor, axis: int) -> float | None:
     rho = (along * size - 1.0) / (size - 1)
     error = 3.0 / math.sqrt(max(unit.numel(), 1))
     return min(max(rho, -1.0), 1.0) if abs(rho) > max(error, 1e-3) else None
+
+
+def shared_sizes(draws: list[torch.Tensor], state: State) -> Array | None:
+    """Return the kernel of the variance of a local scale that draws show: elements along an axis that are uncorrelated
+    differ in size together from one position to another, as the features of tokens do of which some are zero. None
+    where sizes differ by chance.
+
+    What correlated elements have in common of their squares at most, by their correlation, does not count, nor does
+    what all elements of a draw share.
+    """
+    lengths = [n for n in draws[0].shape if n > 1]
+    if len(draws) < LEAST_FOR_SIZES or len(lengths) < 2 or max(lengths) < SHARED_BY:
+        return None
+    values, finite = _stacked(draws)
+    if finite is not None:
+        return None
+    mean, var = (torch.from_numpy(np.array(part)) for part in (state.mean, state.var))
+    squares = (values.reshape(-1, *lengths) - mean).square_() / var.clamp(min=1e-300)
+    each = squares.flatten(1).mean(dim=1)
+    squares = squares[each > 0.0] / each[each > 0.0].reshape(-1, *[1] * len(lengths))
+    if len(squares) < LEAST_FOR_SIZES:
+        return None
+    fourth = float(squares.square().mean())
+    ends = np.ones(len(lengths))
+    for i, n in enumerate(lengths):
+        along = squares.mean(dim=i + 1).square().flatten(1).mean(dim=1)
+        alike = (along * n - squares.square().flatten(1).mean(dim=1)) / (n - 1) - 1.0
+        rho = abs(float(np.take(state.corr, [1], axis=i).ravel()[0])) if state.corr.shape[i] > 1 else 0.0
+        found = float(alike.mean()) - rho * (fourth - 1.0)
+        error = float(alike.std()) / math.sqrt(len(alike))
+        ends[i] = found if found > max(UNEVEN, (4.0 + 8.0 / (len(alike) - 1)) * error) else 0.0
+    if not any(end > 0.0 and n >= SHARED_BY for end, n in zip(ends, lengths, strict=True)):
+        return None
+    most = min(float(ends.max()), LARGEST_VARIANCE)
+    kernel = np.full((1,) * len(lengths), most)
+    for i, end in enumerate(ends):
+        if end > 0.0:
+            kernel = np.concatenate([kernel, kernel * min(end / most, 1.0)], axis=i)
+    return kernel
 
 
 def _told_apart(state: State, unit: Array, atom: int) -> State:

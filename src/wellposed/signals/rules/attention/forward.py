@@ -15,6 +15,7 @@ import torch
 
 from wellposed.arrays import array_of
 from wellposed.graphs import Ref
+from wellposed.operators.scores import logits_before_shift
 from wellposed.signals.algebra.attention_products import finite_width_correlation_after_attention, tilt
 from wellposed.signals.algebra.causal_queries import (
     common_of_seen,
@@ -27,7 +28,7 @@ from wellposed.signals.algebra.causal_queries import (
 from wellposed.signals.algebra.local_scales import scales_after_attention
 from wellposed.signals.algebra.masked_scores import is_shut_out, shut_out
 from wellposed.signals.algebra.mixtures import chosen, mixture, within
-from wellposed.signals.algebra.operands import broadcast, operand
+from wellposed.signals.algebra.operands import operand
 from wellposed.signals.algebra.softmax import (
     Places,
     exponent_shared,
@@ -41,14 +42,14 @@ from wellposed.signals.algebra.softmax import (
     varied,
 )
 from wellposed.signals.algebra.tokens import tokens_of
-from wellposed.signals.context.arguments import MASKED
+from wellposed.signals.context.arguments import MASKED, state_of
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.attention import Logits, Softmax
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import Sources
 from wellposed.signals.distributions.state import Ancestry, Attention, State, weakest
-from wellposed.signals.distributions.views import merge_atoms, reshape
+from wellposed.signals.distributions.views import merge_atoms, permute, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import overloads, rule
@@ -60,7 +61,17 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     """exp(x_j) / sum exp(x): mean 1 / T, second moment A2 / T; the part of x common to the axis cancels."""
     if not x.axes:
         return make_state(x.shape, 1.0, 0.0)
+    logits = logits_before_shift(call.graph).get(call.node.index)
+    x = (None if logits is None else state_of(call.run, logits)) or x
     axis = dim % len(x.axes)
+    if x.mask is not None and axis < len(x.axes) - 1:  # which keys a query sees is told along the last axis
+        order = [*(at for at in range(len(x.axes)) if at != axis), axis]
+        return permute(_softmax(call, permute(x, order), len(order) - 1), np.argsort(order).tolist())
+    return _softmax(call, x, axis)
+
+
+def _softmax(call: Call, x: State, axis: int) -> State:
+    """The softmax of logits along an axis."""
     mask = x.mask
     if x.scores is not None:
         x = reshape(x.scores, x.shape)
@@ -186,7 +197,7 @@ def masked_fill(call: Call, x: Any, mask: Any, value: Any) -> State | None:
 def _filled(call: Call, x: State, mask: Any, number: float) -> State:
     """Return x with a number where a mask holds, by position where that is known."""
     if isinstance(mask, Unknown) and mask.state is not None and x.shape == call.shape():
-        return chosen(call, broadcast(call, mask.state, x.shape), make_state(x.shape, number, 0.0), x)
+        return chosen(call, mask.state, make_state(x.shape, number, 0.0), x)
     if isinstance(mask, torch.Tensor) and x.shape == call.shape():
         if not number and is_shut_out(x, ~mask):
             return x

@@ -11,6 +11,7 @@ import numpy as np
 from wellposed.operators.product import Product, Window
 from wellposed.signals.algebra.box_filters import box
 from wellposed.signals.algebra.weighted import FiniteWidth
+from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.fluctuations import square_kernel
 from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN, scales_of_squares
@@ -51,7 +52,8 @@ class Sliding(NamedTuple):
 
 def sliding_window(data: State, product: Product, window: Window, shape: tuple[int, ...]) -> Sliding:
     """Return a window that slides over data (n, channels, *space) to outputs of this shape."""
-    data = pooled(data)
+    # samples that lie one after the other are told apart
+    data = laid_out(data) if data.blocks and product.left_axes[data.block_axis] in product.out_axes else pooled(data)
     places = [f"s{i}" for i in range(len(window.kernel))]
     space, channel_axis = [product.left_axes.index(label) for label in places], product.left_axes.index("c")
     for axis in (*space, channel_axis):

@@ -15,6 +15,7 @@ import torch
 
 from wellposed.arrays import array_of
 from wellposed.graphs import Ref
+from wellposed.graphs.run import dense
 from wellposed.operators.product import GROUPED, Product, describe
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.box_filters import filtered
@@ -132,7 +133,8 @@ def _known_matrix(call: Call, weight: State, product: Product) -> torch.Tensor |
     trained = weight.scale_parameter is not None or call.graph.values[product.right].kind == "parameter"
     if trained or len(product.right_axes) != 2 or max(weight.shape) > kernels.MOST:
         return None
-    matrix = numbers(call.run, product.right)
+    known = numbers(call.run, product.right)
+    matrix = None if known is None else dense(known)
     return None if matrix is None or matrix.is_complex() or not bool(torch.isfinite(matrix).all()) else matrix
 
 

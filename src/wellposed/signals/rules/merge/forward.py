@@ -130,7 +130,7 @@ def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
             if number is not None:
                 return shut_out(other, kept, number)
     if isinstance(condition, Unknown) and condition.state is not None:
-        return chosen(call, broadcast(call, condition.state, shape), a, b)
+        return chosen(call, condition.state, a, b)
     share = 0.5
     if isinstance(condition, torch.Tensor):
         share = float(condition.double().mean()) if condition.numel() else 1.0

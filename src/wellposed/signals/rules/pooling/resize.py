@@ -244,6 +244,6 @@ def windows_as_columns(
     return reshape(permute(made, (*range(rank - 2), *taps, *places)), call.shape())
 
 
-@rule(overloads("col2im.default", "grid_sampler.default"), tag="approximate", source="run on samples")
+@rule(overloads("col2im.default", "grid_sampler.default"), tag="sampled", source="the operator itself, on samples")
 def placed_anew(call: Call, x: State, *rest: Any, **kwargs: Any) -> None:
     """Columns summed to an image, and sampling at given places."""

@@ -65,7 +65,7 @@ def _between_wholes(call: Call, x: State, described: Transform) -> State:
     """A transform of all positions, to all frequencies or to the half that tells those of real numbers."""
     atoms = _atoms(x, described)
     moved = [i for _, i, _ in atoms]
-    kernel = x.covariance()
+    kernel = _covariance(x, atoms)
     for _, i, n in atoms:
         kernel = _powers(kernel, i, n)
     q = kernels.at_zero(kernel, [i for i in range(kernel.ndim) if i not in moved])
@@ -74,6 +74,21 @@ def _between_wholes(call: Call, x: State, described: Transform) -> State:
     corr = _with_profiles(corr, x.var, atoms)
     sizes = {i: call.shape()[a] for a, i, _ in atoms}
     return _result(call, x, described, sizes, mean, np.maximum(q, 0.0) + folded, corr)
+
+
+def _covariance(x: State, atoms: list[tuple[int, int, int]]) -> Array:
+    """Return the covariance kernel of x, for every displacement along what is transformed where variances differ there
+    alone: of a signal between zeros, far positions have less in common than near ones.
+    """
+    uneven = [dim for dim, n in enumerate(x.var.shape) if n > 1]
+    if len(uneven) != 1 or uneven[0] not in [i for _, i, _ in atoms]:
+        return x.covariance()
+    (at,), std = uneven, np.sqrt(x.var.ravel())
+    if x.corr.shape[at] == 1 or kernels.positions(x.corr.shape[at]):
+        return x.covariance()
+    n = len(std)
+    sums = np.correlate(std, std, "full")[n - 1 :] / (n - np.arange(n))
+    return np.asarray(kernels.with_lags(x.corr, at, n) * _along(sums, at, x.corr.ndim))
 
 
 def _of_both_halves(var: Array, i: int, n: int, own: float, others: list[tuple[int, int]]) -> Array:
@@ -178,11 +193,16 @@ def _powers(kernel: Array, dim: int, n: int) -> Array:
     """Return the power by frequency along one dimension of a kernel by displacement."""
     if kernel.shape[dim] == 1:
         return kernel * n
-    lengths = [n if i == dim else length for i, length in enumerate(kernel.shape)]
     d, k = np.arange(n), np.arange(n)
     factors = np.where(d > 0, 2.0, 1.0) * (n - d) * np.cos(2.0 * np.pi / n * (np.multiply.outer(k, d) % n))
-    whole = np.moveaxis(kernels.promote(kernel, lengths), dim, -1)
+    whole = np.moveaxis(_with_lags(kernel, dim, n), dim, -1)
     return np.asarray(np.moveaxis(whole @ factors.T, -1, dim))
+
+
+def _with_lags(kernel: Array, dim: int, n: int) -> Array:
+    """Return a kernel with its values for n displacements along a dimension of n positions."""
+    kernel = kernel if kernel.shape[dim] == n else kernels.by_lag(kernel, dim, n)
+    return kernel if kernel.shape[dim] == n else kernels.with_lags(kernel, dim, n)
 
 
 def _transformed_mean(mean: Array, atoms: list[tuple[int, int, int]]) -> tuple[Array, Array]:
@@ -224,6 +244,8 @@ def _result(
         return array
 
     corr = cut(np.clip(corr, -1.0, 1.0))
+    for i in sizes:  # a profile as long as that would be one of pairs
+        corr = np.take(corr, range(kernels.lag_cap(1)), axis=i) if kernels.positions(corr.shape[i]) else corr
     if corr.size:
         corr = np.array(corr)
         corr[(0,) * corr.ndim] = 1.0
