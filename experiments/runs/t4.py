@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from benchmarks.nets.cells import EDGES, Cell
+from benchmarks.nets.cells import Cell
 
 import wellposed as wp
 from experiments.data import load_images
@@ -91,19 +90,9 @@ class AgainstMuP(Experiment):
 
 
 def published_factor(cell: Cell) -> float:
-    """Return what the authors' code multiplies its base rate by: (Σ L³)^(-1/2), L one and the convolutions of a path.
-
-    Skips and pooling count as identities.
-    """
-    lengths: dict[int, list[int]] = {0: [1]}
-    for target in (1, 2, 3):
-        lengths[target] = [
-            length + cell[source, target].startswith("conv")
-            for source, to in EDGES
-            if to == target and cell[source, target] != "none"
-            for length in lengths[source]
-        ]
-    return 1 / math.sqrt(sum(length**3 for length in lengths[3]))
+    """Return what the authors' code multiplies its base rate by; skips and pooling count as identities."""
+    edges = [(*ends, int(op.startswith("conv"))) for ends, op in cell.items() if op != "none"]
+    return wp.rates.path_factor(edges, 0, 3)
 
 
 def _accuracies(settings: Settings, rows: Sequence[Row], way: str) -> list[float]:

@@ -13,14 +13,14 @@ from torch import nn
 
 import wellposed as wp
 from wellposed.errors import OptionError, RateError
-from wellposed.rates.paths import Moments, moments, paths
+from wellposed.rates.paths import Moments, moments, path_factor, paths
 
 PAIRS = [(a, b) for b in range(1, 5) for a in range(b)]
 """Edges of a graph on five vertices, in the order of the paper's strings."""
 
 
-def enumerated(edges, source, sink):
-    """Every path one by one: the reference."""
+def lengths_of(edges, source, sink):
+    """Return the length of every path, one by one: the reference."""
     leaving = {}
     for a, b, activations in edges:
         leaving.setdefault(a, []).append((b, activations))
@@ -31,6 +31,11 @@ def enumerated(edges, source, sink):
             lengths.append(length)
             continue
         pending.extend((b, length + activations) for b, activations in leaving.get(vertex, ()))
+    return lengths
+
+
+def enumerated(edges, source, sink):
+    lengths = lengths_of(edges, source, sink)
     return Moments(*(sum(length**k for length in lengths) for k in range(4)))
 
 
@@ -212,3 +217,24 @@ def test_wrong_options_are_refused():
     for exponent in (0.0, -1.0, math.nan, math.inf, True, "1"):
         with pytest.raises(OptionError, match="exponent must be"):
             paths(graph, exponent=exponent)
+
+
+@given(st.lists(st.tuples(st.sampled_from(PAIRS), st.integers(0, 1)), max_size=10), st.integers(0, 3))
+def test_the_factor_of_a_cell_is_that_of_its_paths_one_by_one(drawn, beside):
+    edges = [(*pair, layers) for pair, layers in drawn]
+    lengths = [beside + length for length in lengths_of(edges, 0, 4)]
+    if not sum(lengths):
+        with pytest.raises(RateError, match=r"beside=1|passes nothing on"):
+            path_factor(edges, 0, 4, beside=beside)
+        return
+    found = path_factor(edges, 0, 4, beside=beside, base=(3, 2), kernel=5 / 3)
+    assert found == pytest.approx((sum(n**3 for n in lengths) / 35) ** -0.5 / (5 / 3))
+
+
+def test_cells_of_skips_alone_have_a_factor_and_bad_bases_are_refused():
+    assert path_factor([(0, 1, 0), (1, 3, 0), (0, 3, 0)], 0, 3) == pytest.approx(2**-0.5)
+    for bad in ((), (0,)):
+        with pytest.raises(OptionError, match="depth of each path"):
+            path_factor([(0, 1, 1)], 0, 1, base=bad)
+    with pytest.raises(RateError, match="cycle"):
+        path_factor([(0, 1, 1), (1, 0, 1)], 0, 1)

@@ -6,6 +6,7 @@ from wellposed.rates.coordinates import Coordinate, CoordinateCheck, coordinate_
 from wellposed.rates.family import TransferSettings
 from wellposed.rates.find import find_max_lr
 from wellposed.rates.guard import CollapsedRatesWarning, RatioGuard, check_ratios, guard
+from wellposed.rates.paths import path_factor
 from wellposed.rates.rate import Conditions, Plateau, Point, Rate, RelativeRate
 from wellposed.rates.relative import rate_rule, rate_rules, relative
 from wellposed.rates.search import SearchSettings
@@ -34,6 +35,7 @@ __all__ = [
     "find_max_lr",
     "guard",
     "over_budget",
+    "path_factor",
     "rate_rule",
     "rate_rules",
     "relative",

@@ -7,11 +7,11 @@ eq. 9: η ∝ (Σ_p L_p³)^(-1/2) q⁻¹, with L_p the number of activations on 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Literal, NamedTuple
 
-from wellposed.errors import RateError
+from wellposed.errors import OptionError, RateError
 from wellposed.graphs import Graph
 from wellposed.options import check_choice, check_positive
 from wellposed.rates.rate import RelativeRate
@@ -77,6 +77,48 @@ def moments(edges: Iterable[tuple[Hashable, Hashable, int]], source: Hashable, s
             total += totals[a].deeper(activations)
         totals[vertex] = total
     return totals.get(sink, NOTHING)
+
+
+def path_factor(
+    edges: Iterable[tuple[Hashable, Hashable, int]],
+    source: Hashable,
+    sink: Hashable,
+    *,
+    beside: int = 1,
+    base: Sequence[int] = (1,),
+    kernel: float = 1.0,
+) -> float:
+    """Return what the authors' code multiplies a base's learning rate by, for a graph or a cell given by its edges.
+
+    The factor is (Σ_p L_p³ / Σ_b L_b³)^(-1/2) / q. For a cell of NAS-Bench-201 their L_p is 1 and the convolutions of
+    the cell's path p, their base has one path of depth 1, and kernels do not count: the defaults. A cell of skips alone
+    has L_p = 1. For their graphs of perceptrons and convolutions L_p is 3 and the weighted edges (``beside=3``,
+    ``base=(3,)``), and q is a third of the kernel's side. `paths` counts the whole traced net instead.
+
+    Args:
+        edges: (from, to, weighted layers on the edge), in any order; those that the code calls "none" are left out.
+        source: where paths begin.
+        sink: where they end.
+        beside: weighted layers that every path has beside those of its edges.
+        base: L of every path of the base, whose rate is known.
+        kernel: q.
+
+    Raises:
+        RateError: the edges contain a cycle, or lead from ``source`` to ``sink`` nowhere; a path has no layer.
+        OptionError: a base without paths or with one that is not above 0, or a ``kernel`` that is no positive number.
+
+    Source: arXiv 2402.17440, eq. 8 and 9, as in its published code.
+    """
+    check_positive(kernel=kernel)
+    if not base or min(base) < 1:
+        raise OptionError(f"base holds the depth of each path of the base net, 1 or more, received {tuple(base)}")
+    total = moments(edges, source, sink).deeper(beside)
+    if total.cubes == 0:
+        raise RateError(
+            f"no path with a layer leads from {source!r} to {sink!r}, so there is no rate: "
+            + ("give beside=1, what every path has beside its edges" if total.paths else "the cell passes nothing on")
+        )
+    return math.sqrt(sum(depth**3 for depth in base) / total.cubes) / kernel
 
 
 def paths(graph: Graph, *, exponent: float = 1.0, kernel: Kernel = "side") -> RelativeRate:
