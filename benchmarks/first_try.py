@@ -104,10 +104,11 @@ def runs(make: untried.Made, arguments: untried.Arguments) -> str:
 
 def made(make: untried.Made, arguments: untried.Arguments) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     """Return a model in training mode and its arguments."""
-    torch.set_default_dtype(torch.float32)  # some libraries set another one when they are imported
+    torch.set_default_dtype(torch.float32)
     torch.manual_seed(0)
     model = make().train()
-    torch.set_default_dtype(torch.float32)
+    if torch.get_default_dtype() != torch.float32:  # the library has set another one as it was imported
+        return made(make, arguments)
     given = arguments()
     return (model, (), given) if isinstance(given, dict) else (model, given, {})
 

@@ -109,8 +109,8 @@ def _unshifted(graph: Graph, value: int, axis: int) -> tuple[int, bool] | None:
     if is_copy(node.op):
         return node.inputs[0], False
     terms, shape = facts_of(node.op).terms, graph.values[value].shape
-    operands = [ref_of(arg) for arg in node.args[:2]]
-    if len(terms) != 2 or None in operands or node.kwargs.get("alpha", 1) != 1:
+    operands = [found for arg in node.args[:2] if (found := ref_of(arg)) is not None]
+    if len(terms) != 2 or len(operands) != 2 or node.kwargs.get("alpha", 1) != 1:
         return None
     for sign, one, other in zip(terms, operands, reversed(operands), strict=True):
         whole, shift = (graph.values[v].shape for v in (one, other))
