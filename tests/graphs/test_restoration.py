@@ -421,3 +421,52 @@ def test_registries_that_were_empty_are_empty_again():
     trace(model, torch.zeros(1, 2))
     assert (model.seen, model.names, model.by_name) == ([], set(), {})
     assert not model.layer._forward_hooks
+
+
+class Structure:
+    """An object that is no module, moves what it holds to where its input is, and keeps what it worked out."""
+
+    def __init__(self):
+        self.matrix, self.cache = torch.eye(4), {}
+
+    def to(self, device):
+        self.matrix = self.matrix.to(device)
+        self.cache.setdefault("twice", 2 * self.matrix)
+        return self
+
+
+EVERYWHERE, TABLE = Structure(), {}
+
+
+def of_closure(structure):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.layer(x @ structure.to(x.device).cache["twice"])
+
+    return Net()
+
+
+class OfGlobals(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def look(self, x):
+        return TABLE.setdefault(len(x), torch.ones(4, device=x.device)) + EVERYWHERE.to(x.device).matrix
+
+    def forward(self, x):
+        return self.layer(x @ self.look(x))
+
+
+def test_what_methods_read_in_closures_and_globals_is_left_as_it_was():
+    structure, x = Structure(), torch.randn(4, 4)
+    for model in (of_closure(structure), OfGlobals()):
+        wp.plan(model, x)
+        for each in (structure, EVERYWHERE):
+            assert (each.matrix.device.type, each.cache, TABLE) == ("cpu", {}, {})
+        model(x)  # numbers, as before
+        structure.cache.clear(), EVERYWHERE.cache.clear(), TABLE.clear()

@@ -25,6 +25,7 @@ from wellposed.surroundings import restored_settings
 Container: TypeAlias = dict[Any, Any] | list[Any] | set[Any] | deque[Any] | bytearray
 
 _CONTAINERS = (dict, list, set, deque, bytearray)
+_NOTES = (list, set, deque, tuple, bytearray)
 _REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
 _PLAIN = frozenset(
     {int, float, bool, str, bytes, complex, type(None), type, range, slice, Tensor, nn.Parameter, torch.dtype,
@@ -45,7 +46,8 @@ class Held:
     """The attributes of a model's modules, and the items of containers and objects among them, at one moment.
 
     Attributes are held by identity. Containers, arrays of NumPy, random generators, modules and objects of the model's
-    own code among them, however deep, have their items, elements, states and attributes held too. Tensors' contents are
+    own code among them, however deep, have their items, elements, states and attributes held too; after them what the
+    methods of its classes read beside their arguments, in closures and globals (caches, graphs). Tensors' contents are
     the caller's concern.
 
     Attributes:
@@ -77,13 +79,20 @@ class Held:
                 elif id(value) not in self._seen:
                     self._seen.add(id(value))
                     self._hold(value)
-        left = _MOST
-        while self._waiting and left:
+        left = self._look(_MOST)
+        for kind in {type(module) for module in self.modules}:
+            self._waiting.extend(_beside(kind))
+        self._look(left)
+
+    def _look(self, most: int) -> int:
+        """Hold what waits and what is in it, up to a number of objects; return how many more there may be."""
+        while self._waiting and most:
             value = self._waiting.popleft()
             if id(value) not in self._seen:
                 self._seen.add(id(value))
-                left -= self._hold(value)
+                most -= self._hold(value)
         self._waiting.clear()
+        return most
 
     def _hold(self, value: Any) -> bool:
         """Hold one object, and let what is in it wait; False where there is nothing to hold."""
@@ -206,6 +215,21 @@ def set_mode_(model: nn.Module, training: bool) -> None:
         if getattr(module.__dict__.get("train"), "__module__", "").startswith("torch.export"):  # it raises
             module.__dict__["train"] = module.__dict__["eval"] = lambda mode=True, module=module: module
     model.train(training)
+
+
+def _beside(kind: type) -> list[Any]:
+    """Return objects and dicts that the methods of a class have in their closures, and among the globals that they
+    name. Lists are left alone: they are how a user notes what a pass does.
+    """
+    own = (base for base in kind.__mro__ if base.__module__.partition(".")[0] not in _NOT_OF_MODELS)
+    found = []
+    for method in (each for base in own for each in vars(base).values() if isinstance(each, types.FunctionType)):
+        names, known = method.__code__.co_names, method.__globals__
+        found += [known[name] for name in names if name in known and type(known[name]) not in _PLAIN]
+        for cell in method.__closure__ or ():
+            with suppress(ValueError):  # an empty cell
+                found.append(cell.cell_contents)
+    return [value for value in found if type(value) not in _PLAIN and not isinstance(value, _NOTES)]
 
 
 def _same(container: Any, items: Any) -> bool:
