@@ -5,6 +5,8 @@
 
 import hashlib
 import json
+import os
+import signal
 import sys
 import time
 
@@ -14,6 +16,8 @@ from keras import layers
 
 import wellposed.keras as wk
 from wellposed.errors import WellposedError
+from wellposed.frontends.keras import processes
+from wellposed.frontends.keras.calls import run
 
 
 class Residual(keras.Model):
@@ -165,6 +169,59 @@ def refused(call, *args, **kwargs):
     return told, time.perf_counter() - start, digest(args[0]) == before
 
 
+def of_own_classes():
+    """Return a model of a class, functions and a constant that no other process can import."""
+
+    class Inner(layers.Layer):
+        def call(self, x):
+            return keras.ops.tanh(x) * half(1.0)
+
+    def half(x):
+        return x / 2
+
+    Inner.__module__ = half.__module__ = "__main__"  # as in a notebook
+    bent = layers.Dense(8, activation=lambda x: half(keras.ops.relu(x)), name="bent")
+    stack = [bent, Inner(name="inner"), layers.Lambda(lambda x: half(x), name="halved"), layers.Dense(3, name="last")]
+    return keras.Sequential([keras.Input((8,)), *stack], name="own")
+
+
+def counted():
+    """Return whether the process is the same for two calls, after an error, and another after it died or was killed."""
+    model, seen = table(layers.Dense(3)), []
+
+    def ask():
+        wk.plan(model)
+        seen.append(processes._running._process.pid)
+
+    ask()
+    ask()
+    refused(wk.plan, model, method="kaimin")
+    refused(wk.plan, table(Deadly()))
+    ask()
+    os.kill(seen[-1], signal.SIGKILL)
+    processes._running._process.wait()
+    ask()
+    refused(wk.plan, model, time_limit=0.01)
+    ask()
+    return [seen.index(pid) for pid in seen]
+
+
+def waits(_module):
+    time.sleep(600)
+
+
+def interrupted():
+    """Ask what takes ten minutes, and print the process that is asked; `main` of a process that others end."""
+    model = table(layers.Dense(3))
+    wk.plan(model)
+    print(processes._running._process.pid, flush=True)
+    try:
+        run(model, waits, (), {})
+    except KeyboardInterrupt:
+        wk.plan(model)
+        print("asked again", flush=True)
+
+
 def unpicklable(_module):
     return lambda: 0
 
@@ -182,24 +239,15 @@ def main():
     said |= {"trained": trained()}
     said |= {"check": verdict.to_json(), "unread": sum(1 for _ in batches)}
 
-    class Inner(layers.Layer):
-        pass
-
-    def made_here(x):
-        return x
-
-    with_main = Inner()
-    with_main.__class__.__module__ = "__main__"
+    said |= {"own": wk.plan(of_own_classes()).model_dump_json()}
     said |= {
         "died": refused(wk.plan, table(Deadly())),
-        "hung": refused(wk.initialize_, small, time_limit=0.2),
+        "hung": refused(wk.initialize_, small, time_limit=0.05),
         "limit": refused(wk.plan, small, time_limit=0),
-        "main": refused(wk.plan, table(with_main)),
-        "local": refused(wk.plan, table(layers.Lambda(made_here))),
-        "lambda": refused(wk.plan, table(layers.Lambda(lambda x: x, name="odd"))),
-        "activation": refused(wk.plan, table(layers.Dense(3, activation=lambda x: x, name="odd"))),
-        "unpicklable": refused(wk.plan, small, distribution=lambda: 0),
+        "unpicklable": refused(wk.plan, small, distribution=open(os.devnull)),  # noqa: SIM115
+        "option": refused(wk.plan, small, method="kaimin"),
         "trace": refused(wk.trace, small),
         "other": refused(lambda model: wk.apply_(plan, model), small),
     }
+    said |= {"processes": counted()}
     print(json.dumps(said))

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import torch
 from tests.frontends.keras_models import keras, layers
-from tests.frontends.keras_sent import halved
 
 import wellposed as wp
 import wellposed.keras as wk
-from wellposed.errors import DivergedError, InputError, OptionError, PlanError, RateError, UnsupportedError
+from wellposed.errors import DivergedError, InputError, OptionError, PlanError, RateError
 from wellposed.frontends.keras.preparing import course
-from wellposed.frontends.keras.training import Recipe, Steps, batches_of, check_importable, training_of
+from wellposed.frontends.keras.training import Recipe, Steps, batches_of, training_of
 from wellposed.plans import draw
 from wellposed.rates.schedule import schedule_factor
 
@@ -321,14 +320,24 @@ def test_an_optimizer_may_be_given_in_every_way():
     assert all(config == configs[0] for config in configs)
 
 
-def test_a_loss_must_be_one_that_a_worker_can_import():
-    def inside(y, z):
-        return keras.ops.mean((y - z) ** 2)
+def test_losses_of_classes_that_nobody_can_import_are_sent_as_they_are():
+    class Scaled(keras.losses.Loss):
+        def __init__(self, scale=1.0, **settings):
+            super().__init__(**settings)
+            self.scale = scale
 
-    for loss in ("mse", keras.losses.Huber(), {"a": keras.losses.mean_squared_error}, halved):
-        check_importable(loss)
-    with pytest.raises(UnsupportedError, match=r"a worker cannot import the loss '\S+inside': .* Move it to a module"):
-        check_importable({"a": "mse", "b": inside})
+        def call(self, y, z):
+            return self.scale * keras.ops.mean((y - z) ** 2, axis=-1)
+
+        def get_config(self):
+            return {**super().get_config(), "scale": self.scale}
+
+    cloudpickle = pytest.importorskip("cloudpickle")
+    x, y = np.ones((4, 6), "float32"), np.zeros((4, 3), "float32")
+    setup = training_of(net(), (x, y), {"a": Scaled(3.0), "b": lambda y, z: z}, None, "adam", 4, 1)
+    again = pickle.loads(cloudpickle.dumps(setup))
+    assert float(again.loss["a"](y, y + 2)) == 12.0
+    assert again.loss["b"](1, 2) == 2
 
 
 @pytest.mark.slow

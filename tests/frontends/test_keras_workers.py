@@ -7,9 +7,13 @@ import json
 import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,13 +88,10 @@ def test_a_training_is_prepared_as_here(said):
 
 REFUSED = {
     "died": r"WorkerError: .* exit code 3 .* as it was. Its last lines:\nthese are the last words",
-    "hung": "WorkerError: .* no answer within time_limit=0.2 seconds, and was stopped; the model is as it was",
+    "hung": "WorkerError: .* no answer within time_limit=0.05 seconds, and was stopped; the model is as it was",
     "limit": "OptionError: time_limit is a number of seconds > 0, got 0",
-    "main": "UnsupportedError: a worker cannot import 'Inner'.* in __main__.*Move it to a module.*custom_objects",
-    "local": "UnsupportedError: a worker cannot import 'made_here'.* is made inside a function.*Move it to a module",
-    "lambda": "UnsupportedError: layer 'odd' of .* holds a lambda",
-    "activation": "UnsupportedError: layer 'odd' of .* holds a lambda",
     "unpicklable": "UnsupportedError: the call cannot be sent to a worker",
+    "option": "OptionError: .*kaiming",
     "trace": "UnsupportedError: Keras runs on .* traced on torch only: set KERAS_BACKEND=torch",
     "other": "PlanError: the plan does not fit Sequential",
 }
@@ -103,6 +104,52 @@ def test_what_cannot_be_sent_or_fails_is_said_and_changes_nothing(said):
         assert re.match(message, told, re.DOTALL), (name, told)
         assert same, name
         assert name != "hung" or seconds < 5
+
+
+@pytest.mark.slow
+def test_classes_and_functions_that_nobody_can_import_are_planned_as_here(said):
+    assert wp.Plan.model_validate_json(said["own"]) == wk.plan(keras_sent.of_own_classes())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the process answers one call elsewhere")
+def test_one_process_answers_all_calls_and_is_remade_where_it_died(said):
+    assert said["processes"] == [0, 0, 0, 3, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the process answers one call elsewhere")
+@pytest.mark.parametrize("ended", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_process_ends_with_the_one_that_asks(ended):
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("jax is not installed")
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": os.pathsep.join(sys.path)}
+    code = "from tests.frontends.keras_sent import interrupted; interrupted()"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as asking:
+        pid = int(asking.stdout.readline())
+        session = f"{pid}"
+        wait_until(lambda: len(in_session(session)) == 2)  # the process, and its copy that works on the job
+        asking.send_signal(ended)
+        rest = asking.communicate()[0]
+    assert rest == ("asked again\n" if ended == signal.SIGINT else "")
+    wait_until(lambda: not in_session(session))
+
+
+def in_session(session):
+    """Return the processes of a session that still run."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, *rest = entry.read_text().rpartition(")")[2].split()
+            found += [entry] if rest[2] == session and state != "Z" else []
+    return found
+
+
+def wait_until(condition, seconds=60):
+    last = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < last, "it has not come to be"
+        time.sleep(0.1)
 
 
 # ---- the two ends, without a process between them -------------------------------------------------------------------
@@ -221,15 +268,30 @@ def test_an_example_builds_what_a_configuration_cannot():
     assert wk.plan(worker.rebuilt(sent(model), (a, b)), a, b) == wk.plan(model, a, b)
 
 
-def test_custom_objects_stand_for_what_cannot_be_imported():
+def test_functions_are_sent_as_they_are_and_custom_objects_stand_for_them():
     def half_of_it(x):
         return x / 2
 
-    model = keras_sent.table(layers.Dense(3, activation="relu"), layers.Lambda(half_of_it))
-    with pytest.raises(UnsupportedError, match=r"'half_of_it'.* made inside a function"):
-        sent(model)
-    again = worker.rebuilt(sent(model, half_of_it=keras_sent.halved), ())
+    model = keras_sent.table(layers.Dense(3, activation=lambda x: x), layers.Lambda(half_of_it))
+    nameless = model.layers[0].activation
+    again = worker.rebuilt(sending._sent(model, {}), ())
+    assert again.layers[0].activation is nameless
+    assert nameless.__name__ == "<lambda>"
+    assert again.layers[1].function is half_of_it
+    again = worker.rebuilt(sending._sent(model, {"half_of_it": keras_sent.halved}), ())
     assert again.layers[1].function is keras_sent.halved
+
+
+def test_two_classes_of_one_name_are_refused():
+    def made(factor):
+        class Scaled(layers.Layer):
+            def call(self, x):
+                return factor * x
+
+        return Scaled()
+
+    with pytest.raises(UnsupportedError, match=r"'Scaled', which Sequential 'sequential' is made of, is the name of t"):
+        sending._sent(keras_sent.table(made(1.0), made(2.0), layers.Dense(3)), {})
 
 
 def test_what_a_worker_cannot_build_is_summed_up():
@@ -240,14 +302,15 @@ def test_what_a_worker_cannot_build_is_summed_up():
     assert len(str(caught.value)) < 800
 
 
-def test_answers_and_errors_come_back(tmp_path):
+def test_answers_and_errors_come_back():
     package = sent(keras_sent.table(layers.Dense(3)))
+    here, paths = os.getcwd(), list(sys.path)
+
+    def answered(content):
+        return pickle.loads(worker.answered(pickle.dumps((here, paths, content))))
 
     def asked(function, **settings):
-        job = sending.Job(package, function, (), settings)
-        (tmp_path / "question").write_bytes(pickle.dumps(job))
-        worker.main(str(tmp_path / "question"), str(tmp_path / "answer"))
-        return pickle.loads((tmp_path / "answer").read_bytes())
+        return answered(pickle.dumps(sending.Job(package, function, (), settings)))
 
     settings = {"seed": 0, "only": None, "skip": None, "training": True}
     assert asked(wk._plan, method="kaiming", **settings)[1] == wk.plan(worker.rebuilt(package, ()), method="kaiming")
@@ -258,9 +321,7 @@ def test_answers_and_errors_come_back(tmp_path):
     kind, error = asked(keras_sent.unpicklable)
     assert isinstance(error, WorkerError)
     assert "cannot send its answer" in str(error)
-    (tmp_path / "question").write_bytes(b"cnowhere\nnothing\n.")
-    worker.main(str(tmp_path / "question"), str(tmp_path / "answer"))
-    kind, error = pickle.loads((tmp_path / "answer").read_bytes())
+    kind, error = answered(b"cnowhere\nnothing\n.")
     assert isinstance(error, UnsupportedError)
     assert "cannot import what it was sent" in str(error)
 

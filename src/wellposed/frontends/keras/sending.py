@@ -7,16 +7,13 @@ that builds a model again may give variables and layers other names, and random 
 from __future__ import annotations
 
 import os
-import pickle
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import FunctionType
 from typing import Any
 
@@ -25,16 +22,18 @@ from torch import Tensor
 
 from wellposed.checks.batches import is_described
 from wellposed.checks.check import AGAIN
-from wellposed.errors import InputError, OptionError, UnsupportedError, WorkerError
+from wellposed.errors import InputError, OptionError, UnsupportedError
+from wellposed.extras import installing
 from wellposed.frontends.base import is_array
+from wellposed.frontends.keras import processes
 from wellposed.frontends.keras.variables import check_model, layers_of, trained_in
 
 TIME_LIMIT = 600.0
 """Seconds that a worker may take, if nothing else is said."""
 
 _SENT_FROM = ("tensorflow", "jax")
-_LAST_LINES = 15
 _LONG = 400
+_NAMELESS = "<lambda>"
 _COMPILED = "compile_config"
 _GLOBAL = ("floatx", "epsilon", "image_data_format")
 
@@ -128,18 +127,28 @@ def in_worker(
     sent = partial(_sent, custom_objects=dict(custom_objects or {}))
     settings = with_models(settings, keras.Model, sent)
     job = Job(sent(model), function, tuple(_plain(arg) for arg in args), settings)
-    try:
-        written = pickle.dumps(job)
-    except Exception as error:
-        raise UnsupportedError(
-            f"the call cannot be sent to a worker ({summary(error)}): pass arrays, names and numbers, and "
-            "custom_objects from modules that can be imported"
-        ) from error
-    with TemporaryDirectory(prefix="wellposed-") as directory:
-        kind, result = _asked(written, Path(directory), time_limit)
+    kind, result = processes.ask(_pickled(job), time_limit, function.__module__)
     if kind == "raised":
         raise result
     return result
+
+
+def _pickled(job: Job) -> bytes:
+    """Return a job as bytes; classes and functions that no worker can import are in it by value."""
+    try:
+        import cloudpickle
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"wellposed.keras needs cloudpickle where Keras does not run on torch: {installing('keras')}"
+        ) from error
+    try:
+        written: bytes = cloudpickle.dumps(job)
+    except Exception as error:
+        raise UnsupportedError(
+            f"the call cannot be sent to a worker ({summary(error)}): classes and functions of your own may refer to "
+            "modules, numbers and arrays, not to what is open or running"
+        ) from error
+    return written
 
 
 def with_models(settings: Mapping[str, Any], kind: type, converted: Callable[[Any], Any]) -> dict[str, Any]:
@@ -156,33 +165,6 @@ def with_models(settings: Mapping[str, Any], kind: type, converted: Callable[[An
     return changed
 
 
-def _asked(job: bytes, directory: Path, time_limit: float) -> tuple[str, Any]:
-    """Run a worker on a job, and return whether it ``returned`` or ``raised``, and what."""
-    question, answer, log = directory / "question", directory / "answer", directory / "log"
-    question.write_bytes(job)
-    environment = os.environ | {
-        "KERAS_BACKEND": "torch",
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-    }
-    command = [sys.executable, "-P", "-m", "wellposed.frontends.keras.worker", str(question), str(answer)]
-    with log.open("wb") as lines:
-        try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=lines, stderr=lines, env=environment, timeout=time_limit,
-                check=False,
-            )  # fmt: skip
-            what = f"ended with exit code {done.returncode} before it had an answer"
-        except subprocess.TimeoutExpired:
-            what = f"had no answer within time_limit={time_limit:g} seconds, and was stopped"
-    if answer.is_file():
-        return pickle.loads(answer.read_bytes())  # type: ignore[no-any-return]
-    last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
-    raise WorkerError(
-        f"the worker that has Keras on torch {what}; the model is as it was. Its last lines:\n"
-        + "\n".join(last or ["-"])
-    )
-
-
 def summary(error: Exception) -> str:
     """Return an error in a line or two; Keras puts whole configurations into its own."""
     innermost = str(error).rpartition("Exception encountered: ")[2]
@@ -197,7 +179,7 @@ def _sent(model: Any, custom_objects: dict[str, Any]) -> Sent:
     check_model(model)
     called = f"{type(model).__name__} {model.name!r}"
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _named_functions(model) as functions:
             warnings.simplefilter("ignore")  # about lambdas, which are not kept
             config = _without_compiling(keras.saving.serialize_keras_object(model))
     except Exception as error:
@@ -208,24 +190,16 @@ def _sent(model: Any, custom_objects: dict[str, Any]) -> Sent:
         ) from error
     for layer in _with_lambdas(config, model.name):
         raise UnsupportedError(
-            f"layer {layer!r} of {called} holds a lambda, which cannot be sent to a worker: make it a function "
-            "of a module (def, in a file that can be imported)"
+            f"layer {layer!r} of {called} holds a lambda where Keras keeps its bytecode alone: make it a function (def)"
         )
     found: dict[str, Any] = {}
-    for name, registered, module, made in _own_objects(config, _functions(model)):
+    for name, registered, made in _own_objects(config, functions | _classes(model)):
+        key = registered or name
         if name in custom_objects or registered in custom_objects:
             continue
-        if module is None or module == "__main__":
-            why = "it is defined in __main__, the script or notebook that runs"
-        elif made is None or vars(sys.modules[module]).get(made.__qualname__) is not made:
-            why = f"{module} has nothing of this name, since it is made inside a function"
-        else:
-            found[registered or name] = made
-            continue
-        raise UnsupportedError(
-            f"a worker cannot import {name!r}, which {called} is made of: {why}. Move it to a module (a file of its "
-            f"own) and import it from there, or pass custom_objects={{{name!r}: ...}} with one that can be imported"
-        )
+        if made is None or found.setdefault(key, made) is not made:
+            why = "is not found in its module" if made is None else "is the name of two classes"
+            raise UnsupportedError(f"{name!r}, which {called} is made of, {why}: pass custom_objects={{{name!r}: ...}}")
     trained = trained_in(model)
     return Sent(
         name=called,
@@ -261,32 +235,51 @@ def _with_lambdas(config: Any, layer: str) -> Iterator[str]:
         yield from _with_lambdas(part, layer)
 
 
-def _functions(model: Any) -> dict[str, Callable[..., Any]]:
-    """Return the functions that layers were given, by the name that configurations have for them."""
-    return {
-        keras.saving.get_registered_name(value): value
+@contextmanager
+def _named_functions(model: Any) -> Iterator[dict[str, Any]]:
+    """Yield the functions that layers were given by the name that configurations have for them.
+
+    Inside the block lambdas have names too, so that a configuration refers to them instead of keeping their bytecode.
+    """
+    functions = [
+        value
         for layer in layers_of(model)
         for value in vars(layer).values()
         if isinstance(value, FunctionType) and value.__module__.partition(".")[0] != "keras"
-    }
+    ]
+    nameless = {id(one): one for one in functions if one.__name__ == _NAMELESS}
+    try:
+        for place, one in enumerate(nameless.values()):
+            one.__name__ = f"lambda_{place}"
+        yield {keras.saving.get_registered_name(one): one for one in functions}
+    finally:
+        for one in nameless.values():
+            one.__name__ = _NAMELESS
 
 
-def _own_objects(config: Any, functions: Mapping[str, Any]) -> Iterator[tuple[str, str | None, str | None, Any]]:
-    """Yield a configuration's objects from outside Keras: name, registered name, module, and the object if known."""
+def _classes(model: Any) -> dict[str, type]:
+    """Return the classes of a model's layers, and of what they hold, by name; what is no layer's may be missing."""
+    held = [part for layer in layers_of(model) for part in (layer, *vars(layer).values())]
+    return {type(part).__name__: type(part) for part in held}
+
+
+def _own_objects(config: Any, known: Mapping[str, Any]) -> Iterator[tuple[str, str | None, Any]]:
+    """Yield a configuration's objects from outside Keras: name, registered name, and the object; None if not found."""
     if isinstance(config, dict):
         kind, module, registered = config.get("class_name"), config.get("module"), config.get("registered_name")
         if kind == "function":  # whose module is not said
-            if config["config"] in functions:
-                function = functions[config["config"]]
-                yield config["config"], config["config"], function.__module__, function
+            if config["config"] in known:
+                yield config["config"], config["config"], known[config["config"]]
         elif (
             isinstance(kind, str) and "module" in config and str(module).partition(".")[0] not in ("keras", "builtins")
         ):
-            made = None if module is None else vars(sys.modules[module]).get(kind)
-            yield kind, registered, module, made
+            made = known.get(kind)
+            if made is None and module in sys.modules:
+                made = vars(sys.modules[module]).get(kind)
+            yield kind, registered, made
     parts = config.values() if isinstance(config, dict) else config if isinstance(config, (list, tuple)) else ()
     for part in parts:
-        yield from _own_objects(part, functions)
+        yield from _own_objects(part, known)
 
 
 # ---- what it is called with -----------------------------------------------------------------------------------------

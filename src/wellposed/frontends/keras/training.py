@@ -14,10 +14,9 @@ import torch
 from keras.src.trainers.compile_utils import CompileLoss
 from torch import Tensor, nn
 
-from wellposed.errors import OptionError, RateError, UnsupportedError, near_matches
+from wellposed.errors import OptionError, RateError, near_matches
 from wellposed.frontends.base import is_array
 from wellposed.frontends.keras.module import KerasModule
-from wellposed.frontends.keras.sending import on_torch
 from wellposed.options import check_not_negative
 from wellposed.plans import Plan
 from wellposed.rates.fingerprint import name_of
@@ -296,30 +295,16 @@ def compiling(model: Any, training: Training) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Serialized:
-    config: Any
+    kind: type
+    config: Mapping[str, Any]
 
 
 def _serialized(loss: Any) -> Any:
-    return _Serialized(keras.losses.serialize(loss)) if isinstance(loss, keras.losses.Loss) else loss
+    return _Serialized(type(loss), loss.get_config()) if isinstance(loss, keras.losses.Loss) else loss
 
 
 def _made(loss: Any) -> Any:
-    return keras.losses.deserialize(loss.config) if isinstance(loss, _Serialized) else loss
-
-
-def check_importable(loss: Any) -> None:
-    """Raise where a worker could not import a loss of the user's own.
-
-    Raises:
-        UnsupportedError: it is defined in the script or notebook that runs, or inside a function.
-    """
-    for one in keras.tree.flatten(loss):
-        made = type(one) if isinstance(one, keras.losses.Loss) else one
-        if callable(made) and (made.__module__ == "__main__" or "<locals>" in getattr(made, "__qualname__", "")):
-            raise UnsupportedError(
-                f"a worker cannot import the loss {name_of(made)!r}: it is defined in the script or notebook that "
-                "runs, or inside a function. Move it to a module (a file of its own) and import it from there"
-            )
+    return loss.kind.from_config(dict(loss.config)) if isinstance(loss, _Serialized) else loss
 
 
 def training_of(
@@ -338,7 +323,6 @@ def training_of(
 
     Raises:
         OptionError: no loss, or a model that trains by steps of its own.
-        UnsupportedError: a loss that a worker cannot import.
     """
     for name in ("train_step", "compute_loss"):
         if not getattr(type(model), name, keras.Model.train_step).__module__.startswith("keras."):
@@ -352,8 +336,6 @@ def training_of(
         if compiled is None:
             raise OptionError(f"{type(model).__name__} {model.name!r} has no loss: {_LOSS}")
         loss, loss_weights = compiled._user_loss, compiled._user_loss_weights
-    if not on_torch():
-        check_importable(loss)
     own = model.optimizer if getattr(model, "compiled", False) else None
     recipe = Recipe.of(optimizer if optimizer is not None else own if own is not None else "adamw")
     return Training(batches_of(data, batch_size, count), loss, loss_weights, recipe)

@@ -1,22 +1,32 @@
-"""The other side of `wellposed.frontends.keras.sending`: ``python -m wellposed.frontends.keras.worker JOB ANSWER``."""
+"""The other side of `wellposed.frontends.keras.processes`, which runs this as a module."""
 
 from __future__ import annotations
 
+import importlib
+import os
 import pickle
+import select
+import shutil
+import signal
 import sys
 import traceback
 import warnings
+from contextlib import suppress
 from itertools import zip_longest
-from pathlib import Path
-from typing import Any
+from typing import IO, Any, NoReturn
 
 import keras
 
 from wellposed.errors import TraceError, UnsupportedError, WellposedError, WorkerError
 from wellposed.frontends.keras.module import KerasModule
+from wellposed.frontends.keras.processes import receive, send
 from wellposed.frontends.keras.sending import Job, Sent, summary, with_models
 from wellposed.frontends.keras.variables import layers_of, long_paths
 
+_FORKS = sys.platform == "linux"  # elsewhere, libraries that torch uses do not work in a forked process
+_GLANCE = 2.0
+"""Seconds after which it is asked whether the process that asks is still there."""
+_CHUNK = 1 << 20
 _ADVICE = (
     "its get_config must say all that it is made from, and what is not built by its configuration needs an example "
     "after the model"
@@ -44,8 +54,8 @@ def rebuilt(sent: Sent, args: tuple[Any, ...]) -> Any:
                 model(*args)  # which builds what no configuration knows the shapes of
     except Exception as error:
         raise UnsupportedError(
-            f"a worker cannot build {sent.name} again ({summary(error)}); classes of your own must be in modules "
-            "that can be imported, or be passed as custom_objects={name: class}"
+            f"a worker cannot build {sent.name} again on Keras' torch backend ({summary(error)}); what a class is made "
+            "from must be in its get_config, and its code must call keras.ops, not another framework"
         ) from error
     _name_layers(model, sent)
     _fill(model, sent)
@@ -120,30 +130,115 @@ def answer(job: Job) -> tuple[str, Any]:
         return "raised", WorkerError(f"the worker that has Keras on torch failed: {told}\n{traceback.format_exc()}")
 
 
-def main(question: str, reply: str) -> None:
-    """Answer the job in one file into another, which appears whole or not at all."""
+def answered(question: bytes) -> bytes:
+    """Return the answer to a pickled job, pickled."""
     try:
-        job = pickle.loads(Path(question).read_bytes())
+        directory, paths, content = pickle.loads(question)
+        os.chdir(directory)
+        sys.path[:] = paths
+        job = pickle.loads(content)
     except Exception as error:
         result: tuple[str, Any] = (
             "raised",
             UnsupportedError(
-                f"a worker cannot import what it was sent ({summary(error)}): custom_objects and "
-                "options must come from modules on sys.path"
+                f"a worker cannot import what it was sent ({summary(error)}): classes, functions and options must "
+                "come from modules on sys.path, or be defined in the script or notebook itself"
             ),
         )
     else:
         result = answer(job)
     try:
-        written = pickle.dumps(result)
+        return pickle.dumps(result)
     except Exception as error:
         told = (
             f"the worker that has Keras on torch cannot send its answer ({type(result[1]).__name__}; {summary(error)})"
         )
-        written = pickle.dumps(("raised", WorkerError(told)))
-    part = Path(f"{reply}.part")
-    part.write_bytes(written)
-    part.rename(reply)
+        return pickle.dumps(("raised", WorkerError(told)))
+
+
+def forked(question: bytes, asking: IO[bytes], parent: int) -> tuple[int, bytes] | None:
+    """Return the exit code of a copy of this process that answers a job, and its answer; b"" where it died.
+
+    What a job imports, registers and sets is gone with the copy. None is returned where nobody waits any more.
+
+    Args:
+        question: the pickled job.
+        asking: where jobs come from, on which nothing comes while one is being answered.
+        parent: the process that asks.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        _answer_and_exit(question, writing)
+    os.close(writing)
+    parts: list[bytes] = []
+    with open(reading, "rb", buffering=0) as coming:
+        while True:
+            ready, _, _ = select.select([coming, asking], [], [], _GLANCE)
+            if asking in ready or os.getppid() != parent:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return None
+            if coming in ready:
+                part = coming.read(_CHUNK)
+                if not part:
+                    break
+                parts.append(part)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code, b"" if code else b"".join(parts)
+
+
+def _answer_and_exit(question: bytes, writing: int) -> NoReturn:
+    """Answer a job in a copy of the process, which ends without what the process itself does at its end."""
+    code = 1
+    try:
+        with open(writing, "wb") as going:
+            going.write(answered(question))
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def main(preloaded: str, directory: str) -> None:
+    """Answer jobs, each in a copy of this process; where Python cannot fork safely, one, and end.
+
+    Args:
+        preloaded: a module that jobs need.
+        directory: of the log, which goes where nobody asks any more.
+    """
+    parent = os.getppid()
+    asking, replying = os.fdopen(os.dup(0), "rb", buffering=0), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what layers print is no answer
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    importlib.import_module(preloaded)
+    while (question := _next(asking, parent)) is not None:
+        sys.stdout.flush()
+        os.truncate(2, 0)
+        if not _FORKS:
+            send(replying, pickle.dumps((0, answered(question), False)))
+            return
+        reply = forked(question, asking, parent)
+        if reply is None:
+            break
+        send(replying, pickle.dumps((*reply, True)))
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _next(asking: IO[bytes], parent: int) -> bytes | None:
+    """Return the next job; None where nobody asks any more."""
+    while _FORKS and not select.select([asking], [], [], _GLANCE)[0]:
+        if os.getppid() != parent:
+            return None
+    return receive(asking)
 
 
 if __name__ == "__main__":
