@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -470,3 +470,29 @@ def test_what_methods_read_in_closures_and_globals_is_left_as_it_was():
             assert (each.matrix.device.type, each.cache, TABLE) == ("cpu", {}, {})
         model(x)  # numbers, as before
         structure.cache.clear(), EVERYWHERE.cache.clear(), TABLE.clear()
+
+
+class Making(OrderedDict):
+    """A dict that makes what it is asked for, as the table of activations of transformers does."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key)()
+
+
+MAKERS = Making(relu=nn.ReLU, silu=nn.SiLU)
+
+
+class OfMakers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.makers = nn.Linear(4, 4), Making(MAKERS.items())
+
+    def forward(self, x):
+        return MAKERS["relu"](self.makers["silu"](self.layer(x)))
+
+
+def test_a_dict_with_items_of_its_own_making_keeps_them():
+    model = OfMakers()
+    wp.plan(model, torch.randn(4, 4))
+    for makers in (MAKERS, model.makers):
+        assert list(makers.items()) == [("relu", nn.ReLU), ("silu", nn.SiLU)]

@@ -7,7 +7,7 @@ import os
 import random
 import sys
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -149,9 +149,9 @@ class Held:
 
 
 def _items(container: Container) -> Any:
-    """Return a copy of a container's items; subclasses may have other ideas of ``copy``."""
+    """Return a copy of a container's items; subclasses may have other ideas of ``copy``, and of what an item is."""
     if isinstance(container, dict):
-        return dict(container)
+        return dict((OrderedDict if isinstance(container, OrderedDict) else dict).items(container))
     if isinstance(container, bytearray):
         return bytes(container)
     return set(container) if isinstance(container, set) else list(container)
