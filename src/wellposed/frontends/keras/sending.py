@@ -193,22 +193,11 @@ def _sent(model: Any, custom_objects: dict[str, Any]) -> Sent:
         raise UnsupportedError(
             f"layer {layer!r} of {called} holds a lambda where Keras keeps its bytecode alone: make it a function (def)"
         )
-    found: dict[str, Any] = {}
-    classes = _classes(model)
-    known = {kind.__name__: kind for kind in classes} | functions
-    names = Counter(kind.__name__ for kind in classes)
-    for name, registered, made in _own_objects(config, known):
-        if name in custom_objects or registered in custom_objects:
-            continue
-        if made is None or names[name] > 1:
-            why = "is not found in its module" if made is None else "is the name of two classes"
-            raise UnsupportedError(f"{name!r}, which {called} is made of, {why}: pass custom_objects={{{name!r}: ...}}")
-        found[registered or name] = made
     trained = trained_in(model)
     return Sent(
         name=called,
         config=config,
-        custom_objects=found | custom_objects,
+        custom_objects=_found(model, config, functions, custom_objects),
         variables=[
             (v.path, keras.ops.convert_to_numpy(v.value), bool(v.trainable) if id(v) in trained else None)
             for v in model.variables
@@ -259,6 +248,25 @@ def _named_functions(model: Any) -> Iterator[dict[str, Any]]:
     finally:
         for one in nameless.values():
             one.__name__ = _NAMELESS
+
+
+def _found(model: Any, config: Any, functions: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a configuration refers to from outside Keras, by name; raises `UnsupportedError` if it is unclear."""
+    classes = _classes(model)
+    known = {kind.__name__: kind for kind in classes} | functions
+    names = Counter(kind.__name__ for kind in classes)
+    found = dict(custom_objects)
+    for name, registered, made in _own_objects(config, known):
+        if name in custom_objects or registered in custom_objects:
+            continue
+        if made is None or names[name] > 1:
+            why = "is not found in its module" if made is None else "is the name of two classes"
+            raise UnsupportedError(
+                f"{name!r}, which {type(model).__name__} {model.name!r} is made of, {why}: pass "
+                f"custom_objects={{{name!r}: ...}}"
+            )
+        found[registered or name] = made
+    return found
 
 
 def _classes(model: Any) -> set[type]:

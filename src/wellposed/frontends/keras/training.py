@@ -295,7 +295,7 @@ def compiling(model: Any, training: Training) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Serialized:
-    kind: type
+    kind: Any
     config: Mapping[str, Any]
 
 
