@@ -253,7 +253,7 @@ def _named_functions(model: Any) -> Iterator[dict[str, Any]]:
 def _found(model: Any, config: Any, functions: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a configuration refers to from outside Keras, by name; raises `UnsupportedError` if it is unclear."""
     classes = _classes(model)
-    known = {kind.__name__: kind for kind in classes} | functions
+    known = {**{kind.__name__: kind for kind in classes}, **functions}
     names = Counter(kind.__name__ for kind in classes)
     found = dict(custom_objects)
     for name, registered, made in _own_objects(config, known):
