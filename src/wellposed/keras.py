@@ -5,9 +5,9 @@
 >>> wk.check(model, plan=plan)  # doctest: +SKIP
 
 Where Keras runs on torch (``KERAS_BACKEND=torch``, set before keras is imported), this happens in the process itself;
-where it runs on TensorFlow or JAX, in a worker, a process that has Keras on torch: the same plan and the same bits. A
-worker is started for each call. Two more settings are for it: ``time_limit``, the seconds that it may take (600), and
-``custom_objects``, classes and functions by name that the model's configuration refers to.
+where it runs on TensorFlow or JAX, in a worker, a process that has Keras on torch: the same plan and the same bits. The
+first call starts it, and on Linux it answers all that follow. Two more settings are for it: ``time_limit``, the seconds
+that a call may take (600), and ``custom_objects``, which stand for classes and functions of the model by name.
 
 Parameters are named by the paths of Keras' variables. Example inputs are what the model is called with, as arrays or
 tensors; where none are given, they are made from the shapes that the model was built for. ``inputs`` of real passes are

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 
 import keras
@@ -244,7 +245,7 @@ def main():
         "died": refused(wk.plan, table(Deadly())),
         "hung": refused(wk.initialize_, small, time_limit=0.05),
         "limit": refused(wk.plan, small, time_limit=0),
-        "unpicklable": refused(wk.plan, small, distribution=open(os.devnull)),  # noqa: SIM115
+        "unpicklable": refused(wk.plan, small, distribution=threading.Lock()),
         "option": refused(wk.plan, small, method="kaimin"),
         "trace": refused(wk.trace, small),
         "other": refused(lambda model: wk.apply_(plan, model), small),

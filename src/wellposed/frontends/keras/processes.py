@@ -35,12 +35,20 @@ def send(stream: IO[bytes], content: bytes) -> None:
 
 def receive(stream: IO[bytes]) -> bytes | None:
     """Return the next bytes that were sent; None where the other side has ended."""
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    content = stream.read(length)
-    return content if len(content) == length else None
+    head = _read(stream, _LENGTH.size)
+    return None if head is None else _read(stream, *_LENGTH.unpack(head))
+
+
+def _read(stream: IO[bytes], length: int) -> bytes | None:
+    """Return as many bytes as are asked for, which a pipe gives in parts; None where it ends before."""
+    parts: list[bytes] = []
+    while length:
+        part = stream.read(length)
+        if not part:
+            return None
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
 
 
 class Process:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -192,19 +193,11 @@ def _sent(model: Any, custom_objects: dict[str, Any]) -> Sent:
         raise UnsupportedError(
             f"layer {layer!r} of {called} holds a lambda where Keras keeps its bytecode alone: make it a function (def)"
         )
-    found: dict[str, Any] = {}
-    for name, registered, made in _own_objects(config, functions | _classes(model)):
-        key = registered or name
-        if name in custom_objects or registered in custom_objects:
-            continue
-        if made is None or found.setdefault(key, made) is not made:
-            why = "is not found in its module" if made is None else "is the name of two classes"
-            raise UnsupportedError(f"{name!r}, which {called} is made of, {why}: pass custom_objects={{{name!r}: ...}}")
     trained = trained_in(model)
     return Sent(
         name=called,
         config=config,
-        custom_objects=found | custom_objects,
+        custom_objects=_found(model, config, functions, custom_objects),
         variables=[
             (v.path, keras.ops.convert_to_numpy(v.value), bool(v.trainable) if id(v) in trained else None)
             for v in model.variables
@@ -257,10 +250,28 @@ def _named_functions(model: Any) -> Iterator[dict[str, Any]]:
             one.__name__ = _NAMELESS
 
 
-def _classes(model: Any) -> dict[str, type]:
-    """Return the classes of a model's layers, and of what they hold, by name; what is no layer's may be missing."""
-    held = [part for layer in layers_of(model) for part in (layer, *vars(layer).values())]
-    return {type(part).__name__: type(part) for part in held}
+def _found(model: Any, config: Any, functions: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a configuration refers to from outside Keras, by name; raises `UnsupportedError` if it is unclear."""
+    classes = _classes(model)
+    known = {**{kind.__name__: kind for kind in classes}, **functions}
+    names = Counter(kind.__name__ for kind in classes)
+    found = dict(custom_objects)
+    for name, registered, made in _own_objects(config, known):
+        if name in custom_objects or registered in custom_objects:
+            continue
+        if made is None or names[name] > 1:
+            why = "is not found in its module" if made is None else "is the name of two classes"
+            raise UnsupportedError(
+                f"{name!r}, which {type(model).__name__} {model.name!r} is made of, {why}: pass "
+                f"custom_objects={{{name!r}: ...}}"
+            )
+        found[registered or name] = made
+    return found
+
+
+def _classes(model: Any) -> set[type]:
+    """Return the classes of a model's layers, and of what layers hold."""
+    return {type(part) for layer in layers_of(model) for part in (layer, *vars(layer).values())}
 
 
 def _own_objects(config: Any, known: Mapping[str, Any]) -> Iterator[tuple[str, str | None, Any]]:
