@@ -99,7 +99,7 @@ class Process:
         finally:
             timer.cancel()
         if not answer or not stays:
-            last = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+            last = self._last_lines()
             if not stays:
                 self.end()
             if not answer:
@@ -111,6 +111,13 @@ class Process:
                     + "\n".join(last or ["-"])
                 )
         return pickle.loads(answer)  # type: ignore[no-any-return]
+
+    def _last_lines(self) -> list[str]:
+        """Return what the process printed last; nothing where somebody has cleared the folder of temporary files."""
+        try:
+            return self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+        except OSError:
+            return []
 
     def _exchanged(self, job: bytes) -> tuple[int, bytes, bool]:
         """Return the exit code of what worked on a job, its answer, and whether the process waits for another."""
