@@ -197,6 +197,24 @@ def shared_sizes(draws: list[torch.Tensor], state: State) -> Array | None:
     lengths = [n for n in draws[0].shape if n > 1]
     if len(draws) < LEAST_FOR_SIZES or len(lengths) < 2 or max(lengths) < SHARED_BY:
         return None
+    squares = _relative_squares(draws, state, lengths)
+    if squares is None:
+        return None
+    ends = _sizes_alike(squares, state, lengths)
+    if not any(end > 0.0 and n >= SHARED_BY for end, n in zip(ends, lengths, strict=True)):
+        return None
+    most = min(float(ends.max()), LARGEST_VARIANCE)
+    kernel = np.full((1,) * len(lengths), most)
+    for i, end in enumerate(ends):
+        if end > 0.0:
+            kernel = np.concatenate([kernel, kernel * min(end / most, 1.0)], axis=i)
+    return kernel
+
+
+def _relative_squares(draws: list[torch.Tensor], state: State, lengths: list[int]) -> torch.Tensor | None:
+    """Return the squares of draws about their mean, of shape (draws, *lengths), over their variance by position and
+    over the mean of each draw; None where a number is not finite, or few draws differ from their mean.
+    """
     values, finite = _stacked(draws)
     if finite is not None:
         return None
@@ -204,8 +222,13 @@ def shared_sizes(draws: list[torch.Tensor], state: State) -> Array | None:
     squares = (values.reshape(-1, *lengths) - mean).square_() / var.clamp(min=1e-300)
     each = squares.flatten(1).mean(dim=1)
     squares = squares[each > 0.0] / each[each > 0.0].reshape(-1, *[1] * len(lengths))
-    if len(squares) < LEAST_FOR_SIZES:
-        return None
+    return squares if len(squares) >= LEAST_FOR_SIZES else None
+
+
+def _sizes_alike(squares: torch.Tensor, state: State, lengths: list[int]) -> Array:
+    """Return for each axis the covariance of the relative squares of two elements along it, beyond what correlated
+    elements have at most; 0 where chance could explain it.
+    """
     fourth = float(squares.square().mean())
     ends = np.ones(len(lengths))
     for i, n in enumerate(lengths):
@@ -215,14 +238,7 @@ def shared_sizes(draws: list[torch.Tensor], state: State) -> Array | None:
         found = float(alike.mean()) - rho * (fourth - 1.0)
         error = float(alike.std()) / math.sqrt(len(alike))
         ends[i] = found if found > max(UNEVEN, (4.0 + 8.0 / (len(alike) - 1)) * error) else 0.0
-    if not any(end > 0.0 and n >= SHARED_BY for end, n in zip(ends, lengths, strict=True)):
-        return None
-    most = min(float(ends.max()), LARGEST_VARIANCE)
-    kernel = np.full((1,) * len(lengths), most)
-    for i, end in enumerate(ends):
-        if end > 0.0:
-            kernel = np.concatenate([kernel, kernel * min(end / most, 1.0)], axis=i)
-    return kernel
+    return ends
 
 
 def _told_apart(state: State, unit: Array, atom: int) -> State:
