@@ -24,7 +24,7 @@ import wellposed.keras as wk
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--side", type=int, default=224, help="pixels a side")
-    parser.add_argument("--repeats", type=int, default=3, help="the first warms the disk")
+    parser.add_argument("--repeats", type=int, default=3, help="the first starts the worker")
     settings = parser.parse_args()
     side = settings.side
     model = keras.applications.MobileNetV2(weights=None, input_shape=(side, side, 3), classes=1000)

@@ -16,28 +16,33 @@ from torch import Tensor, nn
 Made = Callable[[], nn.Module]
 Arguments = Callable[[], "tuple[Any, ...] | dict[str, Any]"]
 
-ENTRIES: dict[str, tuple[str, Made, Arguments]] = {}
-"""Library, constructor and arguments of every model, by name."""
-
 
 def module(path: str) -> Any:
     """Import a module."""
     return importlib.import_module(path)
 
 
-def add(library: str, path: str, name: str, arguments: Arguments, *args: Any, label: str = "", **options: Any) -> None:
-    """Enter a model that a constructor makes."""
+class Entries(dict[str, tuple[str, Made, Arguments]]):
+    """Library, constructor and arguments of every model, by name."""
 
-    def make() -> nn.Module:
-        made: nn.Module = getattr(module(path), name)(*args, **options)
-        return made
+    def add(
+        self, library: str, path: str, name: str, arguments: Arguments, *args: Any, label: str = "", **options: Any
+    ) -> None:
+        """Enter a model that a constructor makes."""
 
-    ENTRIES[f"{library}: {label or name}"] = library, make, arguments
+        def make() -> nn.Module:
+            made: nn.Module = getattr(module(path), name)(*args, **options)
+            return made
+
+        self.enter(library, label or name, make, arguments)
+
+    def enter(self, library: str, label: str, make: Made, arguments: Arguments) -> None:
+        """Enter a model that takes more than one call to make."""
+        self[f"{library}: {label}"] = library, make, arguments
 
 
-def enter(library: str, label: str, make: Made, arguments: Arguments) -> None:
-    """Enter a model that takes more than one call to make."""
-    ENTRIES[f"{library}: {label}"] = library, make, arguments
+ENTRIES = Entries()
+add, enter = ENTRIES.add, ENTRIES.enter
 
 
 def noise(*shape: int) -> Arguments:

@@ -7,26 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from nets.untried import Arguments, Made, module, noise, tokens
+from nets.untried import Entries, Made, module, noise, tokens
 
-ENTRIES: dict[str, tuple[str, Made, Arguments]] = {}
-"""Library, constructor and arguments of every model, by name."""
-
-
-def add(library: str, path: str, name: str, arguments: Arguments, *args: object, **options: object) -> None:
-    """Enter a model that a constructor makes."""
-
-    def make() -> nn.Module:
-        made: nn.Module = getattr(module(path), name)(*args, **options)
-        return made
-
-    ENTRIES[f"{library}: {name}"] = library, make, arguments
-
-
-def enter(library: str, label: str, make: Made, arguments: Arguments) -> None:
-    """Enter a model that takes more than one call to make."""
-    ENTRIES[f"{library}: {label}"] = library, make, arguments
-
+ENTRIES = Entries()
+add, enter = ENTRIES.add, ENTRIES.enter
 
 PICTURE, MAP, SEQUENCE, SERIES = noise(4, 3, 32, 32), noise(4, 32, 16, 16), noise(4, 32, 32), noise(8, 48, 5)
 
@@ -73,12 +57,22 @@ def flow(name: str) -> Made:
     return make
 
 
-frames = lambda: (torch.rand(1, 3, 64, 64), torch.rand(1, 3, 64, 64))  # noqa: E731
+def frames() -> tuple[torch.Tensor, ...]:
+    """Return two pictures."""
+    return torch.rand(1, 3, 64, 64), torch.rand(1, 3, 64, 64)
+
+
 enter("ezflow", "RAFT", flow("RAFT"), frames)
 
 # -------------------------------------------------------------------------------------------------------------- speech
 a = "torchaudio.models"
-speech = lambda: (torch.randn(2, 40, 32), torch.tensor([40, 40]))  # noqa: E731
+
+
+def speech() -> tuple[torch.Tensor, ...]:
+    """Return features of two recordings, and their lengths."""
+    return torch.randn(2, 40, 32), torch.tensor([40, 40])
+
+
 add("torchaudio", a, "Conformer", speech, 32, 4, 64, 2, 7)
 add("torchaudio", a, "Emformer", lambda: (torch.randn(2, 20, 32), torch.tensor([20, 20])), 32, 4, 64, 2, 4,
     right_context_length=2)  # fmt: skip

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
-from nets.untried import Arguments, Made, module, noise, tokens
+from nets.untried import Arguments, Entries, noise, tokens
 
-ENTRIES: dict[str, tuple[str, Made, Arguments]] = {}
-"""Library, constructor and arguments of every model, by name."""
+ENTRIES = Entries()
 
 
 def add(library: str, name: str, arguments: Arguments, *args: object, path: str = "", **options: object) -> None:
-    """Enter a model that a constructor makes."""
-
-    def make() -> nn.Module:
-        made: nn.Module = getattr(module(path or library.replace("-", "_")), name)(*args, **options)
-        return made
-
-    ENTRIES[f"{library}: {name}"] = library, make, arguments
+    """Enter a model of a library whose module has its name."""
+    ENTRIES.add(library, path or library.replace("-", "_"), name, arguments, *args, **options)
 
 
 WORDS, SEQUENCE, PICTURE = tokens(100, 2, 32), noise(2, 32, 32), noise(2, 3, 32, 32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ class Command(typer.core.TyperCommand):
     def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
         """Run the command."""
         with progress.Stages("starting"):
-            from wellposed import checks, gradients  # noqa: F401
+            importlib.import_module("wellposed.checks")
         return super().invoke(ctx)
 
 

@@ -175,9 +175,7 @@ class _GradInit:
         self._objective = Objective(problem, settings.engine)
         self._optimizer, self._eta, self._gamma = optimizer, eta, gamma
         self._published = settings.form == "published"
-        self._least = dict.fromkeys(scales.omega, settings.minimum)
-        if self._published:
-            self._least = scales.least(settings.minimum)
+        self._least = scales.least(settings.minimum, of_biases=0.0 if self._published else settings.minimum)
         self._adam = ScaleAdam(scales.omega, settings.rate)
 
     def moments(self) -> dict[str, JsonValue]:

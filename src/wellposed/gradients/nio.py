@@ -144,7 +144,8 @@ def nio(
         runner = _Nio(problem, scales, settings, count=sub_batches, gamma=gamma, step=step, largest=2.0 / iterations)
 
     def refine(before: Agreement) -> tuple[dict[str, JsonValue], bool]:
-        runner.start = before
+        if isinstance(runner, _Nio):
+            runner.start = before
         return search(runner, scales, source, iterations, method="nio", resume=resume, progress=progress)
 
     # Fused attention has no second derivative.

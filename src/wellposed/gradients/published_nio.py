@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import JsonValue
@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 
 from wellposed import ranks
 from wellposed.errors import GradientError
-from wellposed.gradients.agreement import Agreement
 from wellposed.gradients.batches import Batch
 from wellposed.gradients.bound import Gamma
 from wellposed.gradients.problem import LossFunction, Problem, Tensors, dense, wide
@@ -74,10 +73,11 @@ class WholeBatch:
                 f"time(s), with {len(leaves)} output(s), none with a row for each of the {samples.size} samples: write "
                 "the loss as loss(model(inputs), targets), or take form='algorithm'"
             )
-        self.losses = [
-            self._loss_fn(_Played(model, _rows(outputs[0], samples.size, *span)), samples.rows(*span))  # type: ignore[arg-type]
-            for span in spans(samples.size, self._count, self._overlap)
-        ]
+        losses = []
+        for span in spans(samples.size, self._count, self._overlap):
+            played = cast("nn.Module", _Played(model, _rows(outputs[0], samples.size, *span)))
+            losses.append(self._loss_fn(played, samples.rows(*span)))
+        self.losses = losses
         return loss
 
 
@@ -127,11 +127,8 @@ def spans(size: int, count: int, overlap: float) -> list[tuple[int, int]]:
 class PublishedNio:
     """One iteration: Adam on all coefficients, down −a · GC − Σ‖g_d‖, or down the mean norm where that is above γ.
 
-    GC is the mean cosine of *different* sub-batches, and gradients leave out the parameters of batch norms. ``start``
-    is the score at the beginning, which decides nothing here.
+    GC is the mean cosine of *different* sub-batches, and gradients leave out the parameters of batch norms.
     """
-
-    start: Agreement
 
     def __init__(
         self,
@@ -150,7 +147,7 @@ class PublishedNio:
         names = parameters_by_name(problem.model)
         inside = {id(p) for m in problem.model.modules() if isinstance(m, _NormBase) for p in m.parameters()}
         self._left_out = {name for name, parameter in names.items() if id(parameter) in inside}
-        self._least = scales.least(minimum)
+        self._least = scales.least(minimum, of_biases=0.0)
         self.engine = "double_backward"
         if resume is not None and isinstance(moments := resume.figures.get("moments"), dict):
             self._adam.load(moments)

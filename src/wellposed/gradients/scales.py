@@ -112,10 +112,10 @@ class Scales:
             if not omega.ndim and self.values[name].ndim > 1
         }
 
-    def least(self, minimum: float) -> dict[str, float]:
-        """Return how far the coefficients may fall in authors' codes: ``minimum``, and 0 for biases."""
+    def least(self, minimum: float, *, of_biases: float) -> dict[str, float]:
+        """Return how far each coefficient may fall: ``minimum`` for weights and gains of norms, else ``of_biases``."""
         gains = gains_of(self._problem.model)
-        return {name: minimum if self.values[name].ndim > 1 or name in gains else 0.0 for name in self.omega}
+        return {name: minimum if self.values[name].ndim > 1 or name in gains else of_biases for name in self.omega}
 
     def share(self) -> None:
         """In a distributed run, take the values of rank 0; the model keeps its own."""

@@ -225,7 +225,7 @@ def _beside(kind: type) -> list[Any]:
     found = []
     for method in (each for base in own for each in vars(base).values() if isinstance(each, types.FunctionType)):
         names, known = method.__code__.co_names, method.__globals__
-        found += [known[name] for name in names if name in known and type(known[name]) not in _PLAIN]
+        found += [known[name] for name in names if name in known]
         for cell in method.__closure__ or ():
             with suppress(ValueError):  # an empty cell
                 found.append(cell.cell_contents)

@@ -110,7 +110,8 @@ class Process:
                     f"the worker that has Keras on torch {what}; the model is as it was. Its last lines:\n"
                     + "\n".join(last or ["-"])
                 )
-        return pickle.loads(answer)  # type: ignore[no-any-return]
+        found: tuple[str, Any] = pickle.loads(answer)
+        return found
 
     def _last_lines(self) -> list[str]:
         """Return what the process printed last; nothing where somebody has cleared the folder of temporary files."""
