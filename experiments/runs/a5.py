@@ -115,6 +115,7 @@ class CoAtNetInitialisations(Experiment):
             panel.bar(places, [100 * by[method] for by in table.values()], width, label=method)
         panel.set_xticks([place + 0.4 for place in range(len(table))], list(table))
         panel.set_ylabel("test accuracy (%)")
+        panel.margins(y=0.35)  # room for the legend
         panel.legend(fontsize=6, ncols=2)
 
 

@@ -41,7 +41,7 @@ class MethodsByNets(Experiment):
         "94.78, 97.15, GradInit 95.12, 95.31, 97.12, NIO 95.27, 95.62, 97.35; on CIFAR-100 NIO is first throughout"
     )
     use = (
-        "Nets without norms that do not train: the default, `steady`, is at least as good as refining He's "
+        "Nets without norms that do not train: the default, `steady`, is as good as refining He's "
         "initialisation by `gradinit`, `nio` or `gradient_norm`, and needs no data. With norms refining gained nothing."
     )
 
