@@ -143,6 +143,9 @@ def _start_elements_(out: Tensor, stream: Stream, shape: tuple[int, ...], crew: 
 def _drawn_elements(stream: Stream, shape: tuple[int, ...], box: Box) -> Tensor:
     """Return a part of what a stream makes of a parameter, drawn in this thread."""
     out = blank(tuple(end - first for first, end in box))
+    if out.numel() == math.prod(shape) <= _SMALL:  # one block, in its order
+        stream.numbers(stream.bits(0, out.numel()), out.view(-1).numpy())
+        return out
     tiles = Tiles(shape, box)
     numbers: Floats = out.view(tiles.rows, tiles.columns).numpy()
     for piece in tiles.pieces():

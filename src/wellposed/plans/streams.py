@@ -105,6 +105,9 @@ class Stream:
 
         An integer k is u = (1 - 2^-24) k 2^-31, rounded to float32: as fine as that is near 0, and never ±1.
         """
+        if self.scale <= 1.0 and abs(self.mean) <= 1.0:
+            self._write_numbers(bits, out)
+            return
         with np.errstate(over="ignore"):  # scales and means that float32 does not hold give infinities
             if self.scale <= _HUGE:
                 self._write_numbers(bits, out)

@@ -152,12 +152,15 @@ def _write_all_(
         # Biases come last: they are centred on weights that are written before.
         for prescription in sorted(written, key=lambda p: isinstance(p, Centering)):
             parameter = parameters[prescription.name]
+            work: list[Future[None]] = []  # empty where a small parameter is written at once
             if isinstance(prescription, Centering):
                 wait_for_all_but(0)
-                pending.append(_start_centring_(parameter, prescription, sums(prescription), crew))
+                work = _start_centring_(parameter, prescription, sums(prescription), crew)
             elif isinstance(prescription, Drawn | Constant | Rescaled):
-                pending.append(_start_one_(parameter, prescription, seed, crew))
+                work = _start_one_(parameter, prescription, seed, crew)
             begun += 1
+            if work:
+                pending.append(work)
             wait_for_all_but(_AHEAD)
         wait_for_all_but(0)
         for work in pending:

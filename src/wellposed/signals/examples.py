@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 import torch
-from scipy.stats import chi2
+from scipy.special import gammainc, gammaincc  # those of scipy.stats take half a second to import
 
 from wellposed.errors import InputError, joined
 from wellposed.graphs import Graph, Node
@@ -245,8 +245,8 @@ def _other_size(graph: Graph, value: int, taken: Input, seen: _Figures) -> Itera
     ratio = seen.square / level
     larger, smaller = (UNDONE, UNDONE) if _is_undone(graph, value) else (LARGER, SMALLER)
     if seen.independent and not smaller**-2 <= ratio <= larger**2:
-        tail = chi2.cdf if ratio < 1.0 else chi2.sf
-        if tail(seen.independent * ratio, seen.independent) < CHANCE:
+        tail = gammainc if ratio < 1.0 else gammaincc  # of chi square
+        if tail(0.5 * seen.independent, 0.5 * seen.independent * ratio) < CHANCE:
             yield f"has root mean square {math.sqrt(seen.square):.3g} where {math.sqrt(level):.3g} is assumed"
 
 
