@@ -183,6 +183,7 @@ FURTHER: Mapping[torch._ops.OpOverload, tuple[Sample, ...]] = {
         _sample(aten.argmax.default, SQUARE),
         _sample(aten.argmin.default, SQUARE),
         _sample(aten.argsort.default, SQUARE),
+        _sample(aten.as_strided.default, SQUARE, [2, 3], [1, 4]),
         _sample(aten.detach.default, SQUARE),
         _sample(aten.alias.default, SQUARE),
         _sample(aten.lift_fresh.default, SQUARE),

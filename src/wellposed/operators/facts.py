@@ -282,7 +282,7 @@ _homogeneous("max_pool1d max_pool2d max_pool3d max_pool2d_with_indices adaptive_
              "adaptive_max_pool3d", 1.0, picks="order")
 _linear("index index_select gather take take_along_dim", "self", picks="index")
 _linear("diagonal channel_shuffle fft_fftshift fft_ifftshift upsample_nearest1d upsample_nearest2d upsample_nearest3d "
-        "_upsample_nearest_exact2d", "self", picks="place")
+        "_upsample_nearest_exact2d as_strided", "self", picks="place")
 _linear("broadcast_tensors", "tensors", picks="place")
 _linear("tril triu diag im2col", "self", pads=True)
 _linear("pad constant_pad_nd", "self value", pads=True)

@@ -1,31 +1,90 @@
-"""How the operators that are linear in a parameter hand its scale on: one reading for each, by name."""
+"""How the operators that are linear in a parameter hand its scale on: read off their facts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from wellposed.graphs import Ref
 from wellposed.operators.arithmetic import terms_of
-from wellposed.operators.facts import facts_of
-from wellposed.operators.product import describe
-from wellposed.operators.scale_reading import Reader, ScaleParameter
-from wellposed.operators.schema import named_arguments, plain_name, ref_of
-
-Reading = Callable[[Reader], "ScaleParameter | None"]
+from wellposed.operators.facts import Facts, Group, facts_of
+from wellposed.operators.product import describe, is_product
+from wellposed.operators.scale_reading import ParameterAxes, Reader, ScaleParameter
+from wellposed.operators.schema import named_arguments, ref_of
+from wellposed.operators.views import is_view
 
 
 def reading_of(read: Reader) -> ScaleParameter | None:
     """Return the scale parameter of a node's first result; None where its operator hands none on."""
-    reading = _READINGS.get(plain_name(read.node.op))
-    return None if reading is None else reading(read)
+    facts = facts_of(read.node.op)
+    if is_product(read.node.op):
+        return _multiplied(read) or _made(read)
+    if is_view(read.node.op):  # whose steps are not known
+        scaled = read.of(read.node.args[0])
+        return None if scaled is None else ScaleParameter(scaled.parameter, read.no_axes)
+    if len(facts.terms) > 1:
+        return _summed(read)
+    if facts.powers:
+        return _scaled(read)
+    if facts.along == "sum" and facts.extent == "axis":
+        return _reduced(read)
+    if facts.joins:
+        return _beside(read, facts)
+    if len(facts.linear) > 1:
+        return None if facts.adds else _of_both(read, *read.node.args[:2])
+    if facts.linear == PARTS:
+        return _of_parts(read, "sum", read.node.args[:2])
+    return _mapped(read, facts) if facts.linear and not facts.looks_up else None
 
 
-def _alone(read: Reader) -> ScaleParameter | None:
-    """Read one operand, taken linearly."""
-    source = read.node.inputs[0]
-    return read.followed(source) if source in read.found.scale_parameters else None
+PARTS: tuple[Group, ...] = (("real", "imag"),)
+"""What complex numbers are linear in."""
+
+
+def _beside(read: Reader, facts: Facts) -> ScaleParameter | None:
+    """Read a concatenation or a stack: of parts of one parameter, or of several."""
+    scaled = _of_parts(read, "parts", read.node.args[0])
+    if scaled is None or facts.merges == "cat":
+        return scaled
+    return ScaleParameter(scaled.parameter, read.no_axes)
+
+
+def _mapped(read: Reader, facts: Facts) -> ScaleParameter | None:
+    """Read a map that is linear in some operands together: of one parameter, where the other operands are 0.
+
+    What decides how it maps them (indices, conditions, grids) may not change with the parameter's scale.
+    """
+    (group,), named = facts.linear, named_arguments(read.node)
+    if group == ("self",):
+        group = (next(iter(named)),)
+    operands = [value for name in group for value in _each(named.get(name)) if value is not None]
+    joint = read.joint(operands)
+    if joint is None:
+        return None
+    others = [value for name, argument in named.items() if name not in group for value in _each(argument)]
+    if not all(ref_of(other) is None or read.is_kept(other, joint.parameter) for other in others):
+        return None
+    return ScaleParameter(joint.parameter, _axes_after(read, facts, joint.axes, operands))
+
+
+def _each(argument: Any) -> Sequence[Any]:
+    """Return the operands that an argument holds."""
+    return argument if isinstance(argument, (list, tuple)) else (argument,)
+
+
+def _axes_after(read: Reader, facts: Facts, kept: ParameterAxes, operands: Sequence[Any]) -> ParameterAxes:
+    """Return the parameter's axes in a result: those along which no element is made of, or picked from, several."""
+    before, after = read.shape(next(a.value for a in operands if read.of(a) is not None)), read.shape(read.out)
+    if facts.elementwise or (facts.pads and len(before) == len(after)):
+        return kept
+    if before[:-1] == after or after[:-1] == before:  # complex numbers as two parts along a last axis, and back
+        axes = next(one.axes for one in map(read.of, operands) if one is not None)
+        return (*axes, None)[: len(after)]
+    along = named_arguments(read.node).get("dim")
+    if not isinstance(along, int) or len(before) != len(after):
+        return read.no_axes
+    return tuple(None if i == along % len(after) else axis for i, axis in enumerate(kept))
 
 
 def _reduced(read: Reader) -> ScaleParameter | None:
@@ -72,49 +131,12 @@ def _to_scale(read: Reader, operands: list[tuple[Any, float]]) -> list[tuple[Any
     return [(a, factor) for a, factor in open_ if a.value not in read.found.noisy] or open_
 
 
-def _chosen(read: Reader) -> ScaleParameter | None:
-    """Read a choice by a known condition."""
-    return read.joint(read.node.args[1:3]) if read.is_constant(read.node.args[0]) else None
-
-
-def _filled(read: Reader) -> ScaleParameter | None:
-    """Read a known mask that puts zeros in."""
-    _, mask, value = read.node.args[:3]
-    return _alone(read) if read.is_constant(mask) and read.is_zero(value) else None
-
-
-def _padded(read: Reader) -> ScaleParameter | None:
-    """Read a border of zeros, or of elements."""
-    named = named_arguments(read.node)
-    return _alone(read) if named.get("mode", "constant") != "constant" or not named.get("value") else None
-
-
-def _listed(read: Reader) -> ScaleParameter | None:
-    """Read a concatenation: of parts of one parameter, or of several."""
-    return _of_parts(read, "parts", read.node.args[0])
-
-
-def _paired(read: Reader) -> ScaleParameter | None:
-    """Read complex numbers of a real and an imaginary part."""
-    return _of_parts(read, "sum", read.node.args[:2])
-
-
 def _of_parts(read: Reader, kind: Literal["parts", "sum"], parts: Sequence[Any]) -> ScaleParameter | None:
     """Read what holds several values beside each other: of one parameter, or of several that each have a scale."""
     joint = read.joint(parts)
     if joint is not None or not read.found.joining or any(read.of(part) is None for part in parts):
         return joint
     return read.joined(kind, [(part, 1.0) for part in parts])
-
-
-def _without_axes(reading: Reading) -> Reading:
-    """Return a reading after which no axis of the result is one of the parameter's: every element is made of many."""
-
-    def read_without(read: Reader) -> ScaleParameter | None:
-        scaled = reading(read)
-        return None if scaled is None else ScaleParameter(scaled.parameter, read.no_axes)
-
-    return read_without
 
 
 def _scaled(read: Reader) -> ScaleParameter | None:
@@ -133,6 +155,15 @@ def _scaled(read: Reader) -> ScaleParameter | None:
     return _product(read, left, right) if product else None
 
 
+def _of_both(read: Reader, left: Any, right: Any) -> ScaleParameter | None:
+    """Read products of all elements of one operand with all of the other: one may be known."""
+    for scaled, factor in ((left, right), (right, left)):
+        mine = read.of(scaled)
+        if mine is not None and read.is_constant(factor):
+            return ScaleParameter(mine.parameter, read.no_axes)
+    return _product(read, left, right)
+
+
 def _product(read: Reader, *factors: Any) -> ScaleParameter | None:
     """Read a product of values that have a scale each; its own scale is theirs together."""
     scaled = [one for one in map(read.of, factors) if one is not None]
@@ -144,18 +175,13 @@ def _product(read: Reader, *factors: Any) -> ScaleParameter | None:
     return read.joined("product", [(factor, 1.0) for factor in factors])
 
 
-def _in_parts(read: Reader) -> ScaleParameter | None:
-    """Read complex numbers as their parts, along a last axis, and the other way round."""
-    scaled = read.of(Ref(read.node.inputs[0]))
-    if scaled is None:
-        return None
-    return ScaleParameter(scaled.parameter, (*scaled.axes, None)[: len(read.shape(read.out))])
-
-
 def _multiplied(read: Reader) -> ScaleParameter | None:
     """Read a matrix product: with a constant, or of two values that have a scale each."""
     product = describe(read.graph, read.node)
-    if product is None or product.window is not None or product.bias is not None:
+    if product is None:  # an einsum may have more operands than two
+        factors = named_arguments(read.node).get("tensors")
+        return _product(read, *factors) if factors else None
+    if product.window is not None or product.bias is not None:
         return None
     for mine, axes, other in (
         (product.left, product.left_axes, product.right),
@@ -168,48 +194,10 @@ def _multiplied(read: Reader) -> ScaleParameter | None:
     return _product(read, Ref(product.left), Ref(product.right))
 
 
-def _contracted(read: Reader) -> ScaleParameter | None:
-    """Read an einsum, which may have more operands than two."""
-    return _product(read, *read.node.args[1]) if describe(read.graph, read.node) is None else _multiplied(read)
-
-
 def _made(read: Reader) -> ScaleParameter | None:
     """Read a layer that is applied to parameters or constants: its weight scales what it makes (hyper-networks)."""
-    data, weight = read.node.args[:2]
+    data, weight = read.node.args[0], named_arguments(read.node).get("weight")
     scaled = read.of(weight)
     if not read.found.joining or scaled is None or not read.is_kept(data, scaled.parameter):
         return None
     return read.joined("made", [(weight, 1.0)])
-
-
-def _picked(read: Reader) -> ScaleParameter | None:
-    """Read elements that are picked out of the first argument."""
-    return read.followed(read.node.inputs[0]) if read.of(read.node.args[0]) is not None else None
-
-
-_READINGS: Mapping[str, Reading] = {
-    **dict.fromkeys(("add", "sub", "rsub"), _summed),
-    **dict.fromkeys(("mul", "div"), _scaled),
-    **dict.fromkeys(("dropout", "feature_dropout", "native_dropout"), _alone),
-    **dict.fromkeys(("neg", "tril", "triu", "cumsum", "channel_shuffle"), _alone),
-    **dict.fromkeys(("sum", "mean"), _reduced),
-    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot", "outer", "tensordot"), _multiplied),
-    "einsum": _contracted,
-    "linear": _made,
-    "kron": lambda read: _product(read, *read.node.args[:2]),
-    "complex": _paired,
-    **dict.fromkeys(("real", "imag", "view_as_real", "view_as_complex", "conj", "_conj"), _in_parts),
-    **dict.fromkeys(
-        (f"fft_{kind}{n}" for kind in ("fft", "ifft", "rfft", "irfft") for n in ("", "2", "n")), _without_axes(_alone)
-    ),
-    "cat": _listed,
-    "stack": _without_axes(_listed),
-    **dict.fromkeys(("pad", "constant_pad_nd"), _padded),
-    **dict.fromkeys(
-        ("index", "gather", "take_along_dim", "take", "diagonal", "as_strided", "unfold"), _without_axes(_picked)
-    ),
-    "index_select": _picked,
-    "masked_fill": _filled,
-    "where": _chosen,
-}
-"""Readings of linear operators beside views, by plain name."""
