@@ -28,8 +28,6 @@ from wellposed.signals.examples import Described, describe_inputs
 from wellposed.signals.sampling.drawing import draw_inputs
 from wellposed.surroundings import settled
 
-_SUMMING = ("linear", "conv", "conv_transpose", "matmul")
-
 
 @settled(differentiates=True)
 def lsuv(
@@ -223,7 +221,7 @@ def _uses(graph: Graph, prefix: str, names: Collection[str]) -> dict[str, Contra
     return {
         name.removeprefix(prefix): all_uses[0]
         for name, all_uses in uses.items()
-        if name.removeprefix(prefix) in names and all(use.kind in _SUMMING for use in all_uses)
+        if name.removeprefix(prefix) in names and all(use.sums for use in all_uses)
     }
 
 

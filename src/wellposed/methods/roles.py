@@ -10,6 +10,7 @@ import torch
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.methods.unscaled import Unscaled
+from wellposed.operators.arithmetic import factors_of, times_number
 from wellposed.operators.contraction import Contraction
 from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS, WEIGHT_NORMS
@@ -204,17 +205,12 @@ def constant_factor(graph: Graph, value: int) -> float | None:
         node = graph.nodes[index]
         if node.op in WEIGHT_NORMS:
             return factor
-        if node.op in (aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar):
-            left, right = node.args[:2]
-            number, other = (right, left) if isinstance(left, Ref) else (left, right)
-            if not isinstance(number, int | float) or not isinstance(other, Ref) or number == 0:
+        if factors_of(node):
+            multiplied = times_number(graph, node)
+            if multiplied is None:
                 return None
-            if node.op in (aten.div.Tensor, aten.div.Scalar):
-                if not isinstance(left, Ref):
-                    return None
-                number = 1.0 / number
-            factor *= abs(float(number))
-            value = other.value
+            (source, number) = multiplied
+            factor, value = factor * abs(number), source.value
             continue
         if not node.inputs:
             return None

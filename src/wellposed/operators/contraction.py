@@ -55,6 +55,11 @@ class Contraction:
     groups: int
     kind: Kind
 
+    @property
+    def sums(self) -> bool:
+        """Whether it sums products of its data with a weight, and does nothing else."""
+        return self.kind in ("linear", "conv", "conv_transpose", "matmul")
+
     def blocks(self, shape: tuple[int, ...]) -> int:
         """Return how many matrices the parameter holds: groups, stacked experts, or consumers of fused outputs.
 

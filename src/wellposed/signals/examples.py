@@ -127,7 +127,7 @@ def rows_indexed(graph: Graph, value: int) -> int | None:
     while todo:
         for index in users.get(todo.pop(), ()):
             node = graph.nodes[index]
-            if node.op is torch.ops.aten.embedding.default:
+            if facts_of(node.op).looks_up:
                 sizes.append(graph.values[node.inputs[0]].shape[0])
             elif len(node.inputs) == 1 and all(graph.values[v].dtype in _INDICES for v in node.outputs):
                 todo.extend(node.outputs)

@@ -8,6 +8,7 @@ import torch
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.graph import once
+from wellposed.operators.facts import facts_of
 from wellposed.operators.indices import Axes, Axis, Dimension, is_made
 from wellposed.operators.views import is_cut, is_view
 from wellposed.structure.widths import axes_of
@@ -38,7 +39,7 @@ def merged_positions(graph: Graph) -> dict[int, int]:
 
 
 def _merged(graph: Graph, node: Node, axes: dict[int, Axes], stacked: set[Dimension]) -> int:
-    if node.op is aten.cat.default:
+    if facts_of(node.op).merges == "cat":
         return _slices(graph, node)
     if not is_view(node.op) or len(node.outputs) != 1:
         return 1
@@ -54,7 +55,7 @@ def _stacked(graph: Graph, node: Node, axes: dict[int, Axes]) -> int | None:
     """
     if node.op is aten.view_as_real.default:
         return -1
-    if node.op is not aten.stack.default:
+    if facts_of(node.op).merges != "stack":
         return None
     parts = [ref.value for ref in node.args[0]]
     sources = {_cut_from(graph, part) for part in parts}

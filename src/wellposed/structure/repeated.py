@@ -10,8 +10,6 @@ from wellposed.graphs import Graph, Ref
 from wellposed.graphs.operators import traits
 from wellposed.operators.contraction import Contraction
 
-_SUMS = ("linear", "conv", "conv_transpose", "matmul")
-
 
 class Same:
     """Tells values that are made of parameters and constants by the same operators in the same way."""
@@ -50,6 +48,6 @@ class Same:
 
 def repeated(graph: Graph, uses: Iterable[Contraction], same: Same) -> frozenset[int]:
     """Return the nodes at which a weight is met that the same operator meets at other nodes too."""
-    keys = {use.node: (graph.nodes[use.node].op, same.key(Ref(use.weight))) for use in uses if use.kind in _SUMS}
+    keys = {use.node: (graph.nodes[use.node].op, same.key(Ref(use.weight))) for use in uses if use.sums}
     counts = Counter(keys.values())
     return frozenset(node for node, key in keys.items() if counts[key] > 1)

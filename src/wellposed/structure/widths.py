@@ -241,9 +241,9 @@ class _Reader:
             return [self.axes[node.inputs[0]][:-1]]
         if node.op is aten.view_as_real.default:
             return [(*self.axes[node.inputs[0]], fresh(2))]
-        if node.op is aten.cat.default:
+        if facts.merges == "cat":
             return [self._concatenation(node, shapes[0])]
-        if node.op is aten.stack.default:
+        if facts.merges == "stack":
             return [self._stack(node, shapes[0])]
         return [self._aligned(node, shape) for shape in shapes]
 

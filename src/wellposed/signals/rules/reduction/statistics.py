@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from wellposed.operators.facts import ANY
+from wellposed.operators.schema import named_arguments
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.linear_maps import mapped
@@ -148,14 +149,7 @@ def on_samples(call: Call, x: State, kept: set[int], *rest: Any, **kwargs: Any) 
 )  # fmt: skip
 def order_statistic(call: Call, x: State, *rest: Any, **kwargs: Any) -> tuple[State | None, ...] | None:
     """Statistics along axes whose distribution has no closed form."""
-    name = call.node.op._schema.name.removeprefix("aten::")
-    position = {"topk": 1, "sort": 0}.get(name, 0)
-    if call.node.op is aten.sort.stable:
-        dim: Any = kwargs.get("dim", -1)
-    elif name in ("max", "min") and call.node.op._overloadname == "default":
-        dim = list(range(len(x.axes)))
-    else:
-        dim = kwargs.get("dim", rest[position] if len(rest) > position else (-1 if name in ("topk", "sort") else []))
+    dim = named_arguments(call.node).get("dim", ())
     dims = list(dim) if isinstance(dim, (list, tuple)) else [dim]
     kept = {int(d) % len(x.axes) for d in dims} or set(range(len(x.axes)))
     return on_samples(call, x, kept, *rest, **kwargs)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from wellposed.graphs import Node
+from wellposed.operators.facts import facts_of
 from wellposed.operators.schema import plain_name
 from wellposed.operators.spectral import Transform, belongs_to_real, transform_of
 from wellposed.operators.views import view_of
@@ -160,7 +161,7 @@ def _powers_by_position(call: Call, value: int, n: int) -> Array | None:
         forward = described.real and not described.inverse and described.lengths == (n,)
         return _powers_of(x, described.axes[0], n) if forward and x is not None else None
     known = _powers_read(call, node, n)
-    if plain_name(node.op) == "mul" and len(known) == 2:
+    if facts_of(node.op).multiplies and len(known) == 2:
         return np.maximum(np.fft.irfft(np.fft.rfft(known[0]) * np.fft.rfft(known[1]), n), 0.0)
     if len(known) != 1:
         return None
