@@ -32,6 +32,25 @@ def _moments_fit(x: State) -> bool:
     return True
 
 
+def _is_by_position(values: Array, lengths: tuple[int, ...]) -> bool:
+    return values.ndim == len(lengths) and all(
+        have in (1, size) for have, size in zip(values.shape, lengths, strict=True)
+    )
+
+
+def _margin_fits(x: State) -> bool:
+    known = None if x.margin is None else x.margin.known
+    return known is None or _is_by_position(known, x.lengths)
+
+
+def _only_what_depends_has_links(x: State) -> bool:
+    return x.roots != 0 or not x.links
+
+
+def _softmax_names_an_atom(x: State) -> bool:
+    return x.softmax is None or x.softmax.atom < len(x.lengths)
+
+
 def _fits(kernel: Array, lengths: tuple[int, ...]) -> bool:
     """Whether a kernel has a dimension per atom, and no more displacements or pairs than there are."""
     if kernel.ndim != len(lengths):
@@ -145,6 +164,9 @@ CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
     ("a statistic names atoms of its source that are as long, and are not averaged", _statistic_fits),
     ("a mask broadcasts to the tensor, and scores have one", _mask_fits),
     ("scores have the shape of the tensor", _scores_fit),
+    ("a margin is by position", _margin_fits),
+    ("only what depends on a source has links", _only_what_depends_has_links),
+    ("the weights of a softmax add up along one of its atoms", _softmax_names_an_atom),
     ("blocks make up the tensor along their axis", _blocks_fit),
 )
 """What holds of every state, in the order of checking: later checks rely on the earlier ones."""
