@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from wellposed.signals.distributions.agreement import CHECKS, disagreement
-from wellposed.signals.distributions.attention import Softmax
 from wellposed.signals.distributions.functions import IDENTITY
 from wellposed.signals.distributions.lazy import Lazy
 from wellposed.signals.distributions.making import make_state
@@ -83,9 +82,6 @@ DISAGREEING = {
         WHOLE.amended(margin=Lazy.of(np.ones(6))),
     ],
     "only what depends": [make_state((4, 6)).amended(links=(Link(WHOLE, Scaled(1.0), (0, 1)),))],
-    "the weights of a softmax": [
-        WHOLE.amended(softmax=Softmax(1.0, 1.0, 0.0, 0.0, np.ones((1, 1)), 6.0, (), None, None, None, 2))
-    ],
     "blocks make up": [
         WHOLE.amended(blocks=(PART,), block_axis=1),
         WHOLE.amended(blocks=(PART, PART), block_axis=0),

@@ -16,7 +16,7 @@ from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.mixtures import UNEVEN, Mixture, expand_mixture
+from wellposed.signals.distributions.mixtures import UNEVEN, Mixture, expand_mixture, given_scales
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread
 from wellposed.signals.distributions.state import Ancestry, Link, Marginal, Scaled, State, weakest
@@ -248,14 +248,14 @@ def _correlation_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple
     """Return the correlation kernel where elements share a local scale, and the correlation kernel of that scale."""
     latent = base.corr if base.transport is None else base.transport.latent(base.corr)
     powers = _without_mean(mixed.average)
-    raw = gaussian.polynomial(powers, latent)
-    lengths = [max(a, b) for a, b in zip(raw.shape, uneven.shape, strict=True)]
+    lengths = [max(a, b) for a, b in zip(latent.shape, uneven.shape, strict=True)]
     shared = kernels.promote(uneven / float(uneven.ravel()[0]), lengths)
-    raw = kernels.promote(raw, lengths) + shared * gaussian.polynomial(mixed.own, kernels.promote(latent, lengths))
+    latent = given_scales(kernels.promote(latent, lengths), shared, float(uneven.ravel()[0]))
+    raw = gaussian.polynomial(powers, latent) + shared * gaussian.polynomial(mixed.own, latent)
     # channels that share nothing but their scale stay uncorrelated: what they share is in `scales`
     for i, length in enumerate(base.corr.shape):
         raw = np.take(raw, [0], axis=i) if length == 1 else raw
-    raw = kernels.total(raw, *_by_chance(base, powers, latent))
+    raw = kernels.total(raw, *_by_chance(base, powers, base.corr))
     return _correlation(raw, float(powers.sum()) + float(mixed.own.sum()), base), shared
 
 

@@ -47,10 +47,6 @@ def _only_what_depends_has_links(x: State) -> bool:
     return x.roots != 0 or not x.links
 
 
-def _softmax_names_an_atom(x: State) -> bool:
-    return x.softmax is None or x.softmax.atom < len(x.lengths)
-
-
 def _fits(kernel: Array, lengths: tuple[int, ...]) -> bool:
     """Whether a kernel has a dimension per atom, and no more displacements or pairs than there are."""
     if kernel.ndim != len(lengths):
@@ -166,7 +162,6 @@ CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
     ("scores have the shape of the tensor", _scores_fit),
     ("a margin is by position", _margin_fits),
     ("only what depends on a source has links", _only_what_depends_has_links),
-    ("the weights of a softmax add up along one of its atoms", _softmax_names_an_atom),
     ("blocks make up the tensor along their axis", _blocks_fit),
 )
 """What holds of every state, in the order of checking: later checks rely on the earlier ones."""

@@ -63,6 +63,21 @@ def scales_of_squares(x: State, scales: Lazy | None) -> Array | None:
     return np.asarray(kernel * (kernels.average(x.var) / x.second_moment) ** 2)
 
 
+def given_scales(corr: Array, shared: Array, kappa: float) -> Array:
+    """Return the correlation of the Gaussians g of two elements sqrt(tau) g, given that of the elements themselves.
+
+    Cov(x, y) = E[sqrt(tau tau')] Cov(g, g'): all of it where the two share tau, E[sqrt(tau)]² where they do not.
+
+    Args:
+        corr: correlation kernel of the elements.
+        shared: correlation kernel of tau, of the same shape.
+        kappa: variance of tau, whose mean is 1.
+    """
+    scales, weights = gamma_nodes(float(f"{min(kappa, LARGEST_VARIANCE):.3g}"))
+    apart = float(weights @ np.sqrt(scales)) ** 2
+    return np.clip(corr / (apart + (1.0 - apart) * np.clip(shared, 0.0, 1.0)), -1.0, 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Mixture:
     """A function of sqrt(tau) times a Gaussian, tau with mean 1 and variance kappa.
