@@ -29,6 +29,7 @@ from wellposed.structure.reach import (
     parameter_entries,
 )
 from wellposed.structure.roles import roles
+from wellposed.structure.samples import samples_of
 from wellposed.surroundings import settled
 
 Drawing: TypeAlias = Callable[[int], Mapping[str, Tensor]]
@@ -173,7 +174,7 @@ def passes(
     Gradients are measured where the variances of ``cotangents`` are given, by value id of the outputs. ``first`` is the
     index of the first pass: other passes draw other numbers.
     """
-    forward, backward, ended = Accumulator(), Accumulator(), len(graph)
+    forward, backward, ended = Accumulator(samples_of(graph)), Accumulator(), len(graph)
     added = () if cotangents is None else added_parameters(graph, contractions(graph))
     for draw, batch in enumerate(batches, first):
         parameters = weights(draw)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from wellposed.graphs.operators import uninitialised
 from wellposed.graphs.run import dense
 from wellposed.signals.signal import Signal, Signals
 from wellposed.structure.reach import Entry
+from wellposed.structure.samples import Samples
 
 # Below this share of the second moment, the variance left after subtracting the squared mean is mostly rounding.
 _CANCELLATION = 1e-3
@@ -45,21 +46,42 @@ def moments(tensor: Tensor) -> tuple[float, float]:
     return mean, math.nan if bool(wide.isnan().any()) else math.inf
 
 
+def similarity(tensor: Tensor, samples: Samples) -> float:
+    """Return the similarity of two samples of a floating-point tensor: mean of x x' over pairs, relative to that of x².
+
+    NaN of zeros, of what is not finite, and where the axis has another length than ``samples`` says.
+    """
+    axis, before, count, after = samples
+    if tensor.shape[axis] != before * count * after:
+        return math.nan
+    wide = dense(tensor)
+    wide = wide if wide.dtype == torch.float64 else wide.float()
+    parts = wide.reshape(*wide.shape[:axis], before, count, after, *wide.shape[axis + 1 :])
+    whole, squares = parts.sum(axis + 1).square().sum().item(), wide.square().sum().item()
+    if not 0.0 < squares < math.inf:
+        return math.nan
+    return (whole / squares - 1.0) / (count - 1)
+
+
 class Accumulator:
     """Collects the moments of tensors, each identified by its value id, pass by pass, without keeping the tensors.
 
     Call `next_pass` before each pass. `observe` fits `wellposed.graphs.run`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, samples: Mapping[int, Samples] | None = None) -> None:
+        """Begin without passes; ``samples`` says where they lie in values whose similarity is wanted."""
         self._means: list[dict[int, float]] = []
         self._variances: list[dict[int, float]] = []
+        self._similarities: list[dict[int, float]] = []
+        self._samples: Mapping[int, Samples] = {} if samples is None else samples
         self._infinities: Infinities | None = None
 
     def next_pass(self, infinities: Infinities | None = None) -> None:
         """Begin a new draw of weights and inputs; of values in ``infinities`` the finite elements count."""
         self._means.append({})
         self._variances.append({})
+        self._similarities.append({})
         self._infinities = infinities
 
     def record(self, value: int, tensor: Tensor) -> None:
@@ -73,6 +95,8 @@ class Accumulator:
             tensor = tensor[~tensor.isinf()]
         if tensor.numel():
             self.set(value, *moments(tensor))
+            if value in self._samples and tensor.dim() > self._samples[value].axis:
+                self._similarities[-1][value] = similarity(tensor, self._samples[value])
 
     def set(self, value: int, mean: float, var: float) -> None:
         """Record the moments of one tensor of this pass."""
@@ -90,6 +114,10 @@ class Accumulator:
             return
         for value, tensor in zip(node.outputs, outputs, strict=True):
             self.record(value, tensor)
+
+    def _similarity(self, value: int) -> float:
+        """Return the mean over passes of a value's similarity; NaN where one of them tells none."""
+        return math.fsum(seen.get(value, math.nan) for seen in self._similarities) / len(self._similarities)
 
     def signals(self, graph: Graph, entries: Iterable[Entry], *, centred: bool = True) -> Signals:
         """Return what was seen in every pass of the values of ``entries``, in their order.
@@ -113,6 +141,7 @@ class Accumulator:
             columns = (
                 means.mean(axis=1) if centred else np.zeros(len(kept)), pooled,
                 _log2_std(seconds), log2_error(seconds), np.log2(seconds).mean(axis=1),
+                np.array([self._similarity(value) for _, _, value in kept]),
             )  # fmt: skip
         signals = [
             Signal(graph.values[value].name, module, op, graph.values[value].shape, mean, var, "measured", *logarithms)

@@ -32,6 +32,9 @@ class Signal:
             predictions, seen for measurements (nan where there was one draw only).
         log2_error: standard error of the base-2 logarithm of ``second_moment`` (measured signals only, else 0).
         log2_mean: mean over draws of the base-2 logarithm of the second moment (measured signals only, else nan).
+        similarity: of two samples of a batch, E[x x'] / E[x²] at the same place of both: 0 of what they have nothing in
+            common, 1 where all samples give the same signal. NaN where the batch holds one sample, or where samples are
+            not told apart.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Signal:
     log2_std: float = 0.0
     log2_error: float = 0.0
     log2_mean: float = math.nan
+    similarity: float = math.nan
 
     @property
     def second_moment(self) -> float:

@@ -16,6 +16,7 @@ from wellposed.graphs.operators import traits
 from wellposed.graphs.restore import paused_collection
 from wellposed.limit import walked
 from wellposed.signals.algebra.local_scales import average_of_scales
+from wellposed.signals.algebra.similarity import similarity
 from wellposed.signals.context.arguments import resolve, state_of, unmade
 from wellposed.signals.context.call import Outcome, Pass
 from wellposed.signals.context.parameters import Weights
@@ -29,6 +30,7 @@ from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.drawn_nodes import last_needed
 from wellposed.signals.sampling.joint_draws import forget_read
 from wellposed.signals.signal import Signal, Signals
+from wellposed.structure.samples import samples_of
 from wellposed.threads import one_thread
 
 Assumptions = Literal["full", "independent"]
@@ -149,16 +151,16 @@ def _signals(run: Pass, node: Node, moments: bool) -> Iterator[Signal]:
         known, value = run.outline(out), run.graph.values[out]
         if known is None:
             continue
-        mean, var, spread = math.nan, math.nan, 0.0
+        mean, var, spread, alike = math.nan, math.nan, 0.0, math.nan
         if (moments or isinstance(known, State)) and (state := run.state(out)) is not None:
             second = state.second_moment
             if moments:
                 mean = state.pooled_mean
                 var = max(0.0, second - mean * mean)
+                alike = math.nan if run.independent else similarity(state, samples_of(run.graph).get(out))
             if second > 0.0:  # zeros stay zeros
                 spread = state.spread.variance + average_of_scales(state)
         elif known.spread is not STEADY and any(map(torch.Tensor.any, run.draws[out])):  # draws tell no sizes
             spread = known.spread.variance
-        yield Signal(
-            value.name, node.module, node.op_name, value.shape, mean, var, known.tag, math.sqrt(spread) / math.log(2.0)
-        )
+        std = math.sqrt(spread) / math.log(2.0)
+        yield Signal(value.name, node.module, node.op_name, value.shape, mean, var, known.tag, std, similarity=alike)

@@ -1,0 +1,56 @@
+"""Where the samples of a batch lie in each value of a graph."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from wellposed.graphs import Graph
+from wellposed.graphs.graph import once
+from wellposed.operators.indices import Axes, Dimension
+from wellposed.structure.widths import axes_of
+
+
+class Samples(NamedTuple):
+    """Which part of an axis tells samples apart: the axis as (``before``, ``count``, ``after``), the middle one.
+
+    Attributes:
+        axis: the axis.
+        before: how many indices of it lie outside the samples (time steps of a batch that was turned).
+        count: how many samples there are.
+        after: how many indices lie inside each (windows of a picture).
+    """
+
+    axis: int
+    before: int
+    count: int
+    after: int
+
+
+@once
+def samples_of(graph: Graph) -> dict[int, Samples]:
+    """Return where samples lie in each value that they are told apart in, by value id.
+
+    Samples are what the first axis of the first input indexes (of numbers, if any input holds such), and that of other
+    inputs of as many. A batch of one tells nothing.
+    """
+    inputs = [graph.values[value] for value in graph.inputs if graph.values[value].shape]
+    first = next((value for value in inputs if value.is_signal), inputs[0] if inputs else None)
+    if first is None or first.shape[0] < 2:
+        return {}
+    axes = axes_of(graph)
+    batch = {
+        atom.dimension.root() for value in inputs if value.shape[0] == first.shape[0] for atom in axes[value.id][0]
+    }
+    found = {value: _placed(own, batch) for value, own in axes.items()}
+    return {value: samples for value, samples in found.items() if samples is not None}
+
+
+def _placed(axes: Axes, batch: set[Dimension]) -> Samples | None:
+    """Return where one value has the index of samples; None where it has none, or more than one (pairs of samples)."""
+    places = [(i, k) for i, axis in enumerate(axes) for k, atom in enumerate(axis) if atom.dimension.root() in batch]
+    if len(places) != 1:
+        return None
+    ((axis, place),) = places
+    sizes = [atom.size for atom in axes[axis]]
+    return Samples(axis, math.prod(sizes[:place]), sizes[place], math.prod(sizes[place + 1 :]))
