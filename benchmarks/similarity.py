@@ -85,8 +85,8 @@ def main() -> None:
     nodes, right = sum(row["nodes"] for row in told), sum(row["right"] for row in told)
     reached = sum(row["within"] >= GOAL for row in told)
     text = (
-        f"{right} of {nodes} nodes ({right / max(nodes, 1):.0%}) are within {WITHIN}; {reached} of {len(told)} nets and "
-        f"inputs have {GOAL:.0%} of their nodes within it. Mean over {options.draws} draws.\n\n"
+        f"{right} of {nodes} nodes ({right / max(nodes, 1):.0%}) are within {WITHIN}. {reached} of {len(told)} nets "
+        f"and inputs have {GOAL:.0%} of their nodes within it. Mean over {options.draws} draws.\n\n"
     )
     write("similarity", text + markdown(told, COLUMNS), rows, options.out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -20,7 +21,7 @@ def convolutions(depth: int, padding: int, kernel: int = 3) -> nn.Module:
     channels = [3] + [64] * depth
     layers = [
         layer
-        for before, after in zip(channels, channels[1:], strict=False)
+        for before, after in itertools.pairwise(channels)
         for layer in (nn.Conv2d(before, after, kernel, padding=padding), nn.ReLU())
     ]
     return nn.Sequential(*layers)
