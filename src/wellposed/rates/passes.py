@@ -83,6 +83,7 @@ _QUIET = (("dropout_p", 0.0), ("dropout", 0.0), ("train", False), ("training", F
 
 
 def _quiet(node: Node) -> Node:
+    """Return a node that draws no random numbers: it drops nothing, and fills a random mask with its mean."""
     for name, value in _QUIET if traits(node.op).random else ():
         position = position_of(node.op, name)
         if position is not None:

@@ -152,6 +152,7 @@ class ResidualSums:
         return seen
 
     def _classified(self, vertex: Vertex) -> tuple[ResidualSum | None, bool]:
+        """Return the residual sum that a vertex is, if it is one, and whether its skip passes through a contraction."""
         shape = self.graph.values[vertex.value].shape
         best: tuple[tuple[int, int, int], ResidualSum] | None = None
         for index, term in enumerate(vertex.branches):
