@@ -272,7 +272,7 @@ Mode = Literal["forward", "double backward"]
 
 
 @dataclass(eq=False, slots=True)
-class Pass:
+class GraphRun:
     """One run of a graph on given weights and inputs, with its derivatives with respect to some of the parameters.
 
     The tensors given are only read.

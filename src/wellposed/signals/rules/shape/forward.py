@@ -19,7 +19,7 @@ from wellposed.signals.algebra.statistics import remember_parts
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate
-from wellposed.signals.distributions.fluctuations import own_chance
+from wellposed.signals.distributions.fluctuations import own_fluctuation
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.parts import select
 from wellposed.signals.distributions.spread import Spread, source
@@ -109,7 +109,7 @@ def _cut(call: Call, x: State, step: Cut) -> State:
     if key not in call.run.memo:
         part = select(x, step.axis, step.start, step.stop, step.step, drop=step.drop)
         whole = call.run.memo.setdefault(("pooled", x.serial, x.axes), pooled(x))
-        part = _with_own_chance(call, x, _apart(call, x, part, step.axis))
+        part = _with_less_averaged(call, x, _apart(call, x, part, step.axis))
         call.run.memo[key] = _as_rows(whole, part, step)
     found: State = call.run.memo[key]
     return found
@@ -135,15 +135,15 @@ def _apart(call: Call, whole: State, part: State, axis: int) -> State:
     return part.amended(roots=part.roots | call.root())
 
 
-def _with_own_chance(call: Call, whole: State, part: State) -> State:
-    """Return a part with the spread of what its fewer elements do not average out: no other part has that chance."""
+def _with_less_averaged(call: Call, whole: State, part: State) -> State:
+    """Return a part with the spread of what its fewer elements do not average out, which no other part shares."""
     spread = part.spread
     if part is whole or part.blocks or not spread.own.amounts.size:
         return part
-    key = ("own chance", whole.serial, whole.finite_width_correlation.variance)
+    key = ("own fluctuation", whole.serial, whole.finite_width_correlation.variance)
     if key not in call.run.memo:  # of many parts of one tensor, as the times of a scan are
-        call.run.memo[key] = own_chance(whole)
-    before, after = call.run.memo[key], own_chance(part)
+        call.run.memo[key] = own_fluctuation(whole)
+    before, after = call.run.memo[key], own_fluctuation(part)
     more = spread.own.variance * (after / before - 1.0) if before > 0.0 else 0.0
     if not more > SMALL_SPREAD:
         return part
