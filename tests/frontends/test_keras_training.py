@@ -269,7 +269,7 @@ def test_arrays_are_drawn_at_random_and_in_the_type_of_keras():
 
 
 @pytest.mark.slow
-def test_epochs_are_steps():
+def test_epochs_are_counted_as_steps_where_their_length_is_known():
     assert prepared(data=arrays(100), epochs=3, batch_size=32, budget=80).steps == 12
     assert prepared(epochs=3, budget=80).steps == 30
     with pytest.raises(OptionError, match="does not say how many batches an epoch has: give steps="):
