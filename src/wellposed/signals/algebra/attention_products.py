@@ -174,8 +174,8 @@ def of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, valu
     ratio = np.broadcast_to(average_along(var, at), len(seen.queries)) / (level * levels_of_seen(values, token, seen))
     queries = softmax.queries
     known = queries.ndim == len(weights.lengths)
-    alike = kernels.off_diagonal_mean(queries, weights.lengths, rows[0]).ravel()[0] if known else 0.0
-    met = min(float(np.exp(exponent_shared(alike, softmax.variance))), softmax.keys * softmax.second)
+    correlation = kernels.off_diagonal_mean(queries, weights.lengths, rows[0]).ravel()[0] if known else 0.0
+    met = min(float(np.exp(exponent_shared(correlation, softmax.variance))), softmax.keys * softmax.second)
     others = made.corr
     made = made.with_moments(
         var=var, local_scales=made.local_scales, local_scale_sources=made.local_scale_sources, gauss=made.gauss

@@ -119,7 +119,9 @@ def _of_features(x: State, dims: list[int]) -> bool:
 
 
 def _function(x: State, parts: _Parts, scale: Array) -> tuple[State | None, Pointwise | None]:
-    """Return what the result is which function of, where x is and all of it is changed alike."""
+    """Return the tensor that x and the result are functions of, and the result's function; None where means or scales
+    differ by position.
+    """
     if x.fn is None or scale.size > 1 or parts.centre.size > 1:
         return None, None
     factor = float(scale.ravel()[0])

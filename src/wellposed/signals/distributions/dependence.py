@@ -293,7 +293,7 @@ class Dependence:
         return all(isinstance(link.operate, Scaled) and not link.taps for link in x.links)
 
     def _is_sum_of(self, x: State, y: State, where: Dims) -> bool:
-        """Whether x has several parents, one of which is made of what y is made of."""
+        """Whether x has several parents, one of which shares an ancestor with y."""
         if len(x.links) < 2 or x.serial in self.made or not all(isinstance(link.operate, Scaled) for link in x.links):
             return False
         kin = {grid.state.serial for link in x.links for grid in before(self.made, link.parent)}

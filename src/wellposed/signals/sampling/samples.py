@@ -161,7 +161,7 @@ def _normals(sizes: Sequence[int], generator: torch.Generator) -> torch.Tensor:
 
 @lru_cache(maxsize=4)
 def _of_one_size(moments: Moments, features: int) -> Moments:
-    """Return the moments of so many features that are as alike as told once each position is divided by its norm.
+    """Return the moments of features that have the given correlations once each position is divided by its norm.
 
     The expected cosine of Gaussian vectors of D elements that correlate by r is r (1 - (1 - r²) / 2 D) + O(1 / D²).
     """

@@ -357,7 +357,7 @@ def _of_bias(bias: torch.Tensor) -> tuple[torch.Tensor, float]:
 
 
 def _is_repeated(v: State, axis: int) -> bool:
-    """Whether what lies in an axis is there several times, beside what is not."""
+    """Whether an axis of values has both atoms along which they repeat and atoms along which they do not."""
     return len(v.axes[axis]) > 1 and len({v.corr.shape[i] for i in v.axes[axis]}) > 1
 
 

@@ -210,7 +210,7 @@ def _uneven_filters(sliding: Sliding) -> Array | None:
 
 
 def _patch(data: State, channel_axis: int, dims: list[int]) -> tuple[Array, float]:
-    """Return the covariance kernel of what one filter sees, less what all positions share, and that of two channels."""
+    """Return the covariance kernel of a filter's input, less its mean over positions, and channels' correlation."""
     covariance = data.covariance()
     members = data.axes[channel_axis]
     rho = 0.0

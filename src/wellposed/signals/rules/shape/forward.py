@@ -93,7 +93,7 @@ def through(call: Call, x: State, steps: Steps, across: Callable[[], State | Non
 
 
 def _regrouped(call: Call, x: State, step: Regroup, across: Callable[[], State | None] | None) -> State:
-    """Return a tensor under other axes: where these are made of parts of the old ones, twice alike is one tensor."""
+    """Return a tensor under other axes: asked for twice, it is one tensor."""
     key = (step, x.serial, x.axes, x.scale_parameter, x.tag)
     made = call.run.alive.get(key)
     if made is None:
@@ -116,8 +116,8 @@ def _cut(call: Call, x: State, step: Cut) -> State:
 
 
 def _as_rows(whole: State, part: State, step: Cut) -> State:
-    """Return a part of an axis of correlated elements as a linear map of the whole: it does not add to another part, or
-    differ from it, like a stranger.
+    """Return a part of an axis of correlated elements as a linear map of the whole, so that its sum with another part
+    counts their correlation.
     """
     at = whole.axes[step.axis]
     if part.layout == whole.layout or len(at) != 1 or part.linear_map is not None or not whole.roots:
