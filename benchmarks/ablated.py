@@ -101,8 +101,8 @@ def _unlinked_by_position(function: Callable[..., Any], x: Any, y: Any, p: Any, 
 
 
 def _strangers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return how alike two tokens are without what they are alike by chance."""
-    return function(*args, **kwargs)._replace(alike=NONE)
+    """Return how two tokens are correlated without their finite-width correlation."""
+    return function(*args, **kwargs)._replace(finite_width_correlation=NONE)
 
 
 def _rules() -> dict[str, Mechanism]:
@@ -217,7 +217,7 @@ def _rules() -> dict[str, Mechanism]:
     add(
         "chance: functions",
         "what functions make of filters' variances",
-        Answer(pointwise, "_by_chance", gives([]), something),
+        Answer(pointwise, "_by_inverse_dims", gives([]), something),
     )
     one_size = Answer(effective_dims, "finite_width_after_norm", lambda f, call, x: x.finite_width_correlation)
     add("chance: one size", "likeness after norms, by the axes of terms", one_size, serves=(effective_dims,))
@@ -283,7 +283,9 @@ def _rules() -> dict[str, Mechanism]:
     add("attention: tilt", "values that favour the query", tilt, serves=tilted)
     flat = Answer(causal_queries, "flat_weights", none)
     add("attention: flat", "queries that see keys of their own", flat, serves=(causal_queries,))
-    alike = Answer(tokens, "tokens_of", _strangers, lambda answer, _: bool(answer.alike.amounts.size))
+    alike = Answer(
+        tokens, "tokens_of", _strangers, lambda answer, _: bool(answer.finite_width_correlation.amounts.size)
+    )
     add("attention: tokens", "likeness by chance of keys and values of the same tokens", alike, serves=(tokens,))
     return found
 

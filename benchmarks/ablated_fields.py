@@ -128,12 +128,12 @@ def _fields() -> dict[str, Mechanism]:
     add("local_scales", "local scales that elements share", Marginal, shared, serves=of_scales)
     add("local_scale_sources", "what local scales vary with", Marginal)
 
-    of_excess = quadratic.excess, filters._uneven_filters, normalisation._with_excess
+    of_excess = quadratic.channel_norm_correction, filters._uneven_filters, normalisation._with_correction
     added = "what a norm adds to the correlation of filters"
     add("channel_norm_correction", added, Filters, serves=of_excess)
     add("margin", "how padding sets the border apart from the mean", Filters, serves=(margins,))
     add("padded", "the tensor inside of padding", Filters, serves=(Padded, maximum._is_ignored))
-    of_patches = quadratic.likeness_left, pointwise._by_chance
+    of_patches = quadratic.residual_share, pointwise._by_inverse_dims
     by_chance = "likeness of two patches under one filter by chance"
     add("inverse_dims, residual_dims", by_chance, Filters, serves=of_patches)
     add("residual_dims", "the part of that which a norm leaves", Filters)
@@ -159,7 +159,7 @@ def _fields() -> dict[str, Mechanism]:
     of_spread = (
         Spread, spread.mean_spread, sums._spread_of_sum, elementwise_products._spread_of_product,
         affine._shifted_spread, pointwise._spread, pointwise._own, fluctuations.carried_spread,
-        fluctuations.fluctuation, fluctuations.gaussian_fluctuation, fluctuations.own_chance,
+        fluctuations.fluctuation, fluctuations.gaussian_fluctuation, fluctuations.own_fluctuation,
         fluctuations.with_own_fluctuation, blocks.spread_of_parts, local_scales.average_of_scales,
     )  # fmt: skip
     add("spread", "the predicted spread altogether", State, serves=of_spread)

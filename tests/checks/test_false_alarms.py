@@ -22,7 +22,7 @@ def orthogonal(way: str, width: int) -> nn.Module:
 @pytest.mark.parametrize("width", [16, 8, 24])
 @pytest.mark.parametrize("way", ["matrix_exp", "cayley", "householder"])
 @pytest.mark.parametrize("planned", [False, True])
-def test_an_orthogonal_parametrisation(planned: bool, way: str, width: int) -> None:
+def test_an_orthogonal_parametrisation_raises_no_alarm(planned: bool, way: str, width: int) -> None:
     model = orthogonal(way, width)
     verdict = wp.check(model, X, plan=wp.plan(model, X) if planned else None)
     assert verdict.ok, verdict.summary()

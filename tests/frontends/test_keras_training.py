@@ -15,7 +15,7 @@ import wellposed as wp
 import wellposed.keras as wk
 from wellposed.errors import DivergedError, InputError, OptionError, PlanError, RateError
 from wellposed.frontends.keras.preparing import course
-from wellposed.frontends.keras.training import Recipe, Steps, batches_of, training_of
+from wellposed.frontends.keras.training import KerasOptimizer, Recipe, batches_of, training_of
 from wellposed.plans import draw
 from wellposed.rates.schedule import schedule_factor
 
@@ -86,7 +86,7 @@ def test_steps_are_those_of_fit(optimizer):
     data = [(x, y, np.linspace(0.5, 1.5, len(x)).astype("float32")) for x, y in batches()]
     training = training_of(model, data, CROSS_ENTROPY, None, optimizer, 32, 10)
     module = copy.deepcopy(wk.KerasModule(model)).train()
-    scored, steps = training.scored(module), Steps(training.recipe, module, 0.01)
+    scored, steps = training.scored(module), KerasOptimizer(training.recipe, module, 0.01)
     model.compile(training.recipe.built(0.01, {}), CROSS_ENTROPY)
     for batch in data:
         loss = scored(module, module.converted(batch))
@@ -269,7 +269,7 @@ def test_arrays_are_drawn_at_random_and_in_the_type_of_keras():
 
 
 @pytest.mark.slow
-def test_epochs_are_steps():
+def test_epochs_are_counted_as_steps_where_their_length_is_known():
     assert prepared(data=arrays(100), epochs=3, batch_size=32, budget=80).steps == 12
     assert prepared(epochs=3, budget=80).steps == 30
     with pytest.raises(OptionError, match="does not say how many batches an epoch has: give steps="):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import wellposed as wp
 from wellposed.errors import GradientError, InputError, OptionError
 from wellposed.gradients import gradcosine, lsuv
-from wellposed.gradients.scaling_pass import Rule
+from wellposed.gradients.scaling_pass import ScalingRule
 from wellposed.plans import draw
 
 TOLERANCE = inspect.signature(lsuv).parameters["tolerance"].default
@@ -282,7 +282,7 @@ def test_half_precision_autocast_and_interruption(monkeypatch: pytest.MonkeyPatc
     plan.apply_(half)
 
     before, calls = state(model), []
-    original = Rule.of
+    original = ScalingRule.of
 
     def interrupted(self: Any, output: Tensor) -> float:
         calls.append(None)
@@ -290,7 +290,7 @@ def test_half_precision_autocast_and_interruption(monkeypatch: pytest.MonkeyPatc
             raise KeyboardInterrupt
         return original(self, output)
 
-    monkeypatch.setattr(Rule, "of", interrupted)
+    monkeypatch.setattr(ScalingRule, "of", interrupted)
     with pytest.warns(UserWarning, match="interrupted after 2 weights"):
         plan = lsuv(model, cross_entropy, [batch])
     assert plan.figures["finished"] is False

@@ -246,5 +246,5 @@ def test_no_rank_goes_on_when_another_has_left(found: list[dict[str, Any]], case
     assert re.search("rank 1 failed: (IndexError|RunError)", found[0]["broken", case][1])
 
 
-def test_plans_are_plain(found: list[dict[str, Any]]) -> None:
+def test_plans_made_on_ranks_survive_their_json(found: list[dict[str, Any]]) -> None:
     assert wp.Plan.model_validate_json(found[0]["nio"].to_json()) == found[0]["nio"]

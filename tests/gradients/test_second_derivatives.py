@@ -254,7 +254,7 @@ def test_mixed_precision_runs_as_ever() -> None:
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_slopes_need_coefficients() -> None:
+def test_slopes_without_scales_are_refused() -> None:
     problem = Problem(Skip(), cross_entropy)
     with problem.running():
         objective = Objective(problem, "double_backward")

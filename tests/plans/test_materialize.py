@@ -28,7 +28,7 @@ def test_parameters_are_drawn_and_buffers_restored():
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_ties_survive():
+def test_tied_weights_are_materialized_as_one_tensor():
     model = on_meta(Tied)
     assert model.head.weight is model.embed.weight
     plan_for(model).apply_(model, materialize="cpu")

@@ -222,7 +222,7 @@ def test_a_prescription_is_made_as_one_of_its_kinds():
         Prescription(name="w", shape=(), action="keep", distribution="keep", reason="test")
 
 
-def test_changes_are_checked():
+def test_a_changed_prescription_refuses_what_its_kind_does_not_have():
     assert weight().changed(std=0.25) == weight(std=0.25)
     with pytest.raises(pydantic.ValidationError, match="constant"):
         weight().changed(constant=0.0)

@@ -132,7 +132,7 @@ def test_a_longer_tensor_starts_with_the_same_numbers():
     assert torch.equal(short, long[:1000])
 
 
-def test_numbers_are_pinned():
+def test_a_stream_gives_the_same_numbers_in_every_version():
     """The stream is part of the format: a plan made today must give the same weights with the next version."""
     key = stream_key(0, "w")
     assert key == 0xBA53F0EA2A2D112F78425673768829B0

@@ -39,7 +39,7 @@ def test_a_second_call_gives_the_same_bits(distribution):
     assert first["0.weight"].std() > 0
 
 
-def test_nothing_else_changes():
+def test_writing_changes_only_the_values_of_parameters():
     model = net()
     model[0].weight.grad = torch.ones_like(model[0].weight)
     model.eval()
@@ -96,7 +96,7 @@ def test_subset_and_order_do_not_matter():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_dtype_only_rounds(dtype):
+def test_weights_of_another_dtype_are_the_same_numbers_rounded(dtype):
     model = net()
     plan = plan_for(model)
     other = copy.deepcopy(model).to(dtype)

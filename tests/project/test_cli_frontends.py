@@ -195,7 +195,7 @@ def test_preparations_leave_recurrent_weights_as_keras_draws_them(run, net, tmp_
 
 
 @pytest.mark.slow
-def test_trainings_are_functions(run, saved):
+def test_a_saved_model_is_refused_where_a_training_is_needed(run, saved):
     _, name = saved
     for argv in (("lr", name, "--find"), ("compare", name), ("score", name), ("refine", name)):
         code, _, err = run(*argv, columns=400)

@@ -54,7 +54,7 @@ def test_the_three_workflows_are_there():
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS)
-def test_commands_exist(workflow):
+def test_workflows_run_targets_and_scripts_that_exist(workflow):
     for command in commands(workflow):
         words = command.split()
         if words[0] == "make":

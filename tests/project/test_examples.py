@@ -40,7 +40,7 @@ NEEDS = {"large_ray.py": "ray", "ray_tune.py": "ray.tune"}
 
 @pytest.mark.slow
 @by_name(SCRIPTS)
-def test_script_runs(path, tmp_path):
+def test_each_script_ends_well_prints_and_leaves_no_files(path, tmp_path):
     if path.name in NEEDS:
         pytest.importorskip(NEEDS[path.name], reason=f"{NEEDS[path.name]} is not installed")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "1"}

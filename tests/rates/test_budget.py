@@ -177,7 +177,7 @@ def test_adam_whose_decay_is_decoupled():
     assert over_budget(ADAM, optimizer=optimizer, batch=(1, 4)).hyperparameters.weight_decay == pytest.approx(0.2)
 
 
-def test_it_shows_itself():
+def test_a_budget_is_shown_as_a_line_a_table_and_html():
     budget = over_budget(ADAM, batch=(256, 512), tokens=(1e9, 1e10))
     assert str(budget) == (
         "adamw, batch 256 → 512 (κ = 2), tokens 1e+09 → 1e+10 (ρ = 10): lr 0.0003 → 0.0001342 (empirical), "

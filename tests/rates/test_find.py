@@ -483,7 +483,7 @@ def test_a_plan_is_drawn_anew_for_each_seed() -> None:
         assert any(all(torch.equal(one[name], expected[name]) for name in expected) for one in seen)
 
 
-def test_a_function_initialises() -> None:
+def test_weights_are_those_that_the_function_initialize_sets() -> None:
     def initialize(model: nn.Module) -> None:
         for parameter in model.parameters():
             nn.init.zeros_(parameter)

@@ -14,7 +14,7 @@ from torch import nn
 import wellposed as wp
 from wellposed import rates
 from wellposed.errors import InputError, OptionError, PlanError, RateError
-from wellposed.rates.passes import Pass, before, find_readout, small_graph, trained, without_noise
+from wellposed.rates.passes import GraphRun, before, find_readout, small_graph, trained, without_noise
 from wellposed.zoo import import_library, import_torchvision
 
 relative = partial(rates.relative, rule="maximal_update")
@@ -96,7 +96,7 @@ def test_derivatives_are_those_of_the_model(make):
     part = without_noise(before(graph, find_readout(graph).values))
     names = trained(part)
     parameters = {name: p.tensor.detach() for name, p in graph.parameters.items()}
-    run = Pass(part, parameters, names, {v: graph.example[v] for v in graph.inputs}, seed=0)
+    run = GraphRun(part, parameters, names, {v: graph.example[v] for v in graph.inputs}, seed=0)
     reference = copy.deepcopy(model).train()
     for module in reference.modules():
         if isinstance(module, nn.Dropout):

@@ -122,7 +122,7 @@ def test_a_chain_is_one_path():
 @pytest.mark.parametrize(
     ("kernel", "side", "q"), [("side", 5, 5.0), ("taps", 5, 25.0), ("none", 5, 1.0), ("side", 3, 3.0)]
 )
-def test_the_kernel_divides(kernel, side, q):
+def test_the_rate_of_a_convolution_is_divided_by_its_kernel_size(kernel, side, q):
     model = nn.Sequential(
         nn.Conv2d(3, 8, side, padding=2), nn.ReLU(), nn.Conv2d(8, 8, side, padding=2), nn.ReLU(), nn.Flatten(),
         nn.LazyLinear(2),

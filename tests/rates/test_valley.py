@@ -95,7 +95,7 @@ def test_what_seeds_have_in_common_is_no_chance():
 @pytest.mark.slow
 @pytest.mark.parametrize("function", [parabola, lopsided, cliff])
 @pytest.mark.parametrize(("noise", "jitter", "seeds", "sizes"), [(0.05, 0.0, 2, 4), (0.0, 0.3, 3, 2)])
-def test_intervals_cover(function, noise, jitter, seeds, sizes):
+def test_intervals_cover_the_true_change_as_often_as_they_say(function, noise, jitter, seeds, sizes):
     """Synthetic curves with noise of the loss, or of where each seed's curve lies: 90 % intervals cover 90 %."""
     random = np.random.default_rng(7)
     repeats, covered, narrow = 200, 0, 0

@@ -161,7 +161,7 @@ def test_the_plots_show_what_is_chosen(page):
 
 
 @pytest.mark.slow
-def test_tables_filter(page):
+def test_typing_into_a_table_s_search_leaves_the_rows_that_match(page):
     assert len(cells(page, "parameters", 1)) == 14
     page.fill("#table-parameters input", "1.1.up")
     assert cells(page, "parameters", 1) == ["1.1.up.weight", "1.1.up.bias"]

@@ -436,7 +436,7 @@ def test_a_loss_that_fails_leaves_a_note():
     assert any(note.startswith("agreement of gradients: the loss function returned") for note in found.notes)
 
 
-def test_another_method_plans():
+def test_a_report_plans_by_the_method_and_options_that_it_is_given():
     model, example = mlp(2)
     found = wp.report(model, example, method="kaiming", options={"only": "0.*"}, draws=0)
     assert found.plan.method == "kaiming"

@@ -15,7 +15,7 @@ import wellposed as wp
 from wellposed.signals.algebra.softmax import exponent_shared, participations
 from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.integration import maps
-from wellposed.signals.integration.quadratic import excess
+from wellposed.signals.integration.quadratic import channel_norm_correction
 from wellposed.signals.rules import pooling
 
 ERRORS = 5.0
@@ -95,7 +95,7 @@ def test_participation_does_not_depend_on_the_company():
 def test_a_norm_decorrelates_random_filters_as_samples_do(taps, step, dilation, channels):
     profile = 0.9 ** np.arange(12.0)
     lags = 4
-    found = excess(profile, [0], [taps], [step], [dilation], [lags], channels, 0.0)
+    found = channel_norm_correction(profile, [0], [taps], [step], [dilation], [lags], channels, 0.0)
     assert found is not None
     rng = np.random.default_rng(1)
     filters = rng.standard_normal((60000, channels, taps))

@@ -66,7 +66,7 @@ def shown(streams: Iterable[Iterable[str]]) -> str:
 
 @pytest.mark.slow
 @every_case
-def test_streams_and_carriers(case: Case) -> None:
+def test_streams_and_their_carriers_are_those_of_the_table(case: Case) -> None:
     from wellposed.structure.streams import residual_streams
 
     args, kwargs = given(case)

@@ -20,7 +20,7 @@ from wellposed.limit import walked
 from wellposed.plans import Plan
 from wellposed.signals import Signals, propagate
 from wellposed.signals.examples import Described
-from wellposed.signals.passes.propagation import Cotangents, cotangent_variances
+from wellposed.signals.passes.propagation import Cotangents, WeightsOf, cotangent_variances
 from wellposed.surroundings import settled
 from wellposed.tables import tracked
 
@@ -97,7 +97,7 @@ def trial(
     progress: bool = False,
 ) -> Trial:
     """Return the trial that `check` runs: prediction, batches, plan, seed and tolerance for a graph."""
-    weights = "current" if plan is None else plan
+    weights: WeightsOf = "current" if plan is None else plan
 
     def predict(told: Described) -> Signals:
         return propagate(graph, inputs=told, weights=weights, backward=backward, cotangents=cotangents)

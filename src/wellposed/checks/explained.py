@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from wellposed.checks.comparison import TOLERANCE, Comparison, log2_ratio
-from wellposed.checks.explanation import Entering, Explanation, Facts, Fan, Finding, Leaving
+from wellposed.checks.explanation import Entering, Explanation, Fan, Finding, Leaving, TensorStatistics
 from wellposed.checks.intervals import student
 from wellposed.checks.measured_states import MeasuredStates, mean_correlations
 from wellposed.checks.observed import Observed
@@ -170,14 +170,14 @@ class Explained:
             if info.name in seen:
                 signal = seen[info.name]
                 samples = measured.get(value)
-                facts = Facts(
+                facts = TensorStatistics(
                     signal.mean, signal.var, signal.second_moment, signal.log2_std,
                     (math.nan,) * len(info.shape) if samples is None or samples.fixed else
                     mean_correlations(samples.state(every)),
                     "measured", math.nan if samples is None else samples.kurtosis,
                 )  # fmt: skip
             spread = math.sqrt(state.spread.variance) / math.log(2.0)
-            foreseen = Facts(
+            foreseen = TensorStatistics(
                 state.pooled_mean, state.pooled_var, state.second_moment, spread, mean_correlations(state), state.tag
             )
             yield Entering(

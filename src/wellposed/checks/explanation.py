@@ -17,7 +17,7 @@ Finding: TypeAlias = Literal["as predicted", "came in", "made here", "both", "un
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TensorStatistics:
     """What is known of one tensor, predicted or measured.
 
     Attributes:
@@ -59,8 +59,8 @@ class Entering:
     argument: str
     kind: str
     shape: tuple[int, ...]
-    predicted: Facts
-    measured: Facts | None
+    predicted: TensorStatistics
+    measured: TensorStatistics | None
     gaussian: bool
     drawn: str
 
@@ -319,7 +319,7 @@ def _excess(item: Leaving) -> float:
     return math.inf if math.isnan(excess) else excess
 
 
-def _correlated(facts: Facts) -> str:
+def _correlated(statistics: TensorStatistics) -> str:
     """Return in words the correlations that are not 0, by axis."""
-    shown = [f"{rho:.2f} along axis {axis}" for axis, rho in enumerate(facts.correlations) if abs(rho) >= 0.005]
+    shown = [f"{rho:.2f} along axis {axis}" for axis, rho in enumerate(statistics.correlations) if abs(rho) >= 0.005]
     return ", correlated " + ", ".join(shown) if shown else ""

@@ -300,6 +300,7 @@ class _Maker:
         self.made: dict[tuple[int, tuple[int, ...]], State] = {}
 
     def state(self, template: State, samples: Samples) -> State:
+        """Return the state that ``samples`` of a template have, made once, with the template's axes."""
         if template.mask is not None:  # the numbers of a mask are known; the scores below it are what is measured
             scores = None if template.scores is None else self._earlier(template.scores)
             return template.amended(scores=template.scores if scores is None else scores)
@@ -310,6 +311,7 @@ class _Maker:
         return made.amended(axes=template.axes) if made.lengths == template.lengths else made
 
     def _make(self, template: State, samples: Samples) -> State:
+        """Return the state of samples, with the template's function, base and blocks where these are measured too."""
         state = samples.state(self.draws).amended(roots=self.root)
         base = None if template.base is None else self._earlier(template.base)
         if base is not None and base.lengths == state.lengths:

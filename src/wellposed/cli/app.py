@@ -54,6 +54,7 @@ app: typer.Typer = typer.Typer(
 
 
 def _version(asked: bool) -> None:
+    """Print the version where it is asked for, and end the command."""
     if asked:
         from wellposed import __version__
 
@@ -67,7 +68,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    """Take the options that stand before a command."""
 
 
 @app.command(cls=Command)

@@ -66,6 +66,7 @@ class Stages:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """End the stage that runs and take the display down."""
         self._watching.close()
         self._finish_stage()
         self._progress.stop()

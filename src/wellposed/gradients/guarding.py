@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wellposed.graphs.restore import Held
+from wellposed.graphs.restore import HeldAttributes
 
 Copies: TypeAlias = dict[int, Tensor]
 """Copies of tensors by their identity."""
@@ -17,7 +17,7 @@ Overwritten: TypeAlias = dict[int, tuple[UntypedStorage, UntypedStorage]]
 """Memory by its address, with a copy of what it held."""
 
 
-def copy_attributes_(held: Held) -> None:
+def copy_attributes_(held: HeldAttributes) -> None:
     """Put copies in the place of plain tensors that modules hold as attributes (counters, caches), or that are in what
     they hold; until ``held.put_back()``.
     """

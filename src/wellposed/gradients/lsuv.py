@@ -18,7 +18,7 @@ from wellposed.gradients.batches import Batch
 from wellposed.gradients.cosine import of_sub_batches
 from wellposed.gradients.problem import LossFunction, Problem
 from wellposed.gradients.scales import Scales, completed
-from wellposed.gradients.scaling_pass import Goals, Rule, ScalingPass
+from wellposed.gradients.scaling_pass import Goals, ScalingPass, ScalingRule
 from wellposed.gradients.search import first_of
 from wellposed.graphs import Graph, trace
 from wellposed.operators.contraction import Contraction, contractions
@@ -99,7 +99,7 @@ def lsuv(
     first, batch = _first(batches, example)
     orthogonal = orthogonal and plan is None
     problem = Problem(model, loss_fn or (lambda m, b: m(b)), training=training, seed=seed)
-    rule = Rule("variance" if batches is not None else "second moment", tolerance, iterations)
+    rule = ScalingRule("variance" if batches is not None else "second moment", tolerance, iterations)
     with problem.running():
         with ranks.failing_together():
             graph, prefix = _traced(problem, loss_fn, batch)
@@ -202,7 +202,7 @@ def _traced(problem: Problem, loss_fn: LossFunction | None, batch: Any) -> tuple
 
 
 def _walk(
-    graph: Graph, prefix: str, scales: Scales, goals: Goals, inputs: Mapping[int, Tensor], rule: Rule
+    graph: Graph, prefix: str, scales: Scales, goals: Goals, inputs: Mapping[int, Tensor], rule: ScalingRule
 ) -> ScalingPass:
     """Return the pass that chooses ``scales``; ``prefix`` begins the model's names in the graph."""
     values = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}

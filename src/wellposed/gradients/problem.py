@@ -17,7 +17,7 @@ from wellposed.gradients.batches import Batch
 from wellposed.gradients.contraction_derivatives import Factors
 from wellposed.gradients.guarding import Guard, Overwritten, WrittenTo, copy_attributes_, put_back
 from wellposed.gradients.second_derivatives import OwnDerivatives, cheap_second_derivatives
-from wellposed.graphs.restore import Held, restored_attributes, set_mode_
+from wellposed.graphs.restore import HeldAttributes, restored_attributes, set_mode_
 from wellposed.graphs.tree import batch_copy
 from wellposed.graphs.unwrap import compiled_part, unwrap
 from wellposed.plans.names import parameters_by_name, unwritable
@@ -72,7 +72,7 @@ class Problem:
         self._writes: bool = False  # whether a pass writes to parameters
         self._watched: bool = False  # whether a pass was watched to its end
         self._overwritten: Overwritten = {}  # by a pass, of memory that is neither a parameter's nor its own
-        self._held: Held | None = None  # what modules hold as a call begins
+        self._held: HeldAttributes | None = None  # what modules hold as a call begins
         self._cheaply: bool = True  # whether second derivatives are taken the cheap way
         self._loss = loss_fn
         names: dict[int, str] = {}
@@ -111,7 +111,7 @@ class Problem:
                 for module in self.model.modules():
                     if isinstance(module, _NormBase):
                         module.train()
-            self._held = Held(self.model)
+            self._held = HeldAttributes(self.model)
             try:
                 yield
             finally:
@@ -124,7 +124,7 @@ class Problem:
         if self._held is not None:
             self._held.put_back()
         yield
-        self._held = Held(self.model)
+        self._held = HeldAttributes(self.model)
 
     def loss(self, parameters: Mapping[str, Tensor], batch: Any, part: int = 0) -> Tensor:
         """Return the loss of ``batch`` with these tensors in the place of the parameters.

@@ -29,7 +29,7 @@ Goals: TypeAlias = Mapping[str, tuple[Contraction, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ScalingRule:
     """What is brought to its target, how closely, and in how many attempts at most."""
 
     statistic: Literal["variance", "second moment"]
@@ -74,7 +74,7 @@ class ScalingPass(Interpreter):
         inputs: Mapping[int, Tensor],
         goals: Goals,
         centred: Mapping[str, str],
-        rule: Rule,
+        rule: ScalingRule,
     ) -> None:
         """Prepare; biases that are ``centred`` are scaled with their weights."""
         super().__init__(graph, parameters, {}, inputs, None)

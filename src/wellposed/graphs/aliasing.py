@@ -54,7 +54,7 @@ class Base:
 
 
 @dataclass(eq=False, slots=True)
-class Step:
+class ViewCall:
     """One view operator as it was called, and all the tensors that it gave."""
 
     op: torch._ops.OpOverload
@@ -81,7 +81,7 @@ class Record:
         self.version: int = base.version
         self.real: torch.Tensor | None = real
         self.parent: Record | None = None
-        self.step: Step | None = None
+        self.step: ViewCall | None = None
         base.records.append(self)
 
 
@@ -111,7 +111,7 @@ def new_alias(record: Record, tensor: torch.Tensor, real: torch.Tensor | None) -
 
 
 def new_view(
-    parent: Record, step: Step, position: int, tensor: torch.Tensor, value: int, real: torch.Tensor | None
+    parent: Record, step: ViewCall, position: int, tensor: torch.Tensor, value: int, real: torch.Tensor | None
 ) -> Record:
     """Return the record of output ``position`` of a view operator called on ``parent``'s tensor."""
     view = Record(tensor, parent.base, value, real)

@@ -20,7 +20,7 @@ _KNOWN_LIMIT = 2**22
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldParameter:
     """One distinct parameter of the model; ``names`` grows while ties are met.
 
     ``values`` are what it holds, where that is known.
@@ -34,7 +34,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TracedModel:
     """What a tracing knows beside the recorder's nodes and values; ``returned`` is the class of what forward returned,
     None where it failed, and ``untold`` what is not known of a model on meta.
     """
@@ -42,7 +42,7 @@ class Facts:
     model: str
     training: bool
     engine: Literal["meta", "real"]
-    parameters: Sequence[Held]
+    parameters: Sequence[HeldParameter]
     buffers: Mapping[str, int]
     buffer_tensors: Mapping[str, torch.Tensor]
     inputs: Sequence[int]
@@ -53,7 +53,7 @@ class Facts:
     kept: Mapping[str, str] = field(default_factory=dict)
 
 
-def build_graph(recorder: Recorder, facts: Facts) -> Graph:
+def build_graph(recorder: Recorder, traced: TracedModel) -> Graph:
     """Name the nodes and values, and put the graph together."""
     names = node_names(recorder.nodes)
     nodes = tuple(
@@ -80,55 +80,57 @@ def build_graph(recorder: Recorder, facts: Facts) -> Graph:
         for value in dict.fromkeys(node.inputs):
             uses.setdefault(value, []).append(node.index)
     parameters: dict[str, Parameter] = {}
-    for held in facts.parameters:
+    for held in traced.parameters:
         used = tuple(uses.get(held.value, ()))
         name = held.names[0]
         parameters[name] = Parameter(
             name, tuple(held.names), held.value, held.tensor, held.module_class, used, held.values
         )
-    dead = _dead(nodes, facts.outputs)
+    dead = _dead(nodes, traced.outputs)
     return Graph(
         nodes=nodes,
         values=values,
-        inputs=tuple(facts.inputs),
-        outputs=tuple(facts.outputs),
+        inputs=tuple(traced.inputs),
+        outputs=tuple(traced.outputs),
         parameters=MappingProxyType(parameters),
         aliases=MappingProxyType({alias: p.name for p in parameters.values() for alias in p.names[1:]}),
-        buffers=MappingProxyType(dict(facts.buffers)),
-        buffer_tensors=MappingProxyType(dict(facts.buffer_tensors)),
+        buffers=MappingProxyType(dict(traced.buffers)),
+        buffer_tensors=MappingProxyType(dict(traced.buffer_tensors)),
         known=MappingProxyType(recorder.collect_known(_KNOWN_LIMIT)),
-        example=MappingProxyType(dict(facts.example)),
-        engine=facts.engine,
-        training=facts.training,
-        model=facts.model,
-        unused_parameters=tuple(name for name, p in parameters.items() if not p.uses and p.value not in facts.outputs),
+        example=MappingProxyType(dict(traced.example)),
+        engine=traced.engine,
+        training=traced.training,
+        model=traced.model,
+        unused_parameters=tuple(name for name, p in parameters.items() if not p.uses and p.value not in traced.outputs),
         dead_nodes=dead,
-        remarks=tuple(_remarks(recorder, facts, parameters.values(), frozenset(dead))),
-        kept=MappingProxyType(dict(facts.kept)),
+        remarks=tuple(_remarks(recorder, traced, parameters.values(), frozenset(dead))),
+        kept=MappingProxyType(dict(traced.kept)),
     )
 
 
-def _remarks(recorder: Recorder, facts: Facts, parameters: Iterable[Parameter], dead: frozenset[int]) -> Iterator[str]:
+def _remarks(
+    recorder: Recorder, traced: TracedModel, parameters: Iterable[Parameter], dead: frozenset[int]
+) -> Iterator[str]:
     """Yield what keeps the graph from showing the whole model."""
-    yield from facts.untold
-    if facts.returned is None:
+    yield from traced.untold
+    if traced.returned is None:
         return
-    what = f"the forward of {facts.model} returned an object of class {facts.returned}"
-    if facts.returned == "generator":
+    what = f"the forward of {traced.model} returned an object of class {traced.returned}"
+    if traced.returned == "generator":
         yield (
             f"{what}: its body runs only as it is iterated, and nothing of it was seen; wrap the model in a module "
             "that returns what it yields"
         )
     elif not recorder.nodes:
         yield f"{what}, and ran no operation on tensors"
-    elif not facts.outputs:
+    elif not traced.outputs:
         yield f"{what}, which holds no tensor: what the loss receives is not known"
     if recorder.unseen:
         yield (
             f"a tensor that {recorder.unseen[0]} uses was made out of sight (in another thread, or before the pass): "
             "the graph lacks what made it, and the parameters in it, and no signal or gradient is followed through it"
         )
-    severed = [p.name for p in parameters if p.uses and dead.issuperset(p.uses)] if facts.outputs else []
+    severed = [p.name for p in parameters if p.uses and dead.issuperset(p.uses)] if traced.outputs else []
     if severed:
         yield (
             f"no output depends on {len(severed)} of the parameters that are used ({listed(severed)}): what is made of "

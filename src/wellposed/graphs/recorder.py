@@ -16,7 +16,7 @@ from wellposed.errors import UnsupportedError
 from wellposed.graphs.aliasing import (
     Base,
     Record,
-    Step,
+    ViewCall,
     current,
     memory,
     new_alias,
@@ -151,7 +151,7 @@ class Recorder(TorchDispatchMode):
         where = (list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
         twin = torch.as_strided(root.tensor, *where) if foreign else tensor
         source = current(root, self.emit)
-        step = Step(_aten.as_strided.default, (Ref(source), *where), {}, source)
+        step = ViewCall(_aten.as_strided.default, (Ref(source), *where), {}, source)
         (value,) = self.emit(step.op, step.args, step.kwargs, [twin])
         real = None if root.real is None else torch.as_strided(root.real, *where)
         record = new_view(root, step, 0, twin, value, real)
@@ -362,7 +362,7 @@ class Recorder(TorchDispatchMode):
     def _bind_fresh(self, node: RawNode, operation: Operation, outcome: Outcome, fresh: list[Fresh]) -> None:
         """Bind every new output to its value, as a view of an operand where they share memory."""
         reals = outcome.real_tensors()
-        steps: dict[int, Step] = {}
+        steps: dict[int, ViewCall] = {}
         for position, output, shared in fresh:
             value, real = node.outputs[position], reals[position] if reals else None
             parent = None
@@ -374,7 +374,7 @@ class Recorder(TorchDispatchMode):
             else:
                 step = steps.get(id(parent))
                 if step is None:
-                    step = steps[id(parent)] = Step(node.op, node.args, node.kwargs, parent.value)
+                    step = steps[id(parent)] = ViewCall(node.op, node.args, node.kwargs, parent.value)
                 record = new_view(parent, step, position, output, value, real)
             self.bind(output, record)
 

@@ -42,7 +42,7 @@ _LARGEST_ARRAY = 2**24
 """Bytes of an array of NumPy that is copied."""
 
 
-class Held:
+class HeldAttributes:
     """The attributes of a model's modules, and the items of containers and objects among them, at one moment.
 
     Attributes are held by identity. Containers, arrays of NumPy, random generators, modules and objects of the model's
@@ -183,12 +183,12 @@ def _state(value: Any) -> Callable[[], object] | None:
 
 @contextmanager
 def restored_attributes(model: nn.Module) -> Iterator[None]:
-    """Put back what every module of ``model`` holds when the block ends, also on error (`Held`), and `settings`.
+    """Put back what modules of ``model`` hold when the block ends, also on error (`HeldAttributes`), and `settings`.
 
     Blocks of several threads run one after the other.
     """
     with alone(), restored_settings():
-        held = Held(model)
+        held = HeldAttributes(model)
         modes = [(module, module.training) for module in held.modules if hasattr(module, "training")]
         parameters = chain.from_iterable(module._parameters.values() for module in held.modules)
         states = [(p, p.requires_grad, p.grad) for p in {id(p): p for p in parameters if p is not None}.values()]

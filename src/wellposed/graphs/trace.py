@@ -12,7 +12,7 @@ from torch import nn
 
 from wellposed.doors import door, is_of_torch
 from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError, in_words
-from wellposed.graphs.build import Facts, Held, build_graph
+from wellposed.graphs.build import HeldParameter, TracedModel, build_graph
 from wellposed.graphs.execution import NeedsValuesError, meta_like
 from wellposed.graphs.graph import Graph
 from wellposed.graphs.masks import with_open_masks
@@ -146,7 +146,7 @@ class _Tracing:
         self.training = training
         self.engine: Engine = engine
         self.differentiates = differentiates
-        self.parameters: dict[int, Held] = {}
+        self.parameters: dict[int, HeldParameter] = {}
         self.originals: dict[int, int] = {}
         self.swapped: dict[int, torch.Tensor] = {}
         self.buffers: dict[str, int] = {}
@@ -182,20 +182,20 @@ class _Tracing:
                     with tracing(class_name(self.model)), modules.watch(), recorder.reads, recorder:
                         output = self.model(*args, **kwargs)
                     outputs = [recorder.value_of(tensor) for tensor in output_tensors(output)]
-                return build_graph(recorder, self._facts(mode, outputs, type(output).__name__))
+                return build_graph(recorder, self._traced_model(mode, outputs, type(output).__name__))
             except UnsupportedError:
                 raise
             except Exception as error:
                 failure = self._error(error, modules)
                 if recorder.nodes:
-                    failure.partial = build_graph(recorder, self._facts(mode, recorder.unread()))
+                    failure.partial = build_graph(recorder, self._traced_model(mode, recorder.unread()))
                 raise failure from error
             finally:
                 recorder.release()
 
-    def _facts(self, mode: bool, outputs: list[int], returned: str | None = None) -> Facts:
+    def _traced_model(self, mode: bool, outputs: list[int], returned: str | None = None) -> TracedModel:
         """Return what is known beside the recorder's nodes and values."""
-        return Facts(
+        return TracedModel(
             model=class_name(self.model),
             training=mode,
             engine=self.engine,
@@ -260,7 +260,7 @@ class _Tracing:
         values = self._values(parameter)
         real = None if parameter.is_floating_point() or parameter.is_complex() else values
         record = recorder.register("parameter", name, parameter, twin, real)
-        self.parameters[original] = Held(
+        self.parameters[original] = HeldParameter(
             [name], parameter, class_name(module), record.value, None if values is None else dense(values)
         )
         self.swapped[original] = twin

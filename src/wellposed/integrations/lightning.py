@@ -14,7 +14,7 @@ from torch import nn
 from wellposed.errors import OptionError
 from wellposed.integrations.clipping import warn_of_clipping
 from wellposed.integrations.console import on_console
-from wellposed.integrations.lightning_steps import Steps
+from wellposed.integrations.lightning_steps import StepRunner
 from wellposed.integrations.preparing import Course, groups_of, optimizer_of, prepared_
 from wellposed.integrations.signals import Patterns
 from wellposed.integrations.start import is_sharded
@@ -200,7 +200,7 @@ class PrepareCallback(_Callback):
         size = trainer.accumulate_grad_batches
         batches = groups_of(trainer.train_dataloader, size, trainer.strategy.batch_to_device)
         roots = _roots(module) if self._module is None else {self._module: module.get_submodule(self._module)}
-        steps = Steps(module, roots, trainer, batches[0][0])
+        steps = StepRunner(module, roots, trainer, batches[0][0])
         if self._goes_on(trainer, module):
             plan, rate = self._of_before()
             _, build = building(plan, settings.get("optimizer", "adamw"), settings.get("weight_decay"))

@@ -20,7 +20,7 @@ class _CalledError(BaseException):
     """A module is called: steps that catch exceptions let this one pass."""
 
 
-class Steps:
+class StepRunner:
     """Runs ``training_step`` with another module in the place of one that it calls, on a copy of the LightningModule.
 
     Figures that the step logs are dropped, and metrics and lists that it fills are the copy's.

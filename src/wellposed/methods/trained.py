@@ -55,6 +55,7 @@ def is_written(plan: Plan, name: str) -> bool:
 
 
 def _gains_and_counters(graph: Graph) -> dict[str, str]:
+    """Return by name, in words, gains that vary and counters of batches that are not 0."""
     found = {
         name: "a gain that varies"
         for name, role in roles(graph).items()
@@ -67,6 +68,7 @@ def _gains_and_counters(graph: Graph) -> dict[str, str]:
 
 
 def _weights_and_biases(graph: Graph) -> dict[str, str]:
+    """Return by name, in words, weights and biases that PyTorch's own draws do not explain."""
     found = {}
     for use in contractions(graph):
         bias = _values(graph, use.bias)

@@ -137,6 +137,7 @@ class _Uses:
         return Contraction(node.index, indices, weight, self._name(weight), None, 1, width, 0, 1, "embedding")
 
     def _recurrent(self, node: Node) -> Iterator[Contraction]:
+        """Yield a use of each matrix (stacked gates, features) of a recurrent layer, with its columns as fan-in."""
         for value in node.inputs:
             shape = self.graph.values[value].shape
             if value in self.scale_parameters and len(shape) >= 2:
@@ -144,6 +145,7 @@ class _Uses:
                 yield Contraction(node.index, node.inputs[0], value, name, None, shape[1], shape[0], 0, 1, "recurrent")
 
     def _product(self, node: Node, product: Product) -> Contraction | None:
+        """Return the use of the weight that is an operand of a product, with fans and output axis, or None."""
         sides = self._sides(node, product)
         if sides is None:
             return None
@@ -221,6 +223,7 @@ class _Parts:
         return []
 
     def regrouped(self, known: Sequence[list[int]], before: Shape, after: Shape) -> list[list[int]]:
+        """Return the factors by axis of ``after``: the size of an axis that lies inside one with factors, else none."""
         start, spans = 1, []
         for axis, size in enumerate(before):
             if known[axis]:

@@ -71,6 +71,8 @@ _DESCRIBERS: dict[Any, Describe] = {}
 
 
 def _describes(*ops: Any) -> Callable[[Describe], Describe]:
+    """Register a description for overloads."""
+
     def register(function: Describe) -> Describe:
         for op in ops:
             _DESCRIBERS[op] = function
@@ -112,6 +114,7 @@ def _batch(count: int) -> tuple[str, ...]:
 
 @_describes(aten.linear.default)
 def _linear(graph: Graph, node: Node) -> Product:
+    """Describe data (..., i) times a weight (o, i) or a vector (i), plus a bias."""
     left, right = node.args[0].value, node.args[1].value
     free = _batch(len(graph.values[left].shape) - 1)
     bias = ref_of(argument_of(node, 2, "bias"))
@@ -127,6 +130,7 @@ def _matmul(graph: Graph, node: Node) -> Product:
 
 
 def _matmul_axes(graph: Graph, left: int, right: int) -> Product:
+    """Return the product of (..., m, k) and (..., k, n), where a vector is (k); batch axes align on the right."""
     a, b = len(graph.values[left].shape), len(graph.values[right].shape)
     batch = _batch(max(a, b, 2) - 2)
     left_axes = ("k",) if a == 1 else (*batch[len(batch) - (a - 2) :], "m", "k")
@@ -137,6 +141,7 @@ def _matmul_axes(graph: Graph, left: int, right: int) -> Product:
 
 @_describes(aten.addmm.default, aten.baddbmm.default)
 def _addmm(graph: Graph, node: Node) -> Product:
+    """Describe ``beta * bias + alpha * left @ right``."""
     bias, left, right = (argument.value for argument in node.args[:3])
     inner = _matmul_axes(graph, left, right)
     beta, alpha = float(node.kwargs.get("beta", 1)), float(node.kwargs.get("alpha", 1))
@@ -145,6 +150,7 @@ def _addmm(graph: Graph, node: Node) -> Product:
 
 @_describes(*GROUPED)
 def _grouped_mm(graph: Graph, node: Node) -> Product | None:
+    """Describe rows (m, k), sorted by expert, times matrices (e, k, n); None for operands of other ranks."""
     left, right = node.args[0].value, node.args[1].value
     if len(graph.values[left].shape) != 2 or len(graph.values[right].shape) != 3:
         return None
@@ -159,6 +165,7 @@ def _outer(graph: Graph, node: Node) -> Product:
 
 @_describes(aten.tensordot.default)
 def _tensordot(graph: Graph, node: Node) -> Product:
+    """Describe a product that sums given axes in pairs and keeps the others, those of the left operand first."""
     left, right = node.args[0].value, node.args[1].value
     ranks = len(graph.values[left].shape), len(graph.values[right].shape)
     summed = [[int(d) % rank for d in dims] for dims, rank in zip(node.args[2:4], ranks, strict=True)]
@@ -171,6 +178,7 @@ def _tensordot(graph: Graph, node: Node) -> Product:
 
 @_describes(aten.einsum.default)
 def _einsum(graph: Graph, node: Node) -> Product | None:
+    """Describe an einsum of two operands by its labels; None of other numbers, and where it takes a diagonal."""
     operands = [ref.value for ref in node.args[1]]
     if len(operands) != 2:
         return None
@@ -192,6 +200,7 @@ _CONVS = (aten.conv1d, aten.conv2d, aten.conv3d)
 
 @_describes(*(conv.default for conv in _CONVS), *(conv.padding for conv in _CONVS))
 def _conv(graph: Graph, node: Node) -> Product:
+    """Describe the convolution of data (n, c, s0, ...), n being optional, with a kernel (o, c, k0, ...)."""
     left, right = node.args[0].value, node.args[1].value
     kernel = graph.values[right].shape[2:]
     rank = len(kernel)
@@ -221,6 +230,7 @@ def _conv(graph: Graph, node: Node) -> Product:
 
 @_describes(aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
 def _conv_transpose(graph: Graph, node: Node) -> Product:
+    """Describe the transposed convolution of data (n, c, s0, ...), n being optional, with a kernel (c, o, k0, ...)."""
     left, right = node.args[0].value, node.args[1].value
     kernel = graph.values[right].shape[2:]
     rank = len(kernel)

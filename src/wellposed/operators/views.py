@@ -120,6 +120,7 @@ def _permuted(before: Shape, after: Sequence[Shape], *, dims: Sequence[int], **_
 
 @_view("movedim.int", "movedim.intlist")
 def _moved(before: Shape, after: Sequence[Shape], *, source: Any, destination: Any, **_: Any) -> list[Steps]:
+    """Describe the permutation that takes axes from ``source`` to ``destination`` and keeps the others in order."""
     rank = len(before)
     order: list[int | None] = [None] * rank
     sources = _axes(source, rank)
@@ -145,6 +146,7 @@ def _selected(before: Shape, after: Sequence[Shape], *, dim: int, index: Any, **
 def _sliced(
     before: Shape, after: Sequence[Shape], *, dim: int, start: Any, end: Any, step: int, **_: Any
 ) -> list[Steps]:
+    """Describe a slice of one axis, whose bounds follow Python's rules."""
     axis = dim % len(before)
     low, high, by = slice(start, end, step).indices(before[axis])
     return [(Cut(axis, low, high, by),)]
@@ -217,6 +219,7 @@ def _flipped_rows(before: Shape, after: Sequence[Shape], **_: Any) -> list[Steps
 
 @_view("rot90")
 def _turned(before: Shape, after: Sequence[Shape], *, k: int, dims: Sequence[int], **_: Any) -> list[Steps]:
+    """Describe ``k`` quarter turns in the plane of two axes."""
     first, second = _axes(list(dims), len(before))
     order = list(range(len(before)))
     order[first], order[second] = second, first
@@ -232,6 +235,7 @@ def _turned(before: Shape, after: Sequence[Shape], *, k: int, dims: Sequence[int
 
 @_view("roll")
 def _rolled(before: Shape, after: Sequence[Shape], *, shifts: Any, dims: Any, **_: Any) -> list[Steps]:
+    """Describe a cyclic shift of each given axis, or of all elements in a row where none is given."""
     by = [int(s) for s in (shifts if isinstance(shifts, (list, tuple)) else [shifts])]
     if not dims:  # all axes as one
         count = math.prod(before)
@@ -266,6 +270,7 @@ def _copies(before: Shape, after: Shape, *, inner: bool) -> Steps:
 def _windows(
     before: Shape, after: Sequence[Shape], *, dimension: int, size: int, step: int, **_: Any
 ) -> list[Steps] | None:
+    """Describe adjacent windows of an axis: (..., count, ..., size); None where windows overlap or leave gaps."""
     rank = len(before)
     if size != step or not rank:  # windows overlap: elements are repeated
         return None
@@ -278,6 +283,7 @@ def _windows(
 
 @_view("pixel_shuffle")
 def _to_pixels(before: Shape, after: Sequence[Shape], *, upscale_factor: int, **_: Any) -> list[Steps]:
+    """Describe (..., c f f, h, w) as (..., c, h f, w f)."""
     *lead, c, h, w = before
     f, n = upscale_factor, len(before) - 3
     order = (*range(n), *(n + i for i in (0, 3, 1, 4, 2)))
@@ -286,6 +292,7 @@ def _to_pixels(before: Shape, after: Sequence[Shape], *, upscale_factor: int, **
 
 @_view("pixel_unshuffle")
 def _from_pixels(before: Shape, after: Sequence[Shape], *, downscale_factor: int, **_: Any) -> list[Steps]:
+    """Describe (..., c, h f, w f) as (..., c f f, h, w)."""
     *lead, c, h, w = before
     f, n = downscale_factor, len(before) - 3
     order = (*range(n), *(n + i for i in (0, 2, 4, 1, 3)))

@@ -117,6 +117,7 @@ class Stream:
             out += np.float32(self.mean)
 
     def _write_numbers(self, bits: Bits, out: Floats) -> None:
+        """Write the numbers of ``bits`` to ``out``, of the same shape, for a scale and a mean that float32 holds."""
         u = room("u", bits.size).reshape(bits.shape)
         np.multiply(bits, np.float32(self.width * _INNER * 2.0**-31), out=u, dtype=np.float32, casting="unsafe")
         if not self.gaussian:

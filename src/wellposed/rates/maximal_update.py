@@ -20,8 +20,8 @@ from wellposed.limit import walked
 from wellposed.options import check_integer, check_positive
 from wellposed.plans import Plan, drawn_or_own
 from wellposed.rates.passes import (
+    GraphRun,
     Mode,
-    Pass,
     Rows,
     batch_size,
     body,
@@ -144,11 +144,11 @@ class _Measurement:
         for batch in itertools.count():
             generator = torch.Generator().manual_seed(random_stream(self.seed, draw, batch, 1))
             inputs = draw_inputs(self.graph, self.descriptors, generator)
-            run = Pass(self.graph, parameters, self.names, inputs, random_stream(self.seed, draw, batch, 2))
+            run = GraphRun(self.graph, parameters, self.names, inputs, random_stream(self.seed, draw, batch, 2))
             for rows in rows_of_samples(run.outputs, batch_size(self.graph)):
                 yield self._square(run, rows, generator)
 
-    def _square(self, run: Pass, rows: Sequence[Rows], generator: torch.Generator) -> float:
+    def _square(self, run: GraphRun, rows: Sequence[Rows], generator: torch.Generator) -> float:
         """Return mean_j u_ij² for the sample that lies in these rows of the outputs."""
         count = sum(output[at].numel() for output, at in zip(run.outputs, rows, strict=True))
         cotangents = []
@@ -165,7 +165,7 @@ class _Measurement:
         total = sum(float(change[at].double().square().sum()) for change, at in zip(changes, rows, strict=True))
         return length * length * total / count
 
-    def _change(self, run: Pass, tangents: Sequence[Tensor]) -> list[Tensor]:
+    def _change(self, run: GraphRun, tangents: Sequence[Tensor]) -> list[Tensor]:
         """Return the change along ``tangents``; operators without forward derivatives make it backwards twice."""
         if self.mode == "forward":
             try:

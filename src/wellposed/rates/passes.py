@@ -83,6 +83,7 @@ _QUIET = (("dropout_p", 0.0), ("dropout", 0.0), ("train", False), ("training", F
 
 
 def _quiet(node: Node) -> Node:
+    """Return a node that draws no random numbers: it drops nothing, and fills a random mask with its mean."""
     for name, value in _QUIET if traits(node.op).random else ():
         position = position_of(node.op, name)
         if position is not None:
@@ -271,7 +272,7 @@ Mode = Literal["forward", "double backward"]
 
 
 @dataclass(eq=False, slots=True)
-class Pass:
+class GraphRun:
     """One run of a graph on given weights and inputs, with its derivatives with respect to some of the parameters.
 
     The tensors given are only read.

@@ -18,7 +18,7 @@ from wellposed.graphs import Graph
 from wellposed.limit import walked
 from wellposed.plans import Plan, drawn_or_own
 from wellposed.rates.passes import (
-    Pass,
+    GraphRun,
     Readout,
     Rows,
     batch_size,
@@ -97,7 +97,7 @@ def _passes(
     parameters: Mapping[str, Tensor],
     descriptors: Mapping[int, Input],
     seed: int,
-) -> Iterator[tuple[Pass, tuple[Rows, ...]]]:
+) -> Iterator[tuple[GraphRun, tuple[Rows, ...]]]:
     """Yield runs on random inputs, each with the rows of its outputs that belong to the first sample.
 
     Where a batch norm couples samples, those of one run have a mean of 0, and nothing in common.
@@ -105,7 +105,7 @@ def _passes(
     for index in itertools.count():
         generator = torch.Generator().manual_seed(random_stream(seed, index, 1))
         drawn = draw_inputs(graph, descriptors, generator)
-        run = Pass(part, parameters, names, drawn, random_stream(seed, index, 2))
+        run = GraphRun(part, parameters, names, drawn, random_stream(seed, index, 2))
         yield run, next(rows_of_samples(run.outputs, batch_size(graph)))
 
 
@@ -117,7 +117,7 @@ def _random_weights(graph: Graph, value: int, generator: torch.Generator) -> Ten
 
 
 def _one_position(
-    run: Pass,
+    run: GraphRun,
     rows: Sequence[Rows],
     readout: Readout,
     graph: Graph,

@@ -179,6 +179,7 @@ def signal_inputs(operations: Sequence[Operation], operation: Operation) -> list
 
 
 def _merges(operations: Sequence[Operation], operation: Operation) -> bool:
+    """Whether an operation merges at least two real-valued signals."""
     return (
         operation.merges
         and operation.signal

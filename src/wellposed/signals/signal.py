@@ -89,6 +89,7 @@ class Signals(Shown, Sequence[Signal]):
     @overload
     def __getitem__(self, key: slice) -> Sequence[Signal]: ...
     def __getitem__(self, key: int | str | slice) -> Signal | Sequence[Signal]:
+        """Return the signal of a name or a place, or the signals of a slice."""
         if isinstance(key, str):
             if key not in self._by_name:
                 raise InputError(f"no signal named {key!r}{near_matches(key, self._by_name)}")

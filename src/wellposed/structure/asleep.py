@@ -139,6 +139,7 @@ def _at_zero(node: Node) -> tuple[float, float]:
 
 @cache
 def _value_and_slope(op: Any, others: tuple[Any, ...], named: tuple[tuple[str, Any], ...]) -> tuple[float, float]:
+    """Return f(0) and f'(0) of an operator; (1, 1), by which gradients count as passing, where it does not evaluate."""
     with torch.inference_mode(False), torch.enable_grad():
         at = torch.zeros((), dtype=torch.float64, requires_grad=True)
         try:

@@ -151,6 +151,7 @@ def _is_number(graph: Graph, argument: Any) -> bool:
 
 
 def _argument(graph: Graph, argument: Any, found: dict[int, Bounds]) -> Bounds:
+    """Return the bounds of a number, of a value that was met before, or of a known tensor; else no bounds."""
     if not isinstance(argument, Ref):
         return Bounds(float(argument), float(argument))
     value = argument.value

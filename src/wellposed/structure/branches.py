@@ -123,6 +123,7 @@ def branches(graph: Graph) -> Branches:
 
 
 def _edge(steps: Mapping[int, Step], value: int, target: int) -> Edge:
+    """Return the edge on which ``target`` receives ``value``, with the activation that counts on it."""
     step = steps[value]
     # a gate and the functions around it are one activation, which was counted on the way into it
     counted = steps[step.base].kind == "gate"
@@ -155,6 +156,7 @@ def kernel_sizes(structure: Branches, *, taps: bool = False) -> tuple[float, ...
 
 
 def _refs(tree: Any) -> Iterator[int]:
+    """Yield the ids of the values that arguments refer to, in order, also those inside lists."""
     if isinstance(tree, Ref):
         yield tree.value
     elif isinstance(tree, (list, tuple)):
@@ -181,6 +183,7 @@ class _Reader:
     stacked: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Record the inputs as starts and read all nodes in order."""
         contracted = {use.node for use in contractions(self.graph) if use.kind != "recurrent"}
         for value in self.graph.inputs:
             self.reached.add(value)
@@ -200,6 +203,7 @@ class _Reader:
             self.steps[out] = replace(self.steps[of], kind="function", operands=(of,), node=node.index, **own)
 
     def _read(self, node: Node, contracted: bool) -> None:
+        """Record a node's outputs, or that they are 0; neither where no input reaches them or they are integers."""
         graph = self.graph
         if traits(node.op).factory:
             return
@@ -231,6 +235,7 @@ class _Reader:
         return self.graph.values[node.outputs[0]].shape == self.graph.values[x].shape
 
     def _is_zero(self, argument: Any) -> bool:
+        """Whether an argument is 0 everywhere: a value made of zeros, a known tensor, or a number."""
         if isinstance(argument, Ref):
             if argument.value in self.zeros:
                 return True

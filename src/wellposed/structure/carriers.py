@@ -113,6 +113,7 @@ class _Facts:
 
 @once
 def _facts(graph: Graph) -> _Facts:
+    """Return what walks ask of a graph, collected once."""
     uses = {use.node: use for use in contractions(graph) if use.kind not in ("recurrent", "embedding")}
     scaling = {value: found.parameter for value, found in scale_parameters(graph).items()}
     names = {parameter.value: name for name, parameter in graph.parameters.items()}
@@ -176,6 +177,7 @@ class _Walk:
         return ""
 
     def _value(self, value: int) -> Followed:
+        """Record that a value carries the factor, and return what to follow before it: of zeros nothing."""
         known = self.graph.known.get(value)
         if value in self.values or (known is not None and not bool(known.any())):
             return []  # zeros are what parts are written into
@@ -270,6 +272,7 @@ class _Walk:
         return second if multiplies and (first is None or first in self.graph.known) else None
 
     def _norm(self, node: Node) -> Followed:
+        """Take gain and shift of a norm, where the walk ends, or say why they cannot carry the factor."""
         norm = NORMS[node.op]
         gain, shift = norm.gain_of(node), norm.shift_of(node)
         if gain is None:
@@ -281,6 +284,7 @@ class _Walk:
         return []
 
     def _contraction(self, node: Node, use: Contraction, further: int) -> Followed:
+        """Take weight and bias, where the walk ends; with ``further`` > 0 take the bias alone and follow the data."""
         if further > 0:
             pass
         elif use.parameter is not None and use.parameter in self.graph.parameters:

@@ -39,6 +39,7 @@ def merged_positions(graph: Graph) -> dict[int, int]:
 
 
 def _merged(graph: Graph, node: Node, axes: dict[int, Axes], stacked: set[Dimension]) -> int:
+    """Return how many neighbouring positions a concatenation or a view makes features of; 1 for none."""
     if facts_of(node.op).merges == "cat":
         return _slices(graph, node)
     if not is_view(node.op) or len(node.outputs) != 1:

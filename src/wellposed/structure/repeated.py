@@ -34,6 +34,7 @@ class Same:
         return repr(argument)
 
     def _of_value(self, value: int) -> object:
+        """Return a key that equal values share: the operator and arguments that make them, or a name."""
         if value not in self._keys:
             info = self._graph.values[value]
             found: object = self._graph.aliases.get(info.name, info.name)

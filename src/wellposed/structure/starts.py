@@ -121,7 +121,7 @@ def frequencies(graph: Graph) -> frozenset[str]:
 
 @once
 def _ends(graph: Graph) -> Mapping[int, list[tuple[float, Node | None]]]:
-    """Return what reads what each contraction makes (`_behind`), by its value."""
+    """Return the readers of each contraction's result (`_behind`), by its value."""
     made = (graph.nodes[use.node].outputs[0] for use in contractions(graph))
     return {value: list(_behind(graph, value)) for value in made}
 

@@ -102,7 +102,7 @@ class ResidualSums:
         return sums
 
     def _from_parameters(self) -> dict[int, ResidualSum]:
-        """Return the sums of a parameter and what is made of it: class tokens and latents that read a signal."""
+        """Return the sums of a parameter and a signal made from it (class tokens and latents), by value."""
         sums = {}
         for node in self.graph.nodes:
             if facts_of(node.op).terms != (1.0, 1.0) or node.outputs[0] not in self.steps:
@@ -152,6 +152,7 @@ class ResidualSums:
         return seen
 
     def _classified(self, vertex: Vertex) -> tuple[ResidualSum | None, bool]:
+        """Return the residual sum that a vertex is, if it is one, and whether its skip passes through a contraction."""
         shape = self.graph.values[vertex.value].shape
         best: tuple[tuple[int, int, int], ResidualSum] | None = None
         for index, term in enumerate(vertex.branches):
@@ -202,7 +203,7 @@ class ResidualSums:
                 pending += [(self._uncut(edge.value), contracted) for edge in edges]
 
     def _uncut(self, value: int) -> int:
-        """Return what was put side by side with others, where a value is just that, cut out again."""
+        """Return the operand of a concatenation that a value cuts out of it whole; else the value itself."""
         step = self.steps[value]
         made = self.graph.values[value].node
         if step.part != value or made is None or self.steps[step.base].kind != "concatenation":

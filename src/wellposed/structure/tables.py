@@ -63,8 +63,8 @@ def rows_drawn(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
 
 
 def _sums_of_rows(graph: Graph) -> Iterator[tuple[Node, dict[str, float], dict[str, float]]]:
-    """Yield what is made of rows of tables alone: the node, and by table the number that its rows are multiplied by
-    before it and after it.
+    """Yield the nodes that read rows of tables alone, with the number by which each table's rows are multiplied before
+    the node and after it.
     """
     rows = {
         graph.nodes[use.node].outputs[0]: {use.parameter: 1.0}

@@ -111,6 +111,7 @@ class _Finder:
         self.vertices: dict[int, Vertex] = {}
 
     def result(self) -> Vertices:
+        """Return the vertices, with those of degree 1 where activations end most branches."""
         sums = [value for value in self.junctions if self.steps[value].kind == "sum" and not self._is_inner(value)]
         for value in sums:
             self.vertices[value] = self._vertex(value)
@@ -134,6 +135,7 @@ class _Finder:
         return self.steps[edges[0].target].kind == "sum" and edges[0].value == value
 
     def _vertex(self, value: int) -> Vertex:
+        """Return the vertex of a sum, which takes in the terms of all sums inside it."""
         inner: list[int] = []
         branches: list[Branch] = []
 
@@ -149,6 +151,7 @@ class _Finder:
         return Vertex(value, tuple(inner), tuple(branches))
 
     def _branch(self, edge: Edge) -> Branch:
+        """Return an edge's branch: weighted where each way back ends in a contraction read here alone."""
         weights: list[int] = []
         activation: int | None = None
         normalised = False
@@ -172,6 +175,7 @@ class _Finder:
         return Branch(edge.value, origin=self._origin(edge))
 
     def _origin(self, edge: Edge) -> int | None:
+        """Return the vertex or contraction whose value an edge carries, through pools alone, or None."""
         while not self.steps[edge.value].active:
             if edge.source in self.vertices or self.steps[edge.source].kind == "contraction":
                 return edge.source
@@ -216,6 +220,7 @@ class _Finder:
                 return None
 
     def _source_degree(self, value: int) -> int:
+        """Return the degree of the vertex that feeds a junction, through pools and norms alone; 1 where none does."""
         while True:
             edges = self.entering[value]
             if len(edges) != 1:
@@ -227,6 +232,7 @@ class _Finder:
                 return 1
 
     def _readouts(self) -> frozenset[int]:
+        """Return the nodes of contractions after which no other contraction comes."""
         followed: set[int] = set()
         for value in reversed(self.junctions):
             if any(

@@ -174,6 +174,7 @@ class _Reader:
         return math.prod(sizes) if sizes else None
 
     def _of_recurrent(self, use: Contraction) -> Widths:
+        """Return the widths of a recurrent layer's matrix (stacked gates, features), one gate's as fan-out."""
         node = self.graph.nodes[use.node]
         matrices = [v for v in node.inputs if v in self.weights]
         hidden = self.axes[node.outputs[0]][-1]
@@ -303,6 +304,7 @@ class _Reader:
         return fresh(size) if axis is None or size_of(axis) != size else axis
 
     def _recurrent(self, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
+        """Return the axes of results, hidden units last, and split the weights' rows into gates and units."""
         mark(self.axes[node.inputs[0]][-1], summed=True)
         hidden = Dimension(made=True, summed=True)
         units = shapes[-1][-1]
@@ -314,6 +316,7 @@ class _Reader:
         return [(*fresh_axes(shape[:-1]), fresh(shape[-1], hidden)) for shape in shapes]
 
     def _concatenation(self, node: Node, shape: tuple[int, ...]) -> Axes:
+        """Return the axes of a concatenation: a new one of the operands' parts along ``dim``, and the others united."""
         joined = [ref.value for ref in node.args[0]]
         joined = [value for value in joined if len(self.graph.values[value].shape) == len(shape)]
         at = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % max(1, len(shape))
@@ -331,6 +334,7 @@ class _Reader:
         return tuple(out)
 
     def _stack(self, node: Node, shape: tuple[int, ...]) -> Axes:
+        """Return the axes of a stack: those of its operands, united, and a new one at ``dim``."""
         joined = [ref.value for ref in node.args[0]]
         for value in joined[1:]:
             self._broadcast(value, self.axes[joined[0]])

@@ -145,6 +145,7 @@ class Process:
         self._directory.cleanup()
 
     def _kill(self) -> None:
+        """Kill the worker, with its process group where the system has groups."""
         with suppress(OSError):
             if hasattr(os, "killpg"):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -183,7 +183,7 @@ def _is_kind(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, keras.optimizers.Optimizer)
 
 
-class Steps:
+class KerasOptimizer:
     """An optimizer of Keras on the tensors of a front end, with the face of one of torch.
 
     Its class is called like the optimizer.
@@ -279,7 +279,7 @@ class Training:
 
     def building(self, recipe: Recipe) -> Callable[[Any, float], Any]:
         """Return what builds the optimizer of a front end at a rate."""
-        return lambda module, rate: Steps(recipe, module, rate)
+        return lambda module, rate: KerasOptimizer(recipe, module, rate)
 
 
 def compiling(model: Any, training: Training) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import numpy as np
 from wellposed.operators.product import Product
 from wellposed.signals.algebra.causal_queries import common_of_seen, grouped, levels_of_seen, with_pairs
 from wellposed.signals.algebra.local_scales import scales_after_attention
-from wellposed.signals.algebra.product_indices import Indices, average_along, with_single_atoms
+from wellposed.signals.algebra.product_indices import ProductIndices, average_along, with_single_atoms
 from wellposed.signals.algebra.softmax import exponent_shared, is_uneven, varied
-from wellposed.signals.algebra.tokens import likeness, relatedness, shared_size, tokens_of
+from wellposed.signals.algebra.tokens import relatedness, shared_size, token_correlation, tokens_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.attention import Logits, Seen, Softmax, Tokens
 from wellposed.signals.distributions.spread import Sources, source
@@ -23,7 +23,9 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.structure.widths import channels
 
 
-def tilt_kernel(call: Call, weights: State, softmax: Softmax, values: State, indices: Indices) -> tuple[Array, float]:
+def tilt_kernel(
+    call: Call, weights: State, softmax: Softmax, values: State, indices: ProductIndices
+) -> tuple[Array, float]:
     """Return the kernel, over the labels, that attention adds because keys and values come from the same tokens, and
     the share of it that lies along the query: large weights favour values along the query (signals.md 5.8), and large
     values.
@@ -38,15 +40,15 @@ def tilt_kernel(call: Call, weights: State, softmax: Softmax, values: State, ind
     axis = product.right_axes.index(tokens[0])
     if channels(call.graph)[product.right][axis]:  # attention over channels: keys and values have weights of their own
         return np.zeros((1,) * len(labels)), 0.0
-    own = 1.0 - likeness(values, axis) if values.axes[axis] else 0.0
+    own = 1.0 - token_correlation(values, axis) if values.axes[axis] else 0.0
     law = Logits(softmax.variance, *softmax.law)
     width = math.prod(indices.sizes[label] for label in product.right_axes if label not in product.left_axes)
     along = tilt(call, law.tokens or softmax.tokens, values, axis, width, product.right) * law.variance * law.part
     pulled = min(along * softmax.pull, own * (1.0 - softmax.second))  # no mean of tokens is larger than they are
     lifted = pulled + (own * softmax.picked if is_uneven(values, axis) else 0.0)
     one = np.ones((1,) * len(weights.lengths))
-    alike = softmax.queries if softmax.queries.ndim == one.ndim else one
-    queries = with_single_atoms(weights.with_moments(mean=0.0 * one, var=one, corr=alike))
+    correlation = softmax.queries if softmax.queries.ndim == one.ndim else one
+    queries = with_single_atoms(weights.with_moments(mean=0.0 * one, var=one, corr=correlation))
     of_queries, of_values = kernels.common(
         indices.raw_kernel(queries, product.left_axes),
         indices.raw_kernel(values.with_moments(mean=np.zeros_like(values.mean)), product.right_axes),
@@ -57,7 +59,7 @@ def tilt_kernel(call: Call, weights: State, softmax: Softmax, values: State, ind
     return kernel, pulled / lifted if lifted > 0.0 else 0.0
 
 
-def _over_heads(kernel: Array, indices: Indices, heads: list[int]) -> Array:
+def _over_heads(kernel: Array, indices: ProductIndices, heads: list[int]) -> Array:
     """Return a kernel over the labels of the sum over some of them, as a projection of several heads sums these."""
     if not heads:
         return kernel
@@ -109,7 +111,7 @@ def tilt(call: Call, keys: Tokens | None, values: State, axis: int, width: int, 
         return 0.0
     tokens = tokens_of(call, values, axis, width, value)
     keys = keys or (
-        tokens._replace(alike=values.finite_width_correlation)
+        tokens._replace(finite_width_correlation=values.finite_width_correlation)
         if values.finite_width_correlation.amounts.size
         else tokens
     )
@@ -141,7 +143,7 @@ def with_scales(call: Call, made: State, softmax: Softmax, values: State, produc
         return made
     values, token, features = found
     law = Logits(softmax.variance, *softmax.law).coarse()
-    own = varied(softmax.keys, law, likeness(values, token), lifted)
+    own = varied(softmax.keys, law, token_correlation(values, token), lifted)
     scales = scales_after_attention(call, values, token, made, token, features, lifted, own)
     return made.amended(marginal=scales.marginal(True))
 
@@ -162,7 +164,7 @@ def of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, valu
     if groups != (made.shape[token], values.shape[token]) or len(rows) != 1:
         return made
     whole = grouped(parts[0], token, seen)
-    r, level = likeness(values, token), kernels.average(values.var) * product.scale**2
+    r, level = token_correlation(values, token), kernels.average(values.var) * product.scale**2
     second = average_along(weights.mean**2 + weights.var, rows[0])
     second = np.minimum(second * (softmax.second / kernels.average(second)), 1.0)  # dropout aside
     at = made.axes[token][0]
@@ -172,8 +174,8 @@ def of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, valu
     ratio = np.broadcast_to(average_along(var, at), len(seen.queries)) / (level * levels_of_seen(values, token, seen))
     queries = softmax.queries
     known = queries.ndim == len(weights.lengths)
-    alike = kernels.off_diagonal_mean(queries, weights.lengths, rows[0]).ravel()[0] if known else 0.0
-    met = min(float(np.exp(exponent_shared(alike, softmax.variance))), softmax.keys * softmax.second)
+    correlation = kernels.off_diagonal_mean(queries, weights.lengths, rows[0]).ravel()[0] if known else 0.0
+    met = min(float(np.exp(exponent_shared(correlation, softmax.variance))), softmax.keys * softmax.second)
     others = made.corr
     made = made.with_moments(
         var=var, local_scales=made.local_scales, local_scale_sources=made.local_scale_sources, gauss=made.gauss

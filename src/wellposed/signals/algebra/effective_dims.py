@@ -21,32 +21,32 @@ MOST_TERMS = 400
 
 
 class _Terms:
-    """The correlations of the terms that products sum, by the numbers of the chances that they bring."""
+    """The correlations of the terms that products sum, by the number of the source that a product adds."""
 
     def __init__(self) -> None:
-        self.chances: Array = np.zeros(0)
+        self.own: Array = np.zeros(0)
         self.shrunk: Array = np.zeros(0)  # NaN where it has not been asked for
         self.kernels: dict[int, tuple[Array, tuple[int, ...]]] = {}
 
-    def note(self, number: int, chance: float, kernel: Array, sizes: tuple[int, ...]) -> None:
-        """Keep those of one chance."""
-        if number >= self.chances.size:
-            longer = number + 1 - self.chances.size + self.chances.size // 2
-            self.chances = np.concatenate([self.chances, np.zeros(longer)])
+    def note(self, number: int, own: float, kernel: Array, sizes: tuple[int, ...]) -> None:
+        """Keep the correlations of the terms of one source, and the finite-width correlation ``own`` that it adds."""
+        if number >= self.own.size:
+            longer = number + 1 - self.own.size + self.own.size // 2
+            self.own = np.concatenate([self.own, np.zeros(longer)])
             self.shrunk = np.concatenate([self.shrunk, np.ones(longer)])
-        self.chances[number], self.shrunk[number] = chance, math.nan
+        self.own[number], self.shrunk[number] = own, math.nan
         self.kernels[number] = kernel, sizes
 
-    def limits(self, alike: Sources, power: float) -> Array:
+    def limits(self, correlation: Sources, power: float) -> Array:
         """Return the most that each source may have: no limit where nothing was kept."""
-        part = slice(alike.start, alike.start + alike.amounts.size)
-        chances = self.chances[part]
-        for place in np.flatnonzero(np.isnan(self.shrunk[part]) & (alike.amounts[: chances.size] != 0.0)):
-            number = alike.start + int(place)
+        part = slice(correlation.start, correlation.start + correlation.amounts.size)
+        own = self.own[part]
+        for place in np.flatnonzero(np.isnan(self.shrunk[part]) & (correlation.amounts[: own.size] != 0.0)):
+            number = correlation.start + int(place)
             self.shrunk[number] = of_one_size(*self.kernels.pop(number))  # once for all norms
-        most = np.full(alike.amounts.size, np.inf)
-        known = (chances > 0.0) & ~np.isnan(self.shrunk[part])
-        np.copyto(most[: chances.size], np.sqrt(chances * self.shrunk[part] ** power), where=known)
+        most = np.full(correlation.amounts.size, np.inf)
+        known = (own > 0.0) & ~np.isnan(self.shrunk[part])
+        np.copyto(most[: own.size], np.sqrt(own * self.shrunk[part] ** power), where=known)
         return most
 
 
@@ -55,10 +55,10 @@ def _terms(call: Call) -> _Terms:
     return terms
 
 
-def note_terms(call: Call, number: int, kernel: Array, sizes: Sequence[int], chance: float) -> None:
-    """Keep the correlations of the terms that a product sums, by the ``number`` of the chance that it brings."""
-    if chance >= LEAST_CORRELATED:
-        _terms(call).note(number, chance, kernel, tuple(sizes))
+def note_terms(call: Call, number: int, kernel: Array, sizes: Sequence[int], own: float) -> None:
+    """Keep the correlations of the terms that a product sums, by the ``number`` of the source that it adds."""
+    if own >= LEAST_CORRELATED:
+        _terms(call).note(number, own, kernel, tuple(sizes))
 
 
 def finite_width_after_norm(call: Call, x: State) -> Sources:
@@ -68,12 +68,12 @@ def finite_width_after_norm(call: Call, x: State) -> Sources:
     are large along long axes count for less once all norms are equal. Two of them then have the mean square correlation
     sum_i (E[c_i z_i² / sum_k c_k z_k²])², which no further norm reduces. Positions whose norms differ less keep more.
     """
-    alike, scales = x.finite_width_correlation, evaluated(x.local_scales)
-    if alike.variance < LEAST_CORRELATED or x.equal_norm_inverse_dim > 0.0:
-        return alike
-    uneven = 1.0 if scales is None else min(float(scales.ravel()[0]) / (2.0 * alike.variance), 1.0)
-    most = _terms(call).limits(alike, max(uneven, 0.0))
-    return Sources(alike.start, np.clip(alike.amounts, -most, most))
+    correlation, scales = x.finite_width_correlation, evaluated(x.local_scales)
+    if correlation.variance < LEAST_CORRELATED or x.equal_norm_inverse_dim > 0.0:
+        return correlation
+    uneven = 1.0 if scales is None else min(float(scales.ravel()[0]) / (2.0 * correlation.variance), 1.0)
+    most = _terms(call).limits(correlation, max(uneven, 0.0))
+    return Sources(correlation.start, np.clip(correlation.amounts, -most, most))
 
 
 def of_one_size(kernel: Array, sizes: Sequence[int]) -> float:

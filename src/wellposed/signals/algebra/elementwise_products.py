@@ -126,22 +126,22 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
     scales, together = (EVEN_SCALES, np.zeros(())) if call.independent else scales_of_product(x, y, p, q)
     squared_x, squared_y = (kernels.autocorrelation(part.mean, of_x.shape) for part in (p, q))
     kernel = of_x * of_y + squared_x * of_y + squared_y * of_x
-    by_chance = finite_width_covariance(call, x, y, of_x, of_y, layout)
-    kernel = kernel if by_chance is None else kernels.total(kernel, by_chance)
+    at_finite_width = finite_width_covariance(call, x, y, of_x, of_y, layout)
+    kernel = kernel if at_finite_width is None else kernels.total(kernel, at_finite_width)
     cross = cross_covariance(call, x, y, p, q)
     if cross is not None:
         c = covariance_at_positions(cross, np.sqrt(p.var) * np.sqrt(q.var))
         kernel = kernels.total(kernel, cross**2, 2 * kernels.average(mean) * cross)
         mean, var = mean + c, var + c * c + 2 * p.mean * q.mean * c
     kernel, var = _with_common_scales(kernel, np.asarray(var), together, p, q)
-    alike = finite_width_correlation_of_product(call, (x, y), (p, q), layout, kernels.average(var))
+    finite_width = finite_width_correlation_of_product(call, (x, y), (p, q), layout, kernels.average(var))
     marginal_of, shape_is = _marginal_of_product(call, x, y, cross is None)
     by_factor = None
     if cross is None and not call.independent:
         by_factor = scales_by_factor(call, x, y, p, q) or scales_by_factor(call, y, x, q, p)
     result = State(
         layout,
-        Moments(mean, var, kernels.correlation(kernel, var), alike, _equal_norm_of_product(x, y, p, q)),
+        Moments(mean, var, kernels.correlation(kernel, var), finite_width, _equal_norm_of_product(x, y, p, q)),
         tag=weakest(x.tag, y.tag, shape_is),
         marginal=_with_local_scales(marginal_of, scales) if by_factor is None else by_factor.marginal(True),
         ancestry=Ancestry(_links_of_product(x, y, p, q), x.roots | y.roots, _scale_parameter_of_product(x, y)),

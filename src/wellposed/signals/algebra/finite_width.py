@@ -1,4 +1,4 @@
-"""Correlation at finite width: features at two positions correlate by chance, and products keep a part of that."""
+"""Finite-width correlation: finitely many drawn features correlate at two positions; products keep a part of that."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def finite_width_covariance(call: Call, x: State, y: State, of_x: Array, of_y: A
     ``of_x`` and ``of_y`` it has the variance of h_p h_q over draws, at one channel and all pairs of positions.
     """
     shared = x.finite_width_correlation.amounts.size and y.finite_width_correlation.amounts.size
-    chance = x.finite_width_correlation.covariance(y.finite_width_correlation) if shared else 0.0
+    covariance = x.finite_width_correlation.covariance(y.finite_width_correlation) if shared else 0.0
     axes = channels(call.graph).get(call.node.outputs[0], ())
-    if call.independent or not chance > 0.0 or len(axes) != len(layout.axes) or x.lengths != y.lengths:
+    if call.independent or not covariance > 0.0 or len(axes) != len(layout.axes) or x.lengths != y.lengths:
         return None
     places = {i for axis, made in zip(layout.axes, axes, strict=True) if not made for i in axis}
     first, second = (_with_pairs_apart(kernel, layout, places) for kernel in (of_x, of_y))
     level, other = float(first.ravel()[0]), float(second.ravel()[0])
     if not (level > 0.0 and other > 0.0):
         return None
-    return _within_channels(chance * (level - first) * (other - second), places)
+    return _within_channels(covariance * (level - first) * (other - second), places)
 
 
 def _within_channels(kernel: Array, places: Collection[int]) -> Array:

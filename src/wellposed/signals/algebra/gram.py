@@ -60,8 +60,8 @@ def gram_terms(call: Call, left: State, right: State, product: Product) -> GramT
     coupled = min(float(covariance.ravel()[0]) ** 2 / level, 1.0) if level > 0.0 else 0.0  # at one element
     shared = coupled * left.finite_width_correlation.covariance(right.finite_width_correlation)
     apart = (1.0 - np.eye(len(mean))) * np.multiply.outer(*stds) ** 2
-    by_chance = np.maximum(apart * (shared * (count * product.scale) ** 2), 0.0)
-    return GramTerms(row, column, mean, by_chance)
+    at_finite_width = np.maximum(apart * (shared * (count * product.scale) ** 2), 0.0)
+    return GramTerms(row, column, mean, at_finite_width)
 
 
 def _counterparts(

@@ -40,7 +40,7 @@ def weighted_scales(call: Call, data: State, kernel: Array) -> LocalScales:
 
     What is new in them is what ``data`` varies in size by, the same for all weights that meet it.
     """
-    key = ("chance", data.serial)
+    key = ("size", data.serial)
     if key not in call.run.memo:
         new = math.log1p(float(kernel.ravel()[0])) - data.local_scale_sources.variance
         call.run.memo[key] = source(call.source(), max(new, 0.0))
@@ -62,12 +62,12 @@ def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array,
     return first, second, np.sqrt(first * second) * min(max(share, -1.0), 1.0)
 
 
-def _by_chance(call: Call, x: State, y: State) -> float:
-    """Return the covariance of the chance size of x with the local scale of y, the product of x and a weight."""
-    chance: Sources = call.run.memo.get(("chance", x.serial), NONE)
+def _with_own_product(call: Call, x: State, y: State) -> float:
+    """Return the covariance of what x varies in size by with the local scale of y, a product of x with a weight."""
+    size: Sources = call.run.memo.get(("size", x.serial), NONE)
     return (
-        math.expm1(chance.covariance(y.local_scale_sources))
-        if chance.amounts.size and y.local_scale_sources.amounts.size
+        math.expm1(size.covariance(y.local_scale_sources))
+        if size.amounts.size and y.local_scale_sources.amounts.size
         else 0.0
     )
 
@@ -86,8 +86,8 @@ def scales_of_sum(
         both = np.minimum(first, second)
     kernel = np.asarray(w * w * first + (1.0 - w) ** 2 * second + 2.0 * w * (1.0 - w) * both)
     for scale, one, other in ((second, x, y), (first, y, x)):
-        if (chance := _by_chance(call, one, other)) and scale.ravel()[0] > 0.0:
-            kernel = kernel + 2.0 * w * (1.0 - w) * chance * scale / float(scale.ravel()[0])
+        if (shared := _with_own_product(call, one, other)) and scale.ravel()[0] > 0.0:
+            kernel = kernel + 2.0 * w * (1.0 - w) * shared * scale / float(scale.ravel()[0])
     return LocalScales(
         kernel, _of_variance(x.local_scale_sources.times(w) + y.local_scale_sources.times(1.0 - w), kernel)
     )
@@ -182,20 +182,20 @@ def _log_scales_of_mean(scales: Array, values: State, axis: int, lifted: float) 
 
 
 def scales_of_filters(
-    x: State, dims: Collection[int], channels: Collection[int], chance: float, left: float
+    x: State, dims: Collection[int], channels: Collection[int], inverse_dims: float, left: float
 ) -> LocalScales:
     """Return the local scales of what filters made, each channel divided by its root mean square over ``dims``, atoms.
 
-    What all elements that are averaged together share is gone. Of Gaussian patches of D = 1 / ``chance`` dimensions one
-    filter makes Gaussian numbers: the 2 / D by which products with random filters vary in size are the filters' in one
-    channel, which its norm takes out; at one position channels share the part ``left`` of them, as all see the same
-    patch.
+    What all elements that are averaged together share is gone. Of Gaussian patches of D = 1 / ``inverse_dims``
+    dimensions one filter makes Gaussian numbers: the 2 / D by which products with random filters vary in size are the
+    filters' in one channel, which its norm takes out; at one position channels share the part ``left`` of them, as all
+    see the same patch.
     """
     scales = evaluated(x.local_scales)
     if scales is None or not float(scales.ravel()[0]) > UNEVEN:
         return EVEN_SCALES
     kernel = np.log1p(np.clip(scales, 0.0, LARGEST_VARIANCE))
-    of_filters = min(math.log1p(2.0 * chance) / float(kernel.ravel()[0]), 1.0)
+    of_filters = min(math.log1p(2.0 * inverse_dims) / float(kernel.ravel()[0]), 1.0)
     kernel = kernel - kernels.pair_mean(kernel, x.lengths, list(dims))
     within = tuple(slice(0, 1) if i in channels else slice(None) for i in range(kernel.ndim))
     own = kernel[within] * (1.0 - of_filters)

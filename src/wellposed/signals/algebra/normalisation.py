@@ -58,32 +58,32 @@ def normalise(
     if not per_channel:
         return result
     made = evaluated(x.residual_dims)
-    chance, left = (x.finite_width_correlation.variance, 1.0) if made is None else made.tolist()
+    inverse_dims, left = (x.finite_width_correlation.variance, 1.0) if made is None else made.tolist()
     if x.gauss and result.gauss:
-        result = result.amended(marginal=scales_of_filters(x, dims, x.axes[1], chance, left).marginal(True))
+        result = result.amended(marginal=scales_of_filters(x, dims, x.axes[1], inverse_dims, left).marginal(True))
     return result.amended(finite_width_correlation=x.finite_width_correlation.times(math.sqrt(left)))
 
 
 def _divided(
-    call: Call, x: State, dims: list[int], parts: _Parts, scale: Array, centre: bool, excess: Array | None
+    call: Call, x: State, dims: list[int], parts: _Parts, scale: Array, centre: bool, correction: Array | None
 ) -> State:
     """Return what is left of x, divided by a scale that its own elements have set."""
     var = parts.var / scale**2
     pairs = any(map(kernels.positions, parts.kernel.shape))
     square = kernels.autocorrelation(scale, parts.kernel.shape) if pairs else kernels.average(scale**2)
     corr = kernels.correlation(parts.kernel / square, var)
-    if excess is not None:
-        corr = _with_excess(corr, excess)
-    alike, even = x.finite_width_correlation, 0.0
+    if correction is not None:
+        corr = _with_correction(corr, correction)
+    finite_width, even = x.finite_width_correlation, 0.0
     if _of_features(x, dims):  # 1 / D of tokens that all have one size
-        alike = finite_width_after_norm(call, x)
-        even = min(alike.variance + 1.0 / math.prod(x.lengths[i] for i in dims), 1.0)
+        finite_width = finite_width_after_norm(call, x)
+        even = min(finite_width.variance + 1.0 / math.prod(x.lengths[i] for i in dims), 1.0)
     share = parts.shared / max(kernels.average(x.var), 1e-300)
     base, fn = _function(x, parts, scale) if share < SAME_FUNCTION and not x.gauss else (None, None)
     few = _of_few(x, dims, centre)
     kept = None if fn is not None or share >= SAME_SHAPE else shape_of(x)
     result = x.with_moments(
-        moments=Moments(parts.mean / scale, var, corr, alike, even),
+        moments=Moments(parts.mean / scale, var, corr, finite_width, even),
         marginal=Marginal(x.gauss and few is None, base, fn, transport=few or kept),
         ancestry=Ancestry((_link(x, dims, 1.0 / kernels.average(scale), centre),) if x.roots else (), x.roots),
         spread=STEADY,
@@ -100,11 +100,11 @@ FEW_NORMALISED = 12
 def _of_few(x: State, dims: list[int], centre: bool) -> Transport | None:
     """Return the shape of one of few Gaussians divided by their root mean square; None of many, or of a profile."""
     count = math.prod(x.lengths[i] for i in dims)
-    alike = max((x.corr.shape[i] for i in dims), default=1)
+    longest = max((x.corr.shape[i] for i in dims), default=1)
     if (
         not 1 < count <= FEW_NORMALISED
         or not x.gauss
-        or alike > (2 if centre else 1)
+        or longest > (2 if centre else 1)
         or x.mean.size > 1
         or x.var.size > 1
     ):
@@ -119,7 +119,9 @@ def _of_features(x: State, dims: list[int]) -> bool:
 
 
 def _function(x: State, parts: _Parts, scale: Array) -> tuple[State | None, Pointwise | None]:
-    """Return what the result is which function of, where x is and all of it is changed alike."""
+    """Return the tensor that x and the result are functions of, and the result's function; None where means or scales
+    differ by position.
+    """
     if x.fn is None or scale.size > 1 or parts.centre.size > 1:
         return None, None
     factor = float(scale.ravel()[0])
@@ -175,11 +177,11 @@ def _centred(x: State, dims: list[int], margin: Array | None) -> _Parts:
     )
 
 
-def _with_excess(corr: Array, excess: Array) -> Array:
+def _with_correction(corr: Array, correction: Array) -> Array:
     """Add what a norm per channel makes of the differences between filters; it is 0 farther out than it is given."""
-    lengths = [max(a, b) for a, b in zip(corr.shape, excess.shape, strict=True)]
+    lengths = [max(a, b) for a, b in zip(corr.shape, correction.shape, strict=True)]
     padded = np.zeros(lengths)
-    padded[tuple(slice(0, n) for n in excess.shape)] = excess
+    padded[tuple(slice(0, n) for n in correction.shape)] = correction
     return np.asarray(np.clip(kernels.promote(corr, lengths) + padded, -1.0, 1.0))
 
 

@@ -22,6 +22,8 @@ from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
+Combine = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""A function of two tensors, element by element."""
 Operation = Callable[[Call, State, State], "State | None"]
 """A sum, product or quotient of two states; None where it does not know the result."""
 
@@ -106,7 +108,7 @@ def broadcast(call: Call, value: State | float, shape: tuple[int, ...]) -> State
     return made
 
 
-def fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Any) -> State | None:
+def fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Combine) -> State | None:
     """Return function(x, y) of two functions of one Gaussian tensor, integrated as one function of it; None elsewhere.
 
     ``key`` tells equal functions of two numbers.

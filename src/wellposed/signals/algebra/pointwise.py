@@ -92,7 +92,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     links = (Link(base, Scaled(expansion.slope)),) if base.roots and expansion.slope else ()
     return State(
         Layout(base.lengths, x.axes),
-        Moments(mean, var, corr, _alike(base, expansion)),
+        Moments(mean, var, corr, _finite_width_correlation(base, expansion)),
         tag=_tag(x, base, function, clipped is composed, whole is not composed or (mixed is not None and mixed.heavy)),
         marginal=Marginal(base=base, fn=clipped, local_scales=scales, local_scale_sources=sources),
         ancestry=Ancestry(
@@ -111,7 +111,7 @@ def _correlation_of_gaussian(expansion: Expansion, base: State, function: Pointw
     """Return the correlation kernel of f(x) for the Hermite ``expansion`` of f and the ``latent`` correlation of x."""
     powers = _without_mean(expansion)
     raw = gaussian.polynomial(powers, latent)
-    raw = kernels.total(raw, *_by_scales_of_parts(base, function), *_by_chance(base, powers, latent))
+    raw = kernels.total(raw, *_by_scales_of_parts(base, function), *_by_inverse_dims(base, powers, latent))
     return _correlation(raw, float(powers.sum()), base)
 
 
@@ -188,7 +188,7 @@ def _without_mean(expansion: Expansion) -> Array:
     return powers
 
 
-def _alike(base: State, expansion: Expansion) -> Sources:
+def _finite_width_correlation(base: State, expansion: Expansion) -> Sources:
     """Return the finite-width correlation after a function: the linear part in the Gaussian tensor keeps it."""
     if not base.finite_width_correlation.amounts.size:
         return base.finite_width_correlation
@@ -197,15 +197,15 @@ def _alike(base: State, expansion: Expansion) -> Sources:
     return base.finite_width_correlation.times(float(powers[1]) / total) if total > 0.0 else NONE
 
 
-def _by_chance(base: State, powers: Array, latent: Array) -> list[Array]:
+def _by_inverse_dims(base: State, powers: Array, latent: Array) -> list[Array]:
     """Return what a function adds to the covariance of products with one filter: the correlation of two patches varies
     by rho over filters, and E (r + rho)² is r² + (1 - r²)² Var(rho).
     """
-    chance = evaluated(base.inverse_dims)
-    if chance is None or not powers[2] > 0.0:
+    inverse_dims = evaluated(base.inverse_dims)
+    if inverse_dims is None or not powers[2] > 0.0:
         return []
-    chance, latent = kernels.common(chance, latent)
-    return [powers[2] * chance * (1.0 - latent * latent) ** 2]
+    inverse_dims, latent = kernels.common(inverse_dims, latent)
+    return [powers[2] * inverse_dims * (1.0 - latent * latent) ** 2]
 
 
 CURVATURE_STEP = 0.1
@@ -246,16 +246,15 @@ def _correlation(raw: Array, total: float, base: State) -> Array:
 
 def _correlation_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple[Array, Array]:
     """Return the correlation kernel where elements share a local scale, and the correlation kernel of that scale."""
-    latent = base.corr if base.transport is None else base.transport.latent(base.corr)
     powers = _without_mean(mixed.average)
-    lengths = [max(a, b) for a, b in zip(latent.shape, uneven.shape, strict=True)]
+    lengths = [max(a, b) for a, b in zip(base.corr.shape, uneven.shape, strict=True)]
     shared = kernels.promote(uneven / float(uneven.ravel()[0]), lengths)
-    latent = given_scales(kernels.promote(latent, lengths), shared, float(uneven.ravel()[0]))
+    latent = given_scales(kernels.promote(base.corr, lengths), shared, float(uneven.ravel()[0]))
     raw = gaussian.polynomial(powers, latent) + shared * gaussian.polynomial(mixed.own, latent)
     # channels that share nothing but their scale stay uncorrelated: what they share is in `scales`
     for i, length in enumerate(base.corr.shape):
         raw = np.take(raw, [0], axis=i) if length == 1 else raw
-    raw = kernels.total(raw, *_by_chance(base, powers, base.corr))
+    raw = kernels.total(raw, *_by_inverse_dims(base, powers, base.corr))
     return _correlation(raw, float(powers.sum()) + float(mixed.own.sum()), base), shared
 
 

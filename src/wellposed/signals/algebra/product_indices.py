@@ -16,14 +16,14 @@ from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
 
-class Indices(NamedTuple):
+class ProductIndices(NamedTuple):
     """A product of two signals and the size of each of its labels, those of the left operand first."""
 
     product: Product
     sizes: dict[str, int]
 
     @classmethod
-    def of(cls, left: State, right: State, product: Product) -> Indices:
+    def of(cls, left: State, right: State, product: Product) -> ProductIndices:
         """Return the indices of a product: each label is as long as in that operand which does not broadcast it."""
         sizes: dict[str, int] = {}
         for own, state in ((product.left_axes, left), (product.right_axes, right)):

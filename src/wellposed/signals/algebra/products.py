@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +17,12 @@ from wellposed.signals.algebra.attention_products import (
 )
 from wellposed.signals.algebra.gram import gram_terms, with_gram_terms
 from wellposed.signals.algebra.pointwise import apply_pointwise
-from wellposed.signals.algebra.product_indices import Indices, average_correlation, with_single_atoms
+from wellposed.signals.algebra.product_indices import ProductIndices, average_correlation, with_single_atoms
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.softmax import Places, law_of
 from wellposed.signals.algebra.tokens import tokens_of
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.attention import Law
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import NONE
@@ -46,7 +46,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     paired, left, right = right, unpaired(left), unpaired(right)
     gram = gram_terms(call, left, right, product)
     given, left, right = left, with_single_atoms(left), with_single_atoms(right)
-    indices = Indices.of(left, right, product)
+    indices = ProductIndices.of(left, right, product)
     count = indices.terms
     products, common = _products_of_elements(call, left, right, indices)
     kernel = indices.over_pairs(products) * count * count
@@ -91,7 +91,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     return made if gram is None else with_gram_terms(made, product, gram)
 
 
-def _products_of_elements(call: Call, left: State, right: State, indices: Indices) -> tuple[Array, float]:
+def _products_of_elements(call: Call, left: State, right: State, indices: ProductIndices) -> tuple[Array, float]:
     """Return the raw kernel E[(x_k y_k) (x_k' y_k')] over the labels, and what of the result's second moment two
     factors made of the same tokens have in common.
     """
@@ -107,7 +107,7 @@ def _products_of_elements(call: Call, left: State, right: State, indices: Indice
     return kernels.total(both, shared), common
 
 
-def _finite_width_term(call: Call, left: State, right: State, indices: Indices) -> Array | None:
+def _finite_width_term(call: Call, left: State, right: State, indices: ProductIndices) -> Array | None:
     """Return the kernel, over the labels, that two factors made of the same tokens add where positions are summed: the
     finite-width correlations ρ of two positions covary, E ρ ρ' = r r' + Cov(ρ, ρ'). None of other factors.
     """
@@ -129,7 +129,7 @@ def _finite_width_term(call: Call, left: State, right: State, indices: Indices) 
     return pattern * (share * math.prod(apart) * kernels.average(left.var) * kernels.average(right.var))
 
 
-def _law(call: Call, left: State, right: State, product: Product, width: int) -> tuple[float, tuple[Any, ...]]:
+def _law(call: Call, left: State, right: State, product: Product, width: int) -> tuple[float, Law]:
     """Return for a matrix of products of features, ``width`` of them summed, its variance relative to what it is for
     tokens of equal norms, and the law of the logits that it may be; 1 and nothing of other products.
     """
@@ -150,7 +150,7 @@ def _only_scale_parameter(left: State, right: State) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def _kernel_about_means(call: Call, left: State, right: State, indices: Indices, raw: Array) -> Array:
+def _kernel_about_means(call: Call, left: State, right: State, indices: ProductIndices, raw: Array) -> Array:
     """Return the covariance kernel of the result, up to a factor, given the raw kernel of the products: what means that
     differ by position have in common is taken out.
     """
@@ -166,7 +166,7 @@ LARGEST_BY_POSITION = 1 << 20
 """Most elements of a product that is worked out by position. Chosen for cost."""
 
 
-def _moments_by_position(left: State, right: State, indices: Indices) -> tuple[Array, Array] | None:
+def _moments_by_position(left: State, right: State, indices: ProductIndices) -> tuple[Array, Array] | None:
     """Return mean and variance by position, a dimension for each atom of the result, where an operand varies along an
     index of the result, or both along one that is summed; None elsewhere.
 
@@ -204,7 +204,7 @@ def _moments_by_position(left: State, right: State, indices: Indices) -> tuple[A
     return mean, var
 
 
-def _varies_by_position(indices: Indices, left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+def _varies_by_position(indices: ProductIndices, left: tuple[int, ...], right: tuple[int, ...]) -> bool:
     """Whether operands whose moments have these shapes over the labels make results that differ by position."""
     return any(
         (n > 1 or m > 1) if label in indices.product.out_axes else (n > 1 and m > 1)

@@ -6,12 +6,11 @@ import itertools
 import math
 import operator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wellposed.operators.steps import Cut, Permute, Regroup, Shape, Steps, shapes_along
+from wellposed.operators.steps import Cut, Permute, Regroup, Shape, Step, Steps, shapes_along
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.state import State, weakest
@@ -23,6 +22,10 @@ LARGEST_CROSSED = 1 << 22
 """Most elements of axes whose boundaries are crossed that are followed one by one. Chosen for cost."""
 SAMPLED_PAIRS = 64
 """Pairs of positions by which the correlation at one displacement is averaged. Chosen for cost."""
+
+
+Moving = Regroup | Permute | Cut
+"""Steps by which an element is followed to its new position."""
 
 
 @dataclass(slots=True)
@@ -55,13 +58,13 @@ def followed(call: Call, x: State, steps: Steps) -> Chain:
         chain = Chain(before.base, (*before.steps, *steps), before.crossed)
     elif not any(map(_crosses, steps, shapes_along(steps, x.shape))):
         return chain
-    if x.scale_parameter is None and all(isinstance(step, (Regroup, Cut, Permute)) for step in steps):
+    if x.scale_parameter is None and all(isinstance(step, Moving) for step in steps):
         known[call.node.outputs[0]] = chain
         return chain
     return Chain(x, steps)
 
 
-def _crosses(step: Any, before: Shape) -> bool:
+def _crosses(step: Step, before: Shape) -> bool:
     """Whether a step is a regrouping that neither splits axes nor merges them."""
     if not isinstance(step, Regroup):
         return False
@@ -73,9 +76,13 @@ def skewed(x: State, steps: Steps) -> State | None:
     """Return what a chain of views makes of x where axes end inside others: every element is the one that it was, and
     two of them have the correlation that they had, averaged over the pairs at each displacement.
 
-    Axes on the left that no step touches stay as they are. None where the others are too large.
+    Axes on the left that no step touches stay as they are. None where the others are too large, or a step repeats or
+    reorders elements.
     """
-    lead = min(map(_untouched, steps, shapes_along(steps, x.shape)), default=0)
+    moving = [step for step in steps if isinstance(step, Moving)]
+    if len(moving) < len(steps):
+        return None
+    lead = min(map(_untouched, moving, shapes_along(steps, x.shape)), default=0)
     rest = math.prod(x.shape[lead:])
     x = pooled(x)
     for axis in range(lead):
@@ -87,7 +94,7 @@ def skewed(x: State, steps: Steps) -> State | None:
     sizes = [x.lengths[atom] for atom in inner]
     mean, var, corr = (array.transpose([*outer, *inner]) for array in (x.mean, x.var, x.corr))
     places = np.arange(rest).reshape(x.shape[lead:])
-    for step in steps:
+    for step in moving:
         places = _taken(places, step, lead)
     long = [n for n in places.shape if n > 1]
     flat = places.reshape(long)
@@ -106,7 +113,7 @@ def _layout_after(x: State, lead: int, outer: list[int], shape: Shape) -> Layout
     return Layout((*(x.lengths[atom] for atom in outer), *(n for n in shape if n > 1)), axes)
 
 
-def _untouched(step: Any, before: Shape) -> int:
+def _untouched(step: Moving, before: Shape) -> int:
     """Return how many axes on the left a step leaves as they are."""
     if isinstance(step, Cut):
         return step.axis
@@ -115,15 +122,15 @@ def _untouched(step: Any, before: Shape) -> int:
     return sum(itertools.takewhile(bool, map(operator.eq, after, same)))
 
 
-def _taken(places: NDArray[Any], step: Any, lead: int = 0) -> NDArray[Any]:
+def _taken(places: NDArray[np.intp], step: Moving, lead: int = 0) -> NDArray[np.intp]:
     """Return an array after a step, whose first ``lead`` axes it lacks."""
     if isinstance(step, Regroup):
         return places.reshape(step.shape[lead:])
     if isinstance(step, Permute):
         return places.transpose([axis - lead for axis in step.order[lead:]])
-    index: list[Any] = [slice(None)] * places.ndim
+    index: list[int | slice] = [slice(None)] * places.ndim
     index[step.axis - lead] = step.start if step.drop else slice(step.start, step.stop, step.step)
-    cut: NDArray[Any] = places[tuple(index)]
+    cut: NDArray[np.intp] = places[tuple(index)]
     return cut
 
 

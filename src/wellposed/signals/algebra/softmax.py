@@ -47,13 +47,13 @@ e^{r σ²} was off by up to 6.8, and by no more than that elsewhere.
 """
 
 
-def exponent_shared(alike: Array | float, variance: float) -> Array:
-    """Return ln(T E sum_j a_j a'_j) of two queries whose logits of one variance have the correlation ``alike``.
+def exponent_shared(correlation: Array | float, variance: float) -> Array:
+    """Return ln(T E sum_j a_j a'_j) of two queries whose logits of one variance have this ``correlation``.
 
     Of flat weights it is r σ². Where logits are large, what each query has for itself acts as noise on what both share:
     it makes the mean choice given the shared part flatter.
     """
-    exponent = alike * variance / (1.0 + OWN_PART * (1.0 - np.asarray(alike)) * variance)
+    exponent = correlation * variance / (1.0 + OWN_PART * (1.0 - np.asarray(correlation)) * variance)
     return np.asarray(np.minimum(exponent, LARGEST_EXPONENT))
 
 
@@ -160,7 +160,7 @@ QUERY_NODES = 5
 """Nodes of the Gamma quadrature over queries. Chosen for cost."""
 
 
-class Sums(NamedTuple):
+class Expectations(NamedTuple):
     """Expectations for the softmax of logits sigma y_j, y_j = sqrt(s_j) x_j with x_j of one law and sizes s_j.
 
     Attributes:
@@ -183,7 +183,7 @@ class Sums(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _sums(keys: tuple[float, ...], sigma2: float, curved: float, uneven: float) -> Sums:
+def _sums(keys: tuple[float, ...], sigma2: float, curved: float, uneven: float) -> Expectations:
     """Return the expectations for each number of keys, whose sizes have the variance ``uneven``."""
     count = np.array(keys)
     sigma = math.sqrt(sigma2)
@@ -211,7 +211,7 @@ def _sums(keys: tuple[float, ...], sigma2: float, curved: float, uneven: float) 
 
     every = (expected(fourth, 1.0) + (count - 1.0) * expected(picked * picked, 2.0)) / 6.0
     cross = (count - 1.0) * expected(first * first, 2.0)
-    return Sums(expected(second, 1.0), expected(picked, 1.0), expected(along, 1.0), cross, every)
+    return Expectations(expected(second, 1.0), expected(picked, 1.0), expected(along, 1.0), cross, every)
 
 
 LAW_POINTS = 30

@@ -26,7 +26,7 @@ from wellposed.signals.algebra.softmax import summed
 from wellposed.signals.algebra.statistics import jointly, plus_statistic
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned, align, covariances, without_repeats
-from wellposed.signals.distributions.blocks import alike_of_parts, laid_out
+from wellposed.signals.distributions.blocks import finite_width_correlation_of_parts, laid_out
 from wellposed.signals.distributions.marginals import marginal
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY, Spread, source
@@ -212,7 +212,7 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
     if cross is not None and level > 0.0:
         share, _ = _share_of_power(first, second, level)
         shares = (share * var, (1.0 - share) * var)
-    alike = alike_of_parts(zip((x, y), shares, strict=True), var)
+    finite_width = finite_width_correlation_of_parts(zip((x, y), shares, strict=True), var)
     gauss = (x.gauss or first <= little) and (y.gauss or second <= little)
     transport = None
     if cross is None and not gauss and call.wants_marginal and mean.size:
@@ -222,7 +222,7 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
         scales = scales_of_sum(call, x, y, p, q, first, second)
     result = State(
         layout,
-        Moments(mean, var, kernels.correlation(kernel, var), alike),
+        Moments(mean, var, kernels.correlation(kernel, var), finite_width),
         tag=weakest(x.tag, y.tag),
         marginal=replace(_marginal_beside_known(x, y, p, q) or scales.marginal(gauss), transport=transport),
         ancestry=Ancestry(links_of([(x, p, a), (y, q, b)]), x.roots | y.roots),

@@ -35,7 +35,7 @@ def tokens_of(call: Call, x: State, axis: int, width: int, value: int) -> Tokens
     return Tokens(kernel, size, x.finite_width_correlation + own)
 
 
-def likeness(x: State, axis: int) -> float:
+def token_correlation(x: State, axis: int) -> float:
     """Return the mean correlation of two positions along an axis of one atom."""
     kernel, size = _along(x, axis)
     return float(kernels.off_diagonal_mean(kernel, [size], 0)[0])
@@ -47,19 +47,19 @@ def _along(x: State, axis: int) -> tuple[Array, int]:
 
 
 def relatedness(keys: Tokens, values: Tokens, sized: float = 1.0) -> float:
-    """Return by how much pairs of tokens that are alike as keys are so as values: the covariance of the two, relative
+    """Return by how much pairs of tokens that correlate as keys do so as values: the covariance of the two, relative
     to what not all tokens have in common; 1 / D where both are projections of the same tokens of D dimensions.
 
     ``sized`` is what tokens that differ in size by sample count more (`shared_size`).
     """
-    by_chance = keys.alike.covariance(values.alike) / sized
+    at_finite_width = keys.finite_width_correlation.covariance(values.finite_width_correlation) / sized
     if keys.size != values.size:
-        return min(max(by_chance, 0.0), 1.0)
+        return min(max(at_finite_width, 0.0), 1.0)
     r, s = keys.correlation, values.correlation
     first, second = kernels.common(keys.kernel, values.kernel)
     both = float(kernels.off_diagonal_mean(first * second, [keys.size], 0)[0])
     expected = (both - r * s) / (max(1.0 - r, 1e-9) * max(1.0 - s, 1e-9))
-    return min(max(by_chance + expected, 0.0), 1.0)
+    return min(max(at_finite_width + expected, 0.0), 1.0)
 
 
 def varying(x: State, axis: int) -> tuple[float, float]:

@@ -87,7 +87,7 @@ class Pairs(NamedTuple):
         lost = 2.0 * (1.0 - self.share**2) * (common**2 - level**2)
         return np.maximum(kernel - lost, 0.0) / left**2
 
-    def alike(self, square: float, mean: float) -> float:
+    def mean_square_correlation(self, square: float, mean: float) -> float:
         """Return the mean square of the correlations of the terms that meet, of ``square`` before and this ``mean``."""
         kept = 1.0 - (1.0 - self.share) * mean
         return max(square - (1.0 - self.share**2) * mean**2, 0.0) / kept**2 if kept > 0.0 else 0.0
@@ -102,16 +102,16 @@ class FiniteWidth(NamedTuple):
 
     Attributes:
         inherited: that from before, as far as the sum leaves it.
-        chance: the mean square of what the sum's own number of terms adds: 1 / n for n independent features.
+        own: the mean square of what the sum's own number of terms adds: 1 / n for n independent features.
         share: the share of the second moment that is variance; the others are relative to it.
         groups: how many groups of features have sums of their own, whose finite-width correlations are independent.
-        sized: the part of ``chance`` that different sizes of filters make, where all have one size.
+        sized: the part of ``own`` that different sizes of filters make, where all have one size.
         terms: the correlation kernel of the terms of the sum, and their numbers.
         value: the tensor in the graph that is summed over.
     """
 
     inherited: Sources = NONE
-    chance: float = 0.0
+    own: float = 0.0
     share: float = 0.0
     groups: int = 1
     sized: float = 0.0
@@ -121,7 +121,7 @@ class FiniteWidth(NamedTuple):
     @property
     def of_filters(self) -> float:
         """The relative variance, halved, of what different filters make of the same positions."""
-        return self.share**2 * min(max(self.inherited.variance + self.chance - self.sized, 0.0), 1.0)
+        return self.share**2 * min(max(self.inherited.variance + self.own - self.sized, 0.0), 1.0)
 
 
 def finite_width_of_sum(
@@ -142,14 +142,14 @@ def finite_width_of_sum(
     sizes = [summed.get(i, 1) for i in range(kernel.ndim)]
     mean = float(kernels.pair_mean(kernel, sizes).ravel()[0])
     squares = kernel * kernel
-    chance = pairs.alike(float(kernels.pair_mean(squares, sizes).ravel()[0]), mean)
+    own = pairs.mean_square_correlation(float(kernels.pair_mean(squares, sizes).ravel()[0]), mean)
     if pairs is not INDEPENDENT:  # what is the same in all terms falls out, their mean before all
         left = share * (1.0 - (1.0 - pairs.share) * mean)
         share = left / max(left + pairs.share * (1.0 - share), 1e-300)
     sized = 1.0 / pairs.terms if pairs.sized else 0.0
     terms = (kernel, sizes) if pairs is INDEPENDENT else None
     inherited = _inherited(data, kernel, sizes, window)
-    return FiniteWidth(inherited, chance, share, sized=sized, terms=terms)
+    return FiniteWidth(inherited, own, share, sized=sized, terms=terms)
 
 
 def _inherited(data: State, kernel: Array, sizes: Sequence[int], window: Collection[int]) -> Sources:
@@ -170,7 +170,7 @@ def features_of(call: Call, data: State, value: int | None) -> int:
     """Return the source of the finite-width correlation that features bring: one for all weights that read a tensor,
     ``value`` in the graph, under any view.
     """
-    key: tuple[str, int] = ("likeness", data.serial)
+    key: tuple[str, int] = ("features of state", data.serial)
     memo = call.run.memo
     if key not in memo:
         if value is None or call.graph.values[value].shape != data.shape:  # a part of it
@@ -191,31 +191,31 @@ def with_drawn_weight(
     weight: State,
     *,
     outputs: int,
-    likeness: FiniteWidth,
+    finite_width: FiniteWidth,
 ) -> State:
     """Return the state of a product with a weight drawn for it: Gaussian, of mean 0.
 
-    ``outputs`` of its elements have weights of their own; ``likeness`` is the `finite_width_of_sum` of what is summed.
+    ``outputs`` of its elements have weights of their own; ``finite_width`` is what `finite_width_of_sum` returns.
     """
     one = (1,) * len(layout.lengths)
     corr = np.ones(one) if call.independent else np.asarray(np.clip(corr, -1.0, 1.0))
     if corr.size:
         corr = kernels.with_diagonal(corr)
-    spread, by_chance = data.spread, likeness.inherited
+    spread, correlation = data.spread, finite_width.inherited
     if weight.inherited.amounts.size:
         spread += Spread(weight.inherited)
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
-        alike = min(outputs * float(kernels.pair_mean(corr * corr, layout.lengths).ravel()[0]), 1.0)
+        mean_square = min(outputs * float(kernels.pair_mean(corr * corr, layout.lengths).ravel()[0]), 1.0)
         number = call.source()
-        of_features = features_of(call, data, likeness.value)
-        by_chance = likeness.inherited + source(of_features, likeness.chance / likeness.groups)
-        if likeness.terms is not None and likeness.groups == 1:
-            note_terms(call, of_features, *likeness.terms, likeness.chance)
-        own = source(number, 2.0 * (alike + likeness.of_filters * (1.0 - alike) ** 2) / outputs)
+        of_features = features_of(call, data, finite_width.value)
+        correlation = finite_width.inherited + source(of_features, finite_width.own / finite_width.groups)
+        if finite_width.terms is not None and finite_width.groups == 1:
+            note_terms(call, of_features, *finite_width.terms, finite_width.own)
+        own = source(number, 2.0 * (mean_square + finite_width.of_filters * (1.0 - mean_square) ** 2) / outputs)
         spread = Spread(spread.sources, own)
     return State(
         layout,
-        Moments(np.zeros(one), var, corr, by_chance, data.equal_norm_inverse_dim),
+        Moments(np.zeros(one), var, corr, correlation, data.equal_norm_inverse_dim),
         tag=weakest(data.tag, weight.tag),
         marginal=Marginal(gauss=True),
         ancestry=Ancestry((), call.root() | (REPEATED if call.node.index in call.run.weights.repeated else 0)),

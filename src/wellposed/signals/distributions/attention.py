@@ -17,17 +17,17 @@ queries. Chosen."""
 
 
 class Tokens(NamedTuple):
-    """How alike two tokens of a tensor are.
+    """How two tokens of a tensor are correlated.
 
     Attributes:
         kernel: correlation kernel along the tokens.
         size: how many there are.
-        alike: what two of them are alike by chance: by the features that they were computed from, and their own.
+        finite_width_correlation: of two of them: that of the features that they were computed from, and their own.
     """
 
     kernel: Array
     size: int
-    alike: Sources
+    finite_width_correlation: Sources
 
     @property
     def correlation(self) -> float:
@@ -61,7 +61,7 @@ class Logits(NamedTuple):
         along: how the size of a query's values grows with the variance of its logits: by which power of it.
         shared: what heads share of ``uneven``: the sizes of queries.
         part: share of the variance that products of queries and keys have; values are independent of the rest.
-        tokens: how alike keys are, where they are known.
+        tokens: how keys are correlated, where that is known.
     """
 
     variance: float
@@ -94,10 +94,10 @@ class Softmax:
         second: E sum a².
         pull: how far they draw a mean of values along the query (`softmax.gathered`).
         picked: increase of E sum a_j² |v_j|² where large keys, of large values, get larger weights.
-        queries: correlation kernel of the logits for one key: how alike queries are.
+        queries: correlation kernel of the logits for one key: the correlation of queries.
         keys: how many keys a query typically sees.
         law: law of the logits beside their variance.
-        tokens: of logits that are no products, how alike they are at two tokens.
+        tokens: of logits that are no products, how they are correlated at two tokens.
         flat: the weights that queries would have for flat logits, where they see keys of their own.
         shown: the mask outside which the weights are 0, if any.
         atom: atom of the tensor along which the weights have the sum 1.

@@ -70,9 +70,9 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, betwe
     aligned, layout = align_many(merged, skip=axis)
     told = None if between is None or set(widths) != {1} else _covariance_of_each(merged, aligned, between)
     in_blocks = told is None and apart and _are_uncorrelated(aligned)
-    alike = _are_alike(aligned)
+    equal = _have_equal_moments(aligned)
     if in_blocks:
-        mean, var, covariance = _mixed(aligned, weights, alike)
+        mean, var, covariance = _mixed(aligned, weights, equal)
     else:
         mean, var, covariance = _by_position(aligned, weights, widths, layout.lengths, told)
     parts = [w * s.var for w, s in zip(weights, states, strict=True)]
@@ -80,9 +80,14 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, betwe
     axes = (*layout.axes[:axis], (last,), *layout.axes[axis + 1 :])
     return State(
         Layout((*layout.lengths, sum(widths)), axes),
-        Moments(mean, var, kernels.correlation(covariance, var), alike_of_parts(zip(states, parts, strict=True), var)),
+        Moments(
+            mean,
+            var,
+            kernels.correlation(covariance, var),
+            finite_width_correlation_of_parts(zip(states, parts, strict=True), var),
+        ),
         tag=weakest(*(s.tag for s in states)),
-        marginal=_marginal_of_all(states, alike) if in_blocks else _marginal_by_position(states, aligned, weights),
+        marginal=_marginal_of_all(states, equal) if in_blocks else _marginal_by_position(states, aligned, weights),
         ancestry=_joint_ancestry(states, _part_links(merged, aligned, axis)),
         spread=spread_of_parts([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
         concatenation=_parts(states, axis) if in_blocks else WHOLE,
@@ -94,9 +99,9 @@ def _are_uncorrelated(aligned: Sequence[Aligned]) -> bool:
     return all(a.cat_corr is None or a.cat_corr.shape[-1] == 1 for a in aligned)
 
 
-def _marginal_of_all(states: Sequence[State], alike: bool) -> Marginal:
+def _marginal_of_all(states: Sequence[State], equal: bool) -> Marginal:
     """Return the distribution of one element of a concatenation, whichever part it lies in."""
-    return Marginal(gauss=alike and all(s.gauss for s in states))
+    return Marginal(gauss=equal and all(s.gauss for s in states))
 
 
 def _marginal_by_position(states: Sequence[State], aligned: Sequence[Aligned], weights: Array) -> Marginal:
@@ -118,7 +123,7 @@ def _parts(states: Sequence[State], axis: int) -> Concatenation:
 
 
 def _part_links(states: Sequence[State], aligned: Sequence[Aligned], axis: int) -> tuple[Link, ...]:
-    """Return the links of a concatenation to parts of several positions: of those it has, the others have nothing."""
+    """Return a link of a concatenation to each part of several positions, whose taps are -1 outside of the part."""
     found, start, size = [], 0, sum(s.shape[axis] for s in states)
     for s, a in zip(states, aligned, strict=True):
         width = s.shape[axis]
@@ -136,14 +141,14 @@ def _joint_ancestry(states: Sequence[State], links: tuple[Link, ...] = ()) -> An
     return Ancestry(links, reduce(or_, (s.roots for s in states)), names.pop() if len(names) == 1 else None)
 
 
-def _mixed(aligned: Sequence[Aligned], weights: Array, alike: bool) -> tuple[Array, Array, Array]:
-    """Return mean, variance and covariance kernel of elements that come from all parts alike, the new atom last."""
+def _mixed(aligned: Sequence[Aligned], weights: Array, equal: bool) -> tuple[Array, Array, Array]:
+    """Return mean, variance and covariance kernel of elements that may lie in any part, the new atom last."""
     # which block an element lies in is common to all positions: blocks' means add to the covariance
-    own = covariances(aligned, least=1 if alike else 2)
+    own = covariances(aligned, least=1 if equal else 2)
     lengths = own[0].shape
 
     def of_means(mean: Array) -> Array | float:
-        return 0.0 if alike else kernels.autocorrelation(mean, lengths)
+        return 0.0 if equal else kernels.autocorrelation(mean, lengths)
 
     mean = np.asarray(sum(w * a.mean for w, a in zip(weights, aligned, strict=True)))
     second = sum(w * (a.mean**2 + a.var) for w, a in zip(weights, aligned, strict=True))
@@ -230,8 +235,8 @@ def spread_of_parts(parts: Sequence[tuple[float, State]]) -> Spread:
     return mean_spread((share / total, s.spread) for share, s in parts)
 
 
-def alike_of_parts(parts: Iterable[tuple[State, Array]], var: Array) -> Sources:
-    """Return how alike positions of a sum (or a concatenation) are by chance, given each part's share of ``var``."""
+def finite_width_correlation_of_parts(parts: Iterable[tuple[State, Array]], var: Array) -> Sources:
+    """Return the finite-width correlation of a sum or a concatenation, given each part's share of ``var``."""
     result, total = NONE, kernels.average(var)
     for state, share in parts:
         if state.finite_width_correlation.amounts.size and total > 0.0:
@@ -239,7 +244,7 @@ def alike_of_parts(parts: Iterable[tuple[State, Array]], var: Array) -> Sources:
     return result
 
 
-def _are_alike(aligned: Sequence[Aligned]) -> bool:
+def _have_equal_moments(aligned: Sequence[Aligned]) -> bool:
     """Whether all parts have the same means and variances by position, to five digits."""
     first = aligned[0]
     return all(

@@ -126,8 +126,8 @@ class Dependence:
             return 0
         return 1 if x.fn is not None or x.serial in self.factors else 2
 
-    def _alike(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
-        """Return the covariance of two tensors that a repeated weight made alike, as parts; None of others."""
+    def _of_repeated_weight(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
+        """Return the covariance of two results of one repeated weight, as parts; None of other tensors."""
         if not x.roots & y.roots & REPEATED or where != tuple(range(len(x.lengths))) or x.lengths != y.lengths:
             return None
         first, second = self.made.get(x.serial), self.made.get(y.serial)
@@ -293,7 +293,7 @@ class Dependence:
         return all(isinstance(link.operate, Scaled) and not link.taps for link in x.links)
 
     def _is_sum_of(self, x: State, y: State, where: Dims) -> bool:
-        """Whether x has several parents, one of which is made of what y is made of."""
+        """Whether x has several parents, one of which shares an ancestor with y."""
         if len(x.links) < 2 or x.serial in self.made or not all(isinstance(link.operate, Scaled) for link in x.links):
             return False
         kin = {grid.state.serial for link in x.links for grid in before(self.made, link.parent)}
@@ -345,7 +345,9 @@ class Way(NamedTuple):
 
 
 WAYS = (
-    Way("results of one weight that is met more than once", Dependence._alike),  # no link leads back from these
+    Way(
+        "results of one weight that is met more than once", Dependence._of_repeated_weight
+    ),  # no link leads back from these
     Way("functions of dependent Gaussian tensors", Dependence._of_gaussians),  # links carry a linear term alone
     Way("linear maps along one atom, by pair of positions", Dependence._of_maps),  # links know displacements alone
 )

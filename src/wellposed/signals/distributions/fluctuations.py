@@ -95,9 +95,9 @@ def gaussian_fluctuation(x: State) -> float:
     return max(float(kernels.pair_mean(kernel, x.lengths).ravel()[0]), 0.0) / q / q  # q² may be below all numbers
 
 
-def own_chance(x: State) -> float:
+def own_fluctuation(x: State) -> float:
     """Return the relative variance of the second moment over a product with a weight, but for a factor: the mean over
-    pairs of elements of R², and of the chance correlation of different positions (signals.md 6).
+    pairs of elements of R², and of the finite-width correlation of different positions (signals.md 6).
     """
     corr = kernels.by_displacement(x.corr)
     seconds = x.mean**2 + x.var

@@ -195,7 +195,10 @@ class Filters:
     """What norms per channel and windows read: each channel of a convolution's output is one random filter."""
 
     channel_norm_correction: Lazy | None = told(
-        "what a norm per channel adds to the correlation (`quadratic.excess`)", KERNEL, AXES_ALONE, default=None
+        "what a norm per channel adds to the correlation (`quadratic.channel_norm_correction`)",
+        KERNEL,
+        AXES_ALONE,
+        default=None,
     )
     margin: Lazy | None = told(
         "covariance with the mean over positions less that of the kernel (`margins.margin`)",
@@ -213,7 +216,7 @@ class Filters:
         default=None,
     )
     residual_dims: Lazy | None = told(
-        "1 / D of what varies, and the share of it that a norm leaves (`quadratic.likeness_left`)",
+        "1 / D of what varies, and the share of it that a norm leaves (`quadratic.residual_share`)",
         "two numbers",
         AXES_ALONE,
         default=None,

@@ -78,13 +78,13 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
     cap = kernels.lag_cap(profiles)
     corr = regrouping.split_profile(state.corr, atom, outer, inner, cap)
     split = partial(regrouping.split_profile, dim=atom, outer=outer, inner=inner, cap=cap)
-    scaled, chance = _with_scales(state, split), applied(state.inverse_dims, split)
+    scaled, inverse_dims = _with_scales(state, split), applied(state.inverse_dims, split)
     sizes = (*state.lengths[:atom], outer, inner, *state.lengths[atom + 1 :])
     axes = tuple(
         tuple(j for i in axis for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))) for axis in state.axes
     )
     result = _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr, scaled)
-    result = result.amended(inverse_dims=chance, whole=(state, atom) if state.roots else None)
+    result = result.amended(inverse_dims=inverse_dims, whole=(state, atom) if state.roots else None)
     base, fn = state.gaussian_source()
     if fn is None or base.lengths != state.lengths:
         return result

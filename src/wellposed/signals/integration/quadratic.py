@@ -20,11 +20,11 @@ import numpy as np
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Indices
 
-LARGEST = 128
+MOST_TAPS = 128
 """Most taps, and most uncorrelated input channels, for which the variance of a channel is taken to vary. Chosen."""
 
 
-def excess(
+def channel_norm_correction(
     kernel: Array,
     dims: list[int],
     taps: list[int],
@@ -47,7 +47,7 @@ def excess(
         rho: correlation of two input channels.
     """
     count = math.prod(taps)
-    if count == 1 or count > LARGEST or (channels > LARGEST and rho == 0.0) or kernel.ravel()[0] <= 0.0:
+    if count == 1 or count > MOST_TAPS or (channels > MOST_TAPS and rho == 0.0) or kernel.ravel()[0] <= 0.0:
         return None
     profile = _profile(kernel, dims)
     offset, index, counts = _tap_pairs(tuple(taps), tuple(dilations))
@@ -98,7 +98,7 @@ class Inverse(NamedTuple):
 def inverse_variance(
     kernel: Array, dims: list[int], taps: list[int], dilations: list[int], channels: int, rho: float
 ) -> Inverse:
-    """Return what a norm per channel makes of gradients; arguments as for `excess`.
+    """Return what a norm per channel makes of gradients; arguments as for `channel_norm_correction`.
 
     Integrals end where a norm's epsilon ends them.
     """
@@ -107,12 +107,12 @@ def inverse_variance(
     return Inverse(alone, float(_ratios(values, spectrum) @ often) / (math.prod(taps) * channels))
 
 
-def likeness_left(
+def residual_share(
     kernel: Array, dims: list[int], taps: list[int], dilations: list[int], channels: int, rho: float
 ) -> float:
-    """Return which share a norm per channel leaves of E[(w'Su)²] / (tr S)², by which two filters' outputs are alike.
+    """Return which share a norm per channel leaves of E[(w'Su)²] / (tr S)², the mean square correlation of two outputs.
 
-    E[(w'Su)² / (w'Sw u'Su)] = tr (S P)² with P = E[w w' / w'Sw]; arguments as for `excess`.
+    E[(w'Su)² / (w'Sw u'Su)] = tr (S P)² with P = E[w w' / w'Sw]; arguments as for `channel_norm_correction`.
     """
     values, spectrum, often = _spectrum(kernel, dims, taps, dilations, channels, rho)
     before = np.concatenate([values * factor for factor, _ in spectrum])
@@ -125,11 +125,11 @@ def _spectrum(
     kernel: Array, dims: list[int], taps: list[int], dilations: list[int], channels: int, rho: float
 ) -> tuple[Array, list[tuple[float, int]], Array]:
     """Return the eigenvalues of what one channel's taps see, the factors of channels, and how often each product
-    occurs; arguments as for `excess`. All are alike where there are too many taps.
+    occurs; arguments as for `channel_norm_correction`. All are alike where there are too many taps.
     """
     count, spectrum = math.prod(taps), _channel_factors(channels, rho)
     values = np.full(count, 1.0 / count)
-    if dims and 1 < count <= LARGEST and kernel.ravel()[0] > 0.0:
+    if dims and 1 < count <= MOST_TAPS and kernel.ravel()[0] > 0.0:
         offset, _, _ = _tap_pairs(tuple(taps), tuple(dilations))
         matrix = _lookup(_profile(kernel, dims), list(np.moveaxis(offset, -1, 0))) / count
         values = np.maximum(np.linalg.eigvalsh(matrix), 0.0)

@@ -97,7 +97,7 @@ class Postponed(Transport):
         return Postponed(lambda: self._settled().negated())
 
 
-LARGEST = 1e150
+LARGEST_NUMBER = 1e150
 """Largest numbers that have a distribution here: their squares can still be summed. Chosen."""
 _GRID = np.linspace(-1.0, 1.0, 401)
 
@@ -143,7 +143,7 @@ def of_sum(first: Array, second: Array) -> Transport | None:
 
 def _has_values(values: Array) -> bool:
     """Whether a function has values at all nodes: a root has none below 0."""
-    return bool(np.abs(values).max() < LARGEST)
+    return bool(np.abs(values).max() < LARGEST_NUMBER)
 
 
 def _rounded(values: Array) -> bytes:
@@ -245,7 +245,7 @@ def skewness(values: Array) -> float:
     """Return the skewness of a variable that is a function of a standard Gaussian, by its values at the nodes."""
     centred = values - WEIGHTS @ values
     var = float(WEIGHTS @ (centred * centred))
-    return float(WEIGHTS @ centred**3) / var**1.5 if 0.0 < var < LARGEST else 0.0
+    return float(WEIGHTS @ centred**3) / var**1.5 if 0.0 < var < LARGEST_NUMBER else 0.0
 
 
 @lru_cache(maxsize=256)

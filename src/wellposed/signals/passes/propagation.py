@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 
@@ -25,12 +25,24 @@ if TYPE_CHECKING:
 Cotangents = float | Mapping[str, float]
 
 
+class Planned(Protocol):
+    """A plan, as far as signals need it."""
+
+    @property
+    def prescriptions(self) -> Mapping[str, Prescribed]:
+        """What each parameter gets, by name."""
+
+
+WeightsOf = Literal["current", "planned"] | Mapping[str, Prescribed] | Planned
+"""Where the states of parameters come from."""
+
+
 @settled()
 def propagate(
     graph: Graph,
     *,
     inputs: Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None = None,
-    weights: Literal["current", "planned"] | Mapping[str, Prescribed] | Any = "current",
+    weights: WeightsOf = "current",
     state: Assumptions = "full",
     strict: bool = False,
     backward: bool = False,
@@ -86,7 +98,7 @@ def in_two_steps(
     graph: Graph,
     *,
     inputs: Input | torch.Tensor | Mapping[str, Input | torch.Tensor] | None = None,
-    weights: Literal["current", "planned"] | Mapping[str, Prescribed] | Any = "current",
+    weights: WeightsOf = "current",
 ) -> tuple[Signals, Callable[[], Signals]]:
     """Return the signals that `propagate` gives without gradients, and a function that adds the gradients to them."""
     signals, run = run_pass(graph, _provider(graph, weights), inputs=inputs, keep=True)
@@ -99,10 +111,10 @@ def in_two_steps(
     return signals, backward
 
 
-def _provider(graph: Graph, weights: Any) -> Weights:
+def _provider(graph: Graph, weights: WeightsOf) -> Weights:
     """Return the provider of parameters' states that ``weights`` of `propagate` names."""
     if not isinstance(weights, str):
-        return PrescribedWeights(graph, getattr(weights, "prescriptions", weights))
+        return PrescribedWeights(graph, weights if isinstance(weights, Mapping) else weights.prescriptions)
     if weights not in ("current", "planned"):
         raise OptionError(f"weights is 'current', 'planned' or a plan, not {weights!r}")
     return Weights(graph) if weights == "current" else PlannedWeights(graph)

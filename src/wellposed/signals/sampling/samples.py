@@ -30,8 +30,8 @@ LEAST_REPETITIONS, MOST_REPETITIONS = 2, 256
 ELEMENTS_OF_SAMPLES = 1 << 16
 """Elements of all samples of an operator, where that gives 2 to 256 of them. Chosen for cost."""
 MOST_FEATURES = 1 << 16
-"""Most elements of features that are drawn, by which positions are alike by chance: of more that chance is small.
-Chosen for cost."""
+"""Most elements of features that are drawn: the finite-width correlation of positions with more is small. Chosen for
+cost."""
 LEAST_IN_COMMON = 1e-6
 """Share of the variance above which a part that elements have in common is drawn. Chosen."""
 FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
@@ -49,8 +49,8 @@ def sample_state(
         state: the state.
         generator: what is drawn from.
         dtype: the type of the result.
-        channels: the atoms along which products of different weights with the features at a position lie: positions are
-            alike by chance in all of them.
+        channels: the atoms along which products of different weights with the features at a position lie: positions
+            have one finite-width correlation in all of them.
     """
     base, fn = state.gaussian_source()
     if fn is not None and base.lengths == state.lengths:
@@ -114,12 +114,12 @@ def _two_factors(state: State, scales: Array, kappa: float, generator: torch.Gen
 
 def _scale_of_filters(state: State, scales: Array, kappa: float, generator: torch.Generator) -> torch.Tensor | None:
     """Draw the root of the local scales that filters make, where each sees an input of its own; None of others."""
-    chance = evaluated(state.inverse_dims)
-    own = [] if chance is None else [i for i, n in enumerate(chance.shape) if n == 1 < state.lengths[i]]
-    if chance is None or not own or any(scales.shape[i] > 1 for i in own):
+    inverse_dims = evaluated(state.inverse_dims)
+    own = [] if inverse_dims is None else [i for i, n in enumerate(inverse_dims.shape) if n == 1 < state.lengths[i]]
+    if inverse_dims is None or not own or any(scales.shape[i] > 1 for i in own):
         return None
     sizes = [n if i in own else 1 for i, n in enumerate(state.lengths)]
-    return _gamma(sizes, min(2.0 * float(chance.ravel()[0]), kappa), generator).sqrt()
+    return _gamma(sizes, min(2.0 * float(inverse_dims.ravel()[0]), kappa), generator).sqrt()
 
 
 def _gamma(sizes: list[int], kappa: float, generator: torch.Generator) -> torch.Tensor:
@@ -133,8 +133,9 @@ def _gamma(sizes: list[int], kappa: float, generator: torch.Generator) -> torch.
 def _noise(state: State, generator: torch.Generator, within: Collection[int]) -> torch.Tensor:
     """Draw standard Gaussian elements, by atoms.
 
-    Channels are products of different weights with the features at a position: two positions of one draw are alike by
-    chance in all of them. Where a norm has given features one size at all positions, they are drawn, and then weights.
+    Channels are products of different weights with the features at a position: two positions of one draw have one
+    finite-width correlation in all of them. Where a norm has given features one size at all positions, they are drawn,
+    and then weights.
     """
     corr, sizes = state.corr, state.lengths
     channels = [i for i in sorted(within) if corr.shape[i] == 1 and sizes[i] > 1]
@@ -160,7 +161,7 @@ def _normals(sizes: Sequence[int], generator: torch.Generator) -> torch.Tensor:
 
 @lru_cache(maxsize=4)
 def _of_one_size(moments: Moments, features: int) -> Moments:
-    """Return the moments of so many features that are as alike as told once each position is divided by its norm.
+    """Return the moments of features that have the given correlations once each position is divided by its norm.
 
     The expected cosine of Gaussian vectors of D elements that correlate by r is r (1 - (1 - r²) / 2 D) + O(1 / D²).
     """

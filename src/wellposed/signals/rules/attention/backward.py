@@ -132,12 +132,12 @@ def _choice(
         visible = shown[np.ix_(np.arange(rows) * queries // rows, np.arange(columns) * keys // columns)]
     count = np.interp(np.arange(rows), np.linspace(0, rows - 1, seen.size), seen) if seen.size > 1 else seen
     second, (third, spread) = interpolated_participations(count, sigma2), interpolated_choices(count, sigma2)
-    alike = [
+    tokens = [
         tokens_of(call, x, token, x.shape[-1], call.node.args[position].value)
         for position, x in ((1, k), (2, v))
         if x.axes[token]
     ]
-    related = relatedness(alike[0], alike[1]) if len(alike) == 2 else 1.0
+    related = relatedness(tokens[0], tokens[1]) if len(tokens) == 2 else 1.0
     mixed = spread + related * np.maximum((1.0 - second) - 2.0 * (second - third), 0.0)
     share = visible / np.maximum(visible.sum(axis=1, keepdims=True) * (keys / columns), 1e-300)
     typical = float(np.exp(np.mean(np.log(seen))))

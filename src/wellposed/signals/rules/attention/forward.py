@@ -263,7 +263,7 @@ def attention(
         if flat is not None and made.axes[token]:
             made, kernel = with_pairs(made, parts, token, flat, ratio, (met - 1.0) * (1.0 - r_v))
         else:
-            kernel = _by_chance(made, v, token, level, typical, r_v + (1.0 - r_v) * met / typical)
+            kernel = _correlation_of_results(made, v, token, level, typical, r_v + (1.0 - r_v) * met / typical)
         made = made.amended(corr=np.clip(kernel, -1.0, 1.0))
     return reshape(made, call.shape())
 
@@ -357,17 +357,19 @@ def _of_bias(bias: torch.Tensor) -> tuple[torch.Tensor, float]:
 
 
 def _is_repeated(v: State, axis: int) -> bool:
-    """Whether what lies in an axis is there several times, beside what is not."""
+    """Whether an axis of values has both atoms along which they repeat and atoms along which they do not."""
     return len(v.axes[axis]) > 1 and len({v.corr.shape[i] for i in v.axes[axis]}) > 1
 
 
-def _output(call: Call, shape: Sequence[int], q: State, v: State, token: int, ratio: Array, alike: Sources) -> State:
+def _output(
+    call: Call, shape: Sequence[int], q: State, v: State, token: int, ratio: Array, finite_width: Sources
+) -> State:
     """Return the result, ``ratio`` times the values' variance by query."""
     made = make_state(
         shape,
         v.pooled_mean,
         kernels.average(v.var),
-        finite_width_correlation=alike,
+        finite_width_correlation=finite_width,
         tag=weakest(q.tag, v.tag, "approximate"),
         roots=q.roots | v.roots | call.root(),
         spread=v.spread,
@@ -378,7 +380,7 @@ def _output(call: Call, shape: Sequence[int], q: State, v: State, token: int, ra
     return made.with_moments(var=made.var * ratio.reshape([ratio.size if i == at else 1 for i in range(made.var.ndim)]))
 
 
-def _by_chance(made: State, v: State, token: int, level: float, typical: float, shared: float) -> Array:
+def _correlation_of_results(made: State, v: State, token: int, level: float, typical: float, shared: float) -> Array:
     """Return the correlation kernel of results of queries that see the same keys, or as many: two of one sample have
     the covariance ``shared``; ``typical`` is how many keys one sees.
     """

@@ -55,9 +55,9 @@ def convolve(
     unit = weight.second_moment
     layout, order = _outputs(data, product, call.shape())
     var, corr = kernels.rearranged(total, order) * unit, kernels.rearranged(corr, order)
-    alike = FiniteWidth() if call.independent else _likeness(call, sliding, product, window, pairs)
+    finite_width = FiniteWidth() if call.independent else _finite_width(call, sliding, product, window, pairs)
     outputs = call.shape()[product.out_axes.index("o")]
-    result = with_drawn_weight(call, layout, var, corr, data, weight, outputs=outputs, likeness=alike)
+    result = with_drawn_weight(call, layout, var, corr, data, weight, outputs=outputs, finite_width=finite_width)
     result = _with_norms_of_windows(result, product, window)
     if fixed and not weight.is_constant:  # taken for random numbers of the same moments
         result = result.amended(tag=weakest("approximate", result.tag))
@@ -69,7 +69,7 @@ def convolve(
             return kernel
         return pairs.energies(kernel, common / before, 1.0 - kernels.average(data.var) / before)
 
-    return with_later_facts(result, sliding, product, total, unit, order, alike, centre)
+    return with_later_facts(result, sliding, product, total, unit, order, finite_width, centre)
 
 
 def _with_norms_of_windows(result: State, product: Product, window: Window) -> State:
@@ -82,7 +82,7 @@ def _with_norms_of_windows(result: State, product: Product, window: Window) -> S
     return result.amended(equal_norm_inverse_dim=left)
 
 
-def _likeness(call: Call, sliding: Sliding, product: Product, window: Window, pairs: Pairs | None) -> FiniteWidth:
+def _finite_width(call: Call, sliding: Sliding, product: Product, window: Window, pairs: Pairs | None) -> FiniteWidth:
     """Return the finite-width correlation of two positions after windows slid over the data."""
     data = sliding.data
     features = {i: data.lengths[i] // product.groups for i in sliding.members}
@@ -91,15 +91,15 @@ def _likeness(call: Call, sliding: Sliding, product: Product, window: Window, pa
         for axis, size in zip(sliding.space, window.kernel, strict=True)
         for i in data.axes[axis]
     }
-    likeness = finite_width_of_sum(data, features | taps, taps, pairs)
-    likeness = likeness._replace(groups=product.groups, value=product.left)
+    finite_width = finite_width_of_sum(data, features | taps, taps, pairs)
+    finite_width = finite_width._replace(groups=product.groups, value=product.left)
     if all(step.stride == 1 for _, step in sliding.moving):
-        return likeness
+        return finite_width
     # positions that were not neighbours before share no windows
     key = ("apart", data.serial)
     if key not in call.run.memo:
         call.run.memo[key] = call.source()
-    return likeness._replace(inherited=source(call.run.memo[key], likeness.inherited.variance))
+    return finite_width._replace(inherited=source(call.run.memo[key], finite_width.inherited.variance))
 
 
 def _is_known_filter(call: Call, weight: State, product: Product) -> bool:

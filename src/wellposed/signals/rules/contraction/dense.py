@@ -58,10 +58,10 @@ def multiply_weight(
     var = _met(q, data, weight, product, new) * less if uneven else var.reshape(var.shape + (1,) * len(new))
     drawn = scaled_weight(call, weight, kernels.average(var) * count, kernels.average(q))
     corr = _correlation_of_outputs(call, corr, layout, product, weight, new)
-    likeness = FiniteWidth() if call.independent else _likeness(data, summed, product, pairs)
+    finite_width = FiniteWidth() if call.independent else _finite_width(data, summed, product, pairs)
     var = var * (drawn.second_moment * product.scale**2 * count)
     outputs = math.prod(layout.lengths[len(free) :])
-    result = with_drawn_weight(call, layout, var, corr, data, drawn, outputs=outputs, likeness=likeness)
+    result = with_drawn_weight(call, layout, var, corr, data, drawn, outputs=outputs, finite_width=finite_width)
     if call.independent or not _has_local_scales(data, drawn, count):
         return result
     energies = _energy_that_meets(data, summed, kernels.average(q), pairs, common)
@@ -81,7 +81,7 @@ def _as_it_meets(data: State, product: Product, uneven: bool) -> State:
     return laid_out(data) if by_part else pooled(data)
 
 
-def _likeness(data: State, summed: list[int], product: Product, pairs: Pairs | None) -> FiniteWidth:
+def _finite_width(data: State, summed: list[int], product: Product, pairs: Pairs | None) -> FiniteWidth:
     """Return the finite-width correlation of two positions after a sum over some atoms."""
     return finite_width_of_sum(data, {i: data.lengths[i] for i in summed}, pairs=pairs)._replace(value=product.left)
 

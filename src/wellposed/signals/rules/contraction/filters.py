@@ -20,7 +20,7 @@ from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.margins import margin
-from wellposed.signals.integration.quadratic import Inverse, excess, inverse_variance, likeness_left
+from wellposed.signals.integration.quadratic import Inverse, channel_norm_correction, inverse_variance, residual_share
 from wellposed.signals.integration.windows import Axis
 
 
@@ -82,7 +82,7 @@ def with_later_facts(
     total: Array,
     unit: float,
     order: list[int | None],
-    alike: FiniteWidth,
+    finite_width: FiniteWidth,
     centre: Callable[[Array], Array],
 ) -> State:
     """Return a convolution's result with what norms, pools and functions may ask of it, each worked out on demand.
@@ -113,14 +113,16 @@ def with_later_facts(
         return None if edge is None else kernels.rearranged(edge, order) * unit
 
     def left() -> Array | None:
-        return np.array([alike.inherited.variance + alike.chance, likeness_left(*_filters(sliding.data, product))])
+        return np.array(
+            [finite_width.inherited.variance + finite_width.own, residual_share(*_filters(sliding.data, product))]
+        )
 
     pairs_of = [1 if i in members or size == 1 else 2 for i, size in enumerate(result.lengths)]
     return result.amended(
         channel_norm_correction=Lazy(filters),
         local_scales=Lazy(energies),
         margin=Lazy(edges),
-        inverse_dims=Lazy.of(np.full(pairs_of, alike.of_filters)),
+        inverse_dims=Lazy.of(np.full(pairs_of, finite_width.of_filters)),
         residual_dims=Lazy(left),
     )
 
@@ -195,7 +197,7 @@ def _uneven_filters(sliding: Sliding) -> Array | None:
         return None
     dims = [i for i, _ in moving]
     kernel, rho = _patch(sliding.data, sliding.channel_axis, dims)
-    return excess(
+    return channel_norm_correction(
         kernel,
         dims,
         [step.kernel for _, step in moving],
@@ -208,7 +210,7 @@ def _uneven_filters(sliding: Sliding) -> Array | None:
 
 
 def _patch(data: State, channel_axis: int, dims: list[int]) -> tuple[Array, float]:
-    """Return the covariance kernel of what one filter sees, less what all positions share, and that of two channels."""
+    """Return the covariance kernel of a filter's input, less its mean over positions, and channels' correlation."""
     covariance = data.covariance()
     members = data.axes[channel_axis]
     rho = 0.0
@@ -232,7 +234,7 @@ def inverse_of_filters(data: State, product: Product) -> Inverse:
 
 
 def _filters(data: State, product: Product) -> tuple[Array, list[int], list[int], list[int], int, float]:
-    """Return what one filter of a convolution sees: the first arguments of `quadratic.excess`, but for steps."""
+    """Return what one filter sees: the first arguments of `quadratic.channel_norm_correction`, but for steps."""
     window = product.window
     assert window is not None
     places = [product.left_axes.index(f"s{i}") for i in range(len(window.kernel))]

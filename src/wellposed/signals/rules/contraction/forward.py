@@ -224,7 +224,7 @@ def _keeps_axes(product: Product) -> bool:
 
 
 def _with_common_part(call: Call, result: State, data: State, product: Product, level: float) -> State:
-    """Add what a weight's mean makes: ``level`` times the sum of what meets, the same for all outputs."""
+    """Add the product with a weight's mean ``level``: ``level`` times the sum of the data that an output reads."""
     axes, outputs = product.left_axes, product.out_axes
     summed = [i for i, label in enumerate(axes) if label not in outputs]
     count = math.prod(data.shape[i] for i in summed)

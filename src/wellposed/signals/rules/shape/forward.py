@@ -19,7 +19,7 @@ from wellposed.signals.algebra.statistics import remember_parts
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate
-from wellposed.signals.distributions.fluctuations import own_chance
+from wellposed.signals.distributions.fluctuations import own_fluctuation
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.parts import select
 from wellposed.signals.distributions.spread import Spread, source
@@ -93,7 +93,7 @@ def through(call: Call, x: State, steps: Steps, across: Callable[[], State | Non
 
 
 def _regrouped(call: Call, x: State, step: Regroup, across: Callable[[], State | None] | None) -> State:
-    """Return a tensor under other axes: where these are made of parts of the old ones, twice alike is one tensor."""
+    """Return a tensor under other axes: asked for twice, it is one tensor."""
     key = (step, x.serial, x.axes, x.scale_parameter, x.tag)
     made = call.run.alive.get(key)
     if made is None:
@@ -109,15 +109,15 @@ def _cut(call: Call, x: State, step: Cut) -> State:
     if key not in call.run.memo:
         part = select(x, step.axis, step.start, step.stop, step.step, drop=step.drop)
         whole = call.run.memo.setdefault(("pooled", x.serial, x.axes), pooled(x))
-        part = _with_own_chance(call, x, _apart(call, x, part, step.axis))
+        part = _with_less_averaged(call, x, _apart(call, x, part, step.axis))
         call.run.memo[key] = _as_rows(whole, part, step)
     found: State = call.run.memo[key]
     return found
 
 
 def _as_rows(whole: State, part: State, step: Cut) -> State:
-    """Return a part of an axis of correlated elements as a linear map of the whole: it does not add to another part, or
-    differ from it, like a stranger.
+    """Return a part of an axis of correlated elements as a linear map of the whole, so that its sum with another part
+    counts their correlation.
     """
     at = whole.axes[step.axis]
     if part.layout == whole.layout or len(at) != 1 or part.linear_map is not None or not whole.roots:
@@ -135,15 +135,15 @@ def _apart(call: Call, whole: State, part: State, axis: int) -> State:
     return part.amended(roots=part.roots | call.root())
 
 
-def _with_own_chance(call: Call, whole: State, part: State) -> State:
-    """Return a part with the spread of what its fewer elements do not average out: no other part has that chance."""
+def _with_less_averaged(call: Call, whole: State, part: State) -> State:
+    """Return a part with the spread of what its fewer elements do not average out, which no other part shares."""
     spread = part.spread
     if part is whole or part.blocks or not spread.own.amounts.size:
         return part
-    key = ("own chance", whole.serial, whole.finite_width_correlation.variance)
+    key = ("own fluctuation", whole.serial, whole.finite_width_correlation.variance)
     if key not in call.run.memo:  # of many parts of one tensor, as the times of a scan are
-        call.run.memo[key] = own_chance(whole)
-    before, after = call.run.memo[key], own_chance(part)
+        call.run.memo[key] = own_fluctuation(whole)
+    before, after = call.run.memo[key], own_fluctuation(part)
     more = spread.own.variance * (after / before - 1.0) if before > 0.0 else 0.0
     if not more > SMALL_SPREAD:
         return part

@@ -167,7 +167,7 @@ def picked_along(
     *,
     once: bool = False,
 ) -> State:
-    """Return elements picked by index along one axis, each as that which it is where the index (``names``) is known;
+    """Return elements picked by index along one axis, each with its own moments where the index (``names``) is known;
     the other axes stay as they are. With ``once`` picks of one element stand for different ones.
     """
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
