@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from wellposed.preparation import prepare_ as prepare_
     from wellposed.reports import Report as Report
     from wellposed.reports.collect import report as report
+    from wellposed.shaping import Shaping as Shaping
+    from wellposed.shaping import shape_ as shape_
     from wellposed.signals import Input as Input
     from wellposed.signals import Signal as Signal
     from wellposed.signals import Signals as Signals
@@ -57,6 +59,7 @@ _HOMES = {
     "Plan": "plans",
     "Prescription": "plans",
     "Report": "reports",
+    "Shaping": "shaping",
     "Signal": "signals",
     "Signals": "signals",
     "Start": "preparation",
@@ -74,6 +77,7 @@ _HOMES = {
     "propagate": "signals",
     "report": "reports.collect",
     "rule": "signals",
+    "shape_": "shaping",
     "trace": "graphs",
     "transfer": "checks.tuned",
 }
@@ -86,6 +90,7 @@ __all__ = [
     "Plan",
     "Prescription",
     "Report",
+    "Shaping",
     "Signal",
     "Signals",
     "Start",
@@ -110,6 +115,7 @@ __all__ = [
     "rates",
     "report",
     "rule",
+    "shape_",
     "trace",
     "transfer",
 ]

@@ -41,6 +41,64 @@ class Centered(nn.Module):
         return f"mean={self.mean:.6g}"
 
 
+class Shaped(nn.Module):
+    """An activation whose input and output are scaled and shifted: ``a (f(b x + c) + d)``.
+
+    The transformed activations of Deep Kernel Shaping (Martens et al. 2021, arXiv 2110.01765) and of Tailored
+    Activation Transformations (Zhang et al. 2022, arXiv 2203.08120), for which `wellposed.shape_` chooses the numbers.
+    These are constants: they are not trained, and stand in the state dict, so that no other activation takes the
+    weights silently.
+
+    Args:
+        f: an element-wise function of a tensor, or a module that is one.
+        input_scale: b.
+        input_shift: c.
+        output_scale: a.
+        output_shift: d.
+    """
+
+    def __init__(
+        self,
+        f: Callable[[Tensor], Tensor],
+        *,
+        input_scale: float = 1.0,
+        input_shift: float = 0.0,
+        output_scale: float = 1.0,
+        output_shift: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.f = f
+        self.input_scale, self.input_shift = float(input_scale), float(input_shift)
+        self.output_scale, self.output_shift = float(output_scale), float(output_shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the activation of ``x``, of its shape."""
+        if self.input_scale != 1.0:
+            x = self.input_scale * x
+        if self.input_shift != 0.0:
+            x = x + self.input_shift
+        y = self.f(x)
+        if self.output_shift != 0.0:
+            y = y + self.output_shift
+        return self.output_scale * y if self.output_scale != 1.0 else y
+
+    def get_extra_state(self) -> Tensor:
+        """Return the four numbers, for the state dict."""
+        numbers = [self.input_scale, self.input_shift, self.output_scale, self.output_shift]
+        return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take the four numbers of a state dict."""
+        self.input_scale, self.input_shift, self.output_scale, self.output_shift = state.tolist()
+
+    def extra_repr(self) -> str:
+        """Show the four numbers."""
+        return (
+            f"input_scale={self.input_scale:.6g}, input_shift={self.input_shift:.6g}, "
+            f"output_scale={self.output_scale:.6g}, output_shift={self.output_shift:.6g}"
+        )
+
+
 def _gaussian_mean(f: Callable[[Tensor], Tensor]) -> float:
     """Return E f(x) for x ~ N(0, 1); raises `OptionError` where f has no finite mean and variance."""
 

@@ -12,18 +12,18 @@ from wellposed.structure.widths import axes_of
 
 
 class Samples(NamedTuple):
-    """Which part of an axis tells samples apart: the axis as (``before``, ``count``, ``after``), the middle one.
+    """Which part of an axis tells samples apart: the axis as (``before``, ``size``, ``after``), the middle one.
 
     Attributes:
         axis: the axis.
         before: how many indices of it lie outside the samples (time steps of a batch that was turned).
-        count: how many samples there are.
+        size: how many samples there are.
         after: how many indices lie inside each (windows of a picture).
     """
 
     axis: int
     before: int
-    count: int
+    size: int
     after: int
 
 

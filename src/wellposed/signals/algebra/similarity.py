@@ -36,7 +36,7 @@ def _atom_of(state: State, samples: Samples) -> int | None:
     """Return the atom of a state that tells samples apart."""
     before = 1
     for atom in state.axes[samples.axis]:
-        if before == samples.before and state.lengths[atom] == samples.count:
+        if before == samples.before and state.lengths[atom] == samples.size:
             return atom
         before *= state.lengths[atom]
     return None
