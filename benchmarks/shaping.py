@@ -1,0 +1,168 @@
+"""Shaping: deep plain convolutional nets with shaped activations, against starts and a ResNet of the same depth.
+
+    python benchmarks/shaping.py --images path/to/cifar10 [--depths 30 50] [--steps 250] [--out docs/results]
+
+Nets of 3×3 convolutions of 32 channels, without norms and shortcuts, on CIFAR-10 at 16×16; Adam, gradients clipped at
+norm 1, batches of 64. The figure of a training is the mean loss of its last 25 steps. Each arm's rate is the best of
+`RATES` on one seed; it is judged on others. Trainings are kept in a journal beside the results as they come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import wellposed as wp
+from common import RESULTS, markdown, write
+from training_data import DATA, images
+
+RATES = (3e-4, 1e-3, 3e-3)
+CHOSEN_ON, JUDGED_ON = 0, (1, 2, 3)
+LAST = 25
+WIDTH, BATCH, COUNT = 32, 64, 4096
+COLUMNS = {"depth": "depth", "arm": "arm", "rate": "rate", "loss": "loss", "error": "its SE", "first": "first loss"}
+
+
+class Residual(nn.Module):
+    """A ResNet without norms: blocks of two convolutions behind rectifiers, added to what enters them."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.into = nn.Conv2d(3, WIDTH, 3, padding=1)
+        self.convs = nn.ModuleList([nn.Conv2d(WIDTH, WIDTH, 3, padding=1) for _ in range(depth - 1)])
+        self.acts = nn.ModuleList([nn.ReLU() for _ in range(depth)])
+        self.out = nn.Linear(WIDTH, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits ``[batch, 10]`` of pictures ``[batch, 3, side, side]``."""
+        x, h = self.into(x), None
+        for index, (act, conv) in enumerate(zip(self.acts, self.convs, strict=False)):
+            h = conv(act(x if h is None else h))
+            if index % 2:
+                x, h = x + h, None
+        x = x if h is None else x + h
+        logits: Tensor = self.out(self.acts[-1](x).mean((2, 3)))
+        return logits
+
+
+def plain(depth: int, act: type[nn.Module] = nn.ReLU) -> nn.Module:
+    """Return a stack of convolutions, pooled and read out."""
+    channels = [3] + [WIDTH] * depth
+    layers = [
+        layer
+        for before, after in zip(channels[:-1], channels[1:], strict=True)
+        for layer in (nn.Conv2d(before, after, 3, padding=1), act())
+    ]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 10))
+
+
+def _started(net: nn.Module, x: Tensor, seed: int, **options: Any) -> nn.Module:
+    wp.initialize_(net, x, seed=seed, **options)
+    return net
+
+
+def _shaped(net: nn.Module, x: Tensor, seed: int, **options: Any) -> nn.Module:
+    wp.shape_(net, x)
+    return _started(net, x, seed, **options)
+
+
+ARMS: dict[str, Callable[[int, Tensor, int], nn.Module]] = {
+    "ReLU, autoinit": lambda d, x, s: _started(plain(d), x, s, method="autoinit"),
+    "ReLU, AutoInit++": lambda d, x, s: _started(plain(d), x, s, method="autoinit", center=True),
+    "ReLU, steady": lambda d, x, s: _started(plain(d), x, s),
+    "ReLU, orthogonal": lambda d, x, s: _started(plain(d), x, s, method="orthogonal"),
+    "shaped ReLU, steady": lambda d, x, s: _shaped(plain(d), x, s),
+    "shaped ReLU, autoinit": lambda d, x, s: _shaped(plain(d), x, s, method="autoinit"),
+    "tanh, steady": lambda d, x, s: _started(plain(d, nn.Tanh), x, s),
+    "shaped tanh, autoinit": lambda d, x, s: _shaped(plain(d, nn.Tanh), x, s, method="autoinit"),
+    "GELU, steady": lambda d, x, s: _started(plain(d, nn.GELU), x, s),
+    "shaped GELU, autoinit": lambda d, x, s: _shaped(plain(d, nn.GELU), x, s, method="autoinit"),
+    "ResNet without norms, steady": lambda d, x, s: _started(Residual(d), x, s),
+}
+
+
+def trained(arm: str, depth: int, rate: float, seed: int, data: tuple[Tensor, Tensor], steps: int) -> dict[str, Any]:
+    """Return the first loss and the mean of the last ones of one training; NaN where it diverged."""
+    pictures, labels = data
+    torch.manual_seed(seed)
+    net = ARMS[arm](depth, pictures[:8], seed)
+    optimizer = torch.optim.Adam(net.parameters(), rate)
+    generator, losses = torch.Generator().manual_seed(seed), []
+    for _ in range(steps):
+        rows = torch.randint(len(labels), (BATCH,), generator=generator)
+        loss = functional.cross_entropy(net(pictures[rows]), labels[rows])
+        losses.append(float(loss.detach()))
+        if not math.isfinite(losses[-1]):
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+    last = losses[-LAST:]
+    whole = len(losses) == steps and math.isfinite(losses[-1])
+    return {"first": losses[0], "loss": math.fsum(last) / len(last) if whole else math.nan}
+
+
+def main() -> None:
+    """Run the benchmark and write its results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=Path, default=DATA)
+    parser.add_argument("--depths", type=int, nargs="+", default=[30, 50])
+    parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--arms", nargs="+", choices=sorted(ARMS), default=list(ARMS))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    journal = options.out / "shaping.jsonl"
+    known = {}
+    if journal.exists():
+        known = {tuple(entry["key"]): entry for entry in map(json.loads, journal.read_text().splitlines())}
+    data = images(options.images, COUNT)
+
+    def of(arm: str, depth: int, rate: float, seed: int) -> dict[str, Any]:
+        key = (arm, depth, rate, seed, options.steps)
+        if key not in known:
+            known[key] = {"key": key, **trained(arm, depth, rate, seed, data, options.steps)}
+            with journal.open("a") as file:
+                file.write(json.dumps(known[key]) + "\n")
+            print(key, known[key]["loss"], flush=True)
+        return known[key]
+
+    rows = []
+    for depth in options.depths:
+        for arm in options.arms:
+            tried = {rate: of(arm, depth, rate, CHOSEN_ON)["loss"] for rate in RATES}
+            finite = {rate: loss for rate, loss in tried.items() if math.isfinite(loss)}
+            rate = min(finite or tried, key=lambda at: tried[at])
+            seen = [of(arm, depth, rate, seed) for seed in JUDGED_ON]
+            losses = [one["loss"] for one in seen]
+            error = statistics.stdev(losses) / math.sqrt(len(losses))
+            first = statistics.mean(one["first"] for one in seen)
+            rows.append(
+                {
+                    "depth": depth,
+                    "arm": arm,
+                    "rate": rate,
+                    "loss": statistics.mean(losses),
+                    "error": error,
+                    "first": first,
+                }
+            )
+    text = (
+        f"Mean loss of the last {LAST} of {options.steps} steps, over {len(JUDGED_ON)} seeds; ln 10 = {math.log(10):.3f} "
+        f"is chance.\n\n{markdown(rows, COLUMNS)}"
+    )
+    write("shaping", text, rows, options.out)
+
+
+if __name__ == "__main__":
+    main()
