@@ -24,9 +24,10 @@ from wellposed.signals import propagate
 from wellposed.surroundings import settled
 
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU, nn.PReLU)
-SMOOTH = (nn.GELU, nn.SiLU, nn.Tanh, nn.Softplus, nn.ELU, nn.SELU, nn.CELU, nn.Mish)
+SMOOTH = (nn.GELU, nn.SiLU, nn.Tanh, nn.Softplus, nn.ELU, nn.CELU, nn.Mish)
+"""Not SELU: its slope jumps at 0, so that its map has no curvature."""
 _RECTIFYING = frozenset({"relu", "leaky_relu", "prelu"})
-_FUNCTIONAL = _RECTIFYING | {"gelu", "silu", "tanh", "softplus", "elu", "selu", "celu", "mish"}
+_FUNCTIONAL = _RECTIFYING | {"gelu", "silu", "tanh", "softplus", "elu", "celu", "mish"}
 """Operators that are named where no module can be put in their place."""
 _ROUNDS = 2
 """How often the numbers are chosen: what branches weigh is known once activations are shaped. Chosen."""
@@ -224,10 +225,10 @@ def _nodes_of(graph: Graph, swaps: Sequence[_Swap]) -> list[int]:
 
 
 def _second_moments(graph: Graph) -> dict[int, float]:
-    """Return the second moments of a graph's values under the default plan."""
-    signals = propagate(graph, weights=plan(graph))
-    told = {signal.name: signal.second_moment for signal in signals}
-    return {value.id: told[value.name] for value in graph.values if value.name in told}
+    """Return the second moments of a graph's values under the default plan, of inputs 1."""
+    told = {signal.name: signal.second_moment for signal in propagate(graph, weights=plan(graph))}
+    found = {value.id: told[value.name] for value in graph.values if value.name in told}
+    return dict.fromkeys(graph.inputs, 1.0) | found
 
 
 def _shaped(module: nn.Module, slope: float | None, curvature: float | None) -> Shaped | None:

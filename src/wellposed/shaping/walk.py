@@ -49,6 +49,6 @@ def _met(node: Node, operands: list[int], known: Mapping[int, float], seconds: M
     """Return the map's value where an operator's operands meet."""
     facts = facts_of(node.op)
     weights = [seconds.get(value, 0.0) for value in operands]
-    if len(operands) > 1 and (facts.merges == "sum" or facts.joins) and all(weight > 0.0 for weight in weights):
+    if len(operands) > 1 and (facts.merges == "sum" or facts.joins) and sum(weights) > 0.0:
         return sum(weight * known[value] for weight, value in zip(weights, operands, strict=True)) / sum(weights)
     return max(known[value] for value in operands)
