@@ -60,6 +60,7 @@ class Shaping(Shown):
             swap.undo_()
 
     def _summary(self) -> Summary:
+        """Return what was chosen, what it changes, and the first activations."""
         chosen = [
             *([] if self.slope is None else [f"leaky rectifiers of slope {self.slope:.4g}"]),
             *([] if self.curvature is None else [f"smooth activations of curvature {self.curvature:.4g}"]),
