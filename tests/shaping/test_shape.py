@@ -92,6 +92,11 @@ def test_a_shallow_net_is_left_as_it_is():
     assert type(net[1]) is nn.ReLU
 
 
+def test_batch_norms_keep_inputs_apart_by_themselves():
+    layers = [layer for _ in range(30) for layer in (nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU())]
+    assert wp.shape_(nn.Sequential(*layers), X).slope is None
+
+
 def test_undo_puts_everything_back():
     net = stack(30, nn.PReLU)
     before, modules = copy.deepcopy(net.state_dict()), dict(net.named_modules())

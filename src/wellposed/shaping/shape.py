@@ -154,7 +154,8 @@ def shape_(model: nn.Module, *args: Any, similarity: float = 0.9, curvature: flo
         for swap in swaps:
             swap.undo_()
         raise
-    return Shaping(made, slope, local, tuple(left), before, after, tuple(s for s in swaps if s.name in made))
+    told = tuple(left) if made or not swaps else ()  # where nothing is to be shaped, they need none either
+    return Shaping(made, slope, local, told, before, after, tuple(s for s in swaps if s.name in made))
 
 
 def _require_new(model: nn.Module) -> None:

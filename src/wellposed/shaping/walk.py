@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.operators import RUNNING
 from wellposed.operators.facts import facts_of
 from wellposed.operators.scale_parameters import parameter_values
 
@@ -20,7 +21,8 @@ def largest(
 
     An activation applies its local map, a sum or a concatenation the mean of its operands' maps, weighed by their
     second moments, and every other operator hands on the largest of its operands'. As no local map is below the
-    identity, what begins at the inputs is the largest. For maps of correlations this is the subnetwork-maximising
+    identity, what begins at the inputs is the largest. A batch norm takes out what samples share, and the map begins
+    anew. For maps of correlations this is the subnetwork-maximising
     function of Zhang et al. 2022 (arXiv 2203.08120, appendix), with sums in place of maps that of curvatures.
 
     Args:
@@ -37,7 +39,7 @@ def largest(
         operands = [value for value in dict.fromkeys(node.inputs) if value in known and value not in fixed]
         if not operands:
             continue
-        value = _met(node, operands, known, seconds)
+        value = start if node.op in RUNNING else _met(node, operands, known, seconds)
         if node.index in shaped:
             value = local(value)
         most = max(most, value)
