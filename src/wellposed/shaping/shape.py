@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,6 @@ from wellposed.errors import OptionError, joined
 from wellposed.graphs import Graph, trace
 from wellposed.methods import plan
 from wellposed.nn import Shaped
-from wellposed.operators.facts import facts_of
 from wellposed.operators.schema import plain_name
 from wellposed.options import check_positive, check_share
 from wellposed.shaping.local import leaky, smooth
@@ -84,16 +83,21 @@ def _in_words(module: Shaped) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Swap:
-    """One activation of a model: where it stands, what it was, and the slope of one that learns it."""
+    """One activation of a model: its names, where it stands, what it was, and the slope of one that learns it."""
 
-    name: str
+    paths: tuple[str, ...]
     places: tuple[tuple[nn.Module, str], ...]
     before: nn.Module
     weight: torch.Tensor | None
 
+    @property
+    def name(self) -> str:
+        """Its first name."""
+        return self.paths[0]
+
     def runs(self, module: str) -> bool:
         """Whether an operator of this module belongs to the activation."""
-        return module == self.name or module.startswith(f"{self.name}.")
+        return any(module == path or module.startswith(f"{path}.") for path in self.paths)
 
     def put_(self, module: nn.Module) -> None:
         for parent, attribute in self.places:
@@ -172,27 +176,27 @@ def _require_new(model: nn.Module) -> None:
 
 def _found(model: nn.Module, graph: Graph) -> tuple[list[_Swap], list[str]]:
     """Return the activations that can be replaced, and those that cannot, in words."""
-    used = {node.module for node in graph.nodes if plain_name(node.op) in _FUNCTIONAL}
-    places: dict[int, list[tuple[nn.Module, str]]] = {}
-    for parent in model.modules():
-        for attribute, child in parent._modules.items():
-            if isinstance(child, RECTIFIERS + SMOOTH):
-                places.setdefault(id(child), []).append((parent, attribute))
-    swaps, paths = [], set()
-    for name, module in model.named_modules():
-        if id(module) in places and not module._forward_hooks and not module._forward_pre_hooks:
-            mine = {path for path, other in model.named_modules(remove_duplicate=False) if other is module}
-            if mine & used:
-                weight = module.weight.detach().clone() if isinstance(module, nn.PReLU) else None
-                swaps.append(_Swap(name, tuple(places[id(module)]), module, weight))
-                paths |= mine
+    acting = [node for node in graph.nodes if plain_name(node.op) in _FUNCTIONAL]
+    swaps = [swap for swap in _replaceable(model) if any(swap.runs(node.module) for node in acting)]
     left = [
         f"{node.name} ({plain_name(node.op)}) is called as a function: make it a module of its own, "
         "as self.act = nn.ReLU() is"
-        for node in graph.nodes
-        if plain_name(node.op) in _FUNCTIONAL and node.module not in paths and facts_of(node.op).active
+        for node in acting
+        if not any(swap.runs(node.module) for swap in swaps)
     ]
     return swaps, left
+
+
+def _replaceable(model: nn.Module) -> Iterator[_Swap]:
+    """Yield the activation modules of a model that nothing hooks, each with all places that it stands in."""
+    paths: dict[nn.Module, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, RECTIFIERS + SMOOTH) and not (module._forward_hooks or module._forward_pre_hooks):
+            paths.setdefault(module, []).append(path)
+    for module, found in paths.items():
+        parents = ((model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in found if path)
+        weight = module.weight.detach().clone() if isinstance(module, nn.PReLU) else None
+        yield _Swap(tuple(found), tuple(dict.fromkeys(parents)), module, weight)
 
 
 def _slope(graph: Graph, swaps: Sequence[_Swap], seconds: Mapping[int, float], similarity: float) -> float | None:

@@ -84,13 +84,10 @@ def skewed(x: State, steps: Steps) -> State | None:
         return None
     lead = min(map(_untouched, moving, shapes_along(steps, x.shape)), default=0)
     rest = math.prod(x.shape[lead:])
-    x = pooled(x)
-    for axis in range(lead):
-        x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else x
-    inner = [atom for axis in x.axes[lead:] for atom in axis]
+    x = _merged(pooled(x), lead)
+    outer, inner = (list(itertools.chain.from_iterable(axes)) for axes in (x.axes[:lead], x.axes[lead:]))
     if x.mask is not None or not 1 < rest <= LARGEST_CROSSED:
         return None
-    outer = [atom for axis in x.axes[:lead] for atom in axis]
     sizes = [x.lengths[atom] for atom in inner]
     mean, var, corr = (array.transpose([*outer, *inner]) for array in (x.mean, x.var, x.corr))
     places = np.arange(rest).reshape(x.shape[lead:])
@@ -103,6 +100,13 @@ def skewed(x: State, steps: Steps) -> State | None:
     layout = _layout_after(x, lead, outer, places.shape)
     made = x.with_moments(layout=layout, mean=mean, var=var, corr=kernels.with_diagonal(corr))
     return made.amended(tag=weakest(x.tag, "approximate"))
+
+
+def _merged(x: State, lead: int) -> State:
+    """Return a state whose first ``lead`` axes have one atom each, or none."""
+    for axis in range(lead):
+        x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else x
+    return x
 
 
 def _layout_after(x: State, lead: int, outer: list[int], shape: Shape) -> Layout:
