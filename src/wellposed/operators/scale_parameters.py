@@ -125,16 +125,17 @@ def parameter_values(graph: Graph) -> frozenset[int]:
     noise: set[int] = set()
     for node in graph.nodes:
         trained = not made.isdisjoint(node.inputs)
-        if all(value in fixed for value in node.inputs) and (trained or not traits(node.op).random):
-            fixed.update(node.outputs)
-            if trained:
-                made.update(node.outputs)
+        if fixed.issuperset(node.inputs):
+            kept = trained or not traits(node.op).random
         elif all(value in fixed or value in noise for value in node.inputs):
-            if trained and _keeps_shape(graph, node, made):
-                fixed.update(node.outputs)
-                made.update(node.outputs)
-            elif not trained:
-                noise.update(node.outputs)
+            kept = trained and _keeps_shape(graph, node, made)
+        else:
+            continue
+        if kept:
+            fixed.update(node.outputs)
+            made.update(node.outputs if trained else ())
+        elif not trained:
+            noise.update(node.outputs)
     return frozenset(fixed)
 
 

@@ -76,9 +76,13 @@ def transform_of(graph: Graph, node: Node) -> Transform | None:
     whole = [after[a] if inverse and a == half else before[a] for a in axes]
     lengths = tuple(size if size > 0 else length for size, length in zip(asked, whole, strict=True))
     taken = tuple(n // 2 + 1 if inverse and a == half else n for a, n in zip(axes, lengths, strict=True))
-    power = {"backward": 1.0 if inverse else 0.0, "ortho": 0.5, "forward": 0.0 if inverse else 1.0}
-    scale = math.prod(lengths) ** -power[str(named_arguments(node).get("norm") or "backward")]
-    return Transform(axes, lengths, taken, inverse, real, scale)
+    return Transform(axes, lengths, taken, inverse, real, math.prod(lengths) ** -_power(node, inverse))
+
+
+def _power(node: Node, inverse: bool) -> float:
+    """Return the power of the number of elements by which a transform divides."""
+    of_forward = {"backward": 0.0, "ortho": 0.5, "forward": 1.0}[str(named_arguments(node).get("norm") or "backward")]
+    return 1.0 - of_forward if inverse else of_forward
 
 
 def _transformed_axes(node: Node, rank: int) -> tuple[tuple[int, ...], list[int]]:

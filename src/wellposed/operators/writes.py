@@ -73,8 +73,11 @@ def _of_view(
         [base[i] for i in axes], [written[i] for i in own], [base_stride[i] for i in axes], [stride[i] for i in own],
         offset,
     )  # fmt: skip
-    if found is None:
-        return None
+    return None if found is None else _in_order(found, axes, own)
+
+
+def _in_order(found: Sequence[Stretch], axes: Sequence[int], own: Sequence[int]) -> Box:
+    """Return the box of stretches along axes that are sorted by stride, those of the base and the view's own."""
     dropped = {stretch.axis for stretch in found if stretch.dropped}
     kept = [axis for at, axis in enumerate(axes) if at not in dropped]
     order = tuple(own[kept.index(axis)] for axis in sorted(kept))

@@ -321,10 +321,7 @@ class _Reader:
         elements = [(value, step) for value, step in zip(operands, known, strict=True) if not step.statistic]
         statistics = [step for step in known if step.statistic]
         if not elements:
-            if len({step.base for step in statistics}) > 1:
-                return False
-            self._function(node, operands[0], active=any(step.active for step in known))
-            return True
+            return self._of_statistics(node, operands[0], statistics)
         (first, step), *rest = elements
         if any((other.base, other.part) != (step.base, step.part) for _, other in rest):
             return False
@@ -333,6 +330,13 @@ class _Reader:
         if rest or any(not self._is_of(step.base, other.base) for other in statistics):
             return False
         self._junction(node.outputs, "normalisation", (first,), node)
+        return True
+
+    def _of_statistics(self, node: Node, first: int, known: list[Step]) -> bool:
+        """Record a function of statistics of one junction; False where they are of several."""
+        if len({step.base for step in known}) > 1:
+            return False
+        self._function(node, first, active=any(step.active for step in known))
         return True
 
     def _of_elements(self, node: Node, first: int, known: list[Step]) -> bool:

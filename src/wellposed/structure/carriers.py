@@ -301,18 +301,20 @@ class _Walk:
 
     def _product(self, node: Node) -> Followed:
         """Take the parameter that a signal is multiplied by, or follow one of the factors."""
-        operands = [
-            value for argument, power in factors_of(node) if power > 0.0 and (value := ref_of(argument)) is not None
-        ]
-        fixed = [value for value in operands if self._is_fixed(value)]
-        made = [value for value in fixed if value not in self.graph.known]
+        refs = (ref_of(argument) for argument, power in factors_of(node) if power > 0.0)
+        operands = [value for value in refs if value is not None]
+        made = [value for value in operands if self._is_fixed(value) and value not in self.graph.known]
         if any(self._take(value, node) for value in made):  # a scale, or the gain of a norm that is written out
             return []
-        signals = [value for value in operands if value not in fixed]
+        signals = [value for value in operands if not self._is_fixed(value)]
         if len(set(signals)) < len(signals):
             return f"{node.name} squares what it is given"
-        if not made:
-            return signals if len(signals) == 1 else self._either(node, signals)
+        if made:
+            return self._beside_a_gain(node, signals)
+        return signals if len(signals) == 1 else self._either(node, signals)
+
+    def _beside_a_gain(self, node: Node, signals: list[int]) -> Followed:
+        """Follow the factors that a gain multiplies which is made of parameters."""
         if isinstance(self._either(node, signals), str):
             return f"the gain at {node.name} is no parameter itself, but made of one"
         return []

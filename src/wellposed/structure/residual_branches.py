@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from wellposed.graphs import Graph
@@ -58,16 +58,7 @@ class BranchReader:
         """Return the branches of a sum: its terms, or where these carry nothing each for itself, their partial sums."""
         found = {value: self._branch(one, value, inside) for value in one.added}
         if one.fused:
-            node = self.graph.nodes[self.sums.made_at(one.value)]
-            branch = found[one.added[0]][0]
-            whole = replace(
-                branch,
-                weights=tuple(sorted({weight for other, _ in found.values() for weight in other.weights})),
-                depth=max(b.depth for b, _ in found.values()),
-                carriers=(),
-                reason=f"{node.op_name} at {node.name} makes it and adds it at once; write the sum by itself, x + ...",
-            )
-            return [(whole, Carriers(reason=whole.reason))]
+            return [self._made_and_added(one, [branch for branch, _ in found.values()])]
         for partial in one.inner:
             node = self.graph.nodes[self.sums.made_at(partial)]
             terms = [value for value in found if value in node.inputs]
@@ -78,6 +69,18 @@ class BranchReader:
                 found = {partial if v == terms[0] else v: b for v, b in found.items() if v not in terms[1:]}
                 found[partial] = together
         return list(found.values())
+
+    def _made_and_added(self, one: ResidualSum, factors: Sequence[ResidualBranch]) -> tuple[ResidualBranch, Carriers]:
+        """Return the branch that one operator makes of several factors, and adds at once."""
+        node = self.graph.nodes[self.sums.made_at(one.value)]
+        whole = replace(
+            factors[0],
+            weights=tuple(sorted({weight for branch in factors for weight in branch.weights})),
+            depth=max(branch.depth for branch in factors),
+            carriers=(),
+            reason=f"{node.op_name} at {node.name} makes it and adds it at once; write the sum by itself, x + ...",
+        )
+        return whole, Carriers(reason=whole.reason)
 
     def _branch(self, one: ResidualSum, value: int, inside: frozenset[int]) -> tuple[ResidualBranch, Carriers]:
         """Return one branch of a sum, with what carries its factor."""

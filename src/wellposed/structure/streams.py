@@ -104,13 +104,16 @@ class _Finder:
         alike: dict[str, list[int]] = defaultdict(list)
         for name, mine in own.items():
             alike[numberless(name)].append(mine)
-        for stream in streams:
-            for name in stream.inside:
-                own.pop(name, None)
+        inside = frozenset[str]().union(*(stream.inside for stream in streams))
+
+        def of_one_block(name: str, mine: int) -> bool:
+            """Whether another parameter of the same place acts in other sums."""
+            return bool(mine and not mine & 1) and any(other and not other & mine for other in alike[numberless(name)])
+
         return {
             name: frozenset(value for value, bit in bits.items() if bit & mine)
             for name, mine in own.items()
-            if mine and not mine & 1 and any(other and not other & mine for other in alike[numberless(name)])
+            if name not in inside and of_one_block(name, mine)
         }
 
     def _entering(self, ends: Collection[int], streams: Sequence[Stream], bits: Mapping[int, int]) -> dict[int, int]:

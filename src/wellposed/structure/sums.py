@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph
@@ -64,21 +64,24 @@ class ResidualSums:
         for value, vertex in self._vertices.items():
             if self.steps[value].kind != "sum" or vertex.degree < 2:
                 continue
-            for term in vertex.branches:
-                for fork, contracted, _ in self._back(term):
-                    if contracted:
-                        projected[fork].add(value)
+            for fork in self._projected_forks(vertex.branches):
+                projected[fork].add(value)
             one, projection = self._classified(vertex)
             if one is not None:
                 sums[value] = one
                 if projection and one.fork is not None:
                     projections[one.fork].append(one)
         carried = {one.fork for one in sums.values()}
-        for fork, ends in projections.items():
-            for one in ends if len(ends) > 1 else ():
-                if one.value not in carried or self._is_injected(fork, one, projected[fork]):
-                    del sums[one.value]
+        several = [(fork, one) for fork, ends in projections.items() if len(ends) > 1 for one in ends]
+        for fork, one in several:
+            if one.value not in carried or self._is_injected(fork, one, projected[fork]):
+                del sums[one.value]
         return sums | self._from_parameters() | self._fused()
+
+    def _projected_forks(self, terms: Iterable[Branch]) -> Iterator[int]:
+        """Yield the values that terms of a sum come from by way of a contraction."""
+        for term in terms:
+            yield from (fork for fork, contracted, _ in self._back(term) if contracted)
 
     def _is_injected(self, fork: int, one: ResidualSum, projected: Collection[int]) -> bool:
         """Whether a value that is projected into several sums is injected into this one (a time, a condition, a skip

@@ -230,7 +230,7 @@ class _Reader:
             return [self._product(product, shapes[0])]
         if facts.looks_up:
             return self._rows(node, shapes)
-        if any(value in self.weights for value in node.inputs) and not all(v in self.fixed for v in node.inputs):
+        if not self.weights.isdisjoint(node.inputs) and not self.fixed.issuperset(node.inputs):
             return self._recurrent(node, shapes)
         if facts.attends:
             return self._attention(node)
@@ -238,14 +238,13 @@ class _Reader:
             source = node.inputs[0]
             before = self.graph.values[source].shape
             return [tuple(carried(chain, self.axes[source], before, Indices())) for chain in steps]
+        if facts.joins:
+            join = self._stack if facts.merges == "stack" else self._concatenation
+            return [join(node, shapes[0])]
         if node.op is aten.view_as_complex.default:
             return [self.axes[node.inputs[0]][:-1]]
         if node.op is aten.view_as_real.default:
             return [(*self.axes[node.inputs[0]], fresh(2))]
-        if facts.merges == "cat":
-            return [self._concatenation(node, shapes[0])]
-        if facts.merges == "stack":
-            return [self._stack(node, shapes[0])]
         return [self._aligned(node, shape) for shape in shapes]
 
     def _rows(self, node: Node, shapes: Sequence[tuple[int, ...]]) -> list[Axes]:
@@ -347,19 +346,24 @@ class _Reader:
         for axis, other in zip(reversed(self.axes[value]), reversed(target), strict=False):
             unite(other, axis)
 
-    def _aligned(self, node: Node, shape: tuple[int, ...]) -> Axes:
-        """Return axes by position, for operators that keep indices in place; reduced and resized ones are fresh."""
-        # indices and masks beside signals are no axes of theirs
+    def _sources(self, node: Node) -> list[int]:
+        """Return the operands that share axes with a result: indices and masks beside signals have axes of their own,
+        and the vectors of a norm have those of its channels.
+        """
         signals = [v for v in node.inputs if self.graph.values[v].is_signal]
         sources = [v for v in signals or node.inputs if self.graph.values[v].shape]
         channel = _CHANNELS.get(node.op)
-        if channel is not None:
-            whole = self.axes[node.inputs[0]]
-            for value in node.inputs[1:]:
-                self._broadcast(value, [whole[channel]])
-            sources = sources[:1]
+        if channel is None:
+            return sources
+        whole = self.axes[node.inputs[0]]
+        for value in node.inputs[1:]:
+            self._broadcast(value, [whole[channel]])
+        return sources[:1]
+
+    def _aligned(self, node: Node, shape: tuple[int, ...]) -> Axes:
+        """Return axes by position, for operators that keep indices in place; reduced and resized ones are fresh."""
         out: list[Axis | None] = [None] * len(shape)
-        for value in sources:
+        for value in self._sources(node):
             axes, reduced = self.axes[value], _reduced(node, len(self.axes[value]), len(shape))
             kept = [axis for i, axis in enumerate(axes) if i not in reduced]
             lead = len(shape) - len(kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -39,6 +40,18 @@ def to_mean_of(x: State, over: Sequence[int], factor: float = 1.0) -> tuple[Link
     return (Link(x, averaging(x.lengths, over, factor), kept, over), *_to_blocks(x, over, factor)) if x.roots else ()
 
 
+def _merged(atoms: set[int], cut: int) -> set[int]:
+    """Return the numbers of some atoms before a view cut one in two."""
+    return {i - (i > cut) for i in atoms}
+
+
+def _of_one_part(lengths: tuple[int, ...], *, inner: bool) -> Taps:
+    """Return the means of an atom that is cut in two of these lengths, over its inner part or its outer one."""
+    parts = np.arange(math.prod(lengths)).reshape(lengths)
+    parts = parts if inner else parts.T
+    return Taps(parts, np.full(parts.shape, 1.0 / parts.shape[1]), parts.size)
+
+
 def _to_blocks(x: State, over: Sequence[int], factor: float) -> tuple[Link, ...]:
     """Return the link of a mean of x over some atoms to the tensor whose atoms views cut in two, where of each one part
     is averaged: a mean over blocks, or over positions that lie a step apart.
@@ -52,11 +65,8 @@ def _to_blocks(x: State, over: Sequence[int], factor: float) -> tuple[Link, ...]
             return ()
         combined = {i - (i > atom): taken for i, taken in combined.items()}
         if len(both) == 1:
-            parts = np.arange(whole.lengths[atom]).reshape(x.lengths[atom : atom + 2])
-            parts = parts if atom + 1 in both else parts.T
-            combined[atom] = Taps(parts, np.full(parts.shape, 1.0 / parts.shape[1]), parts.size)
-        gone = {i - (i > atom) for i in gone if i not in both or len(both) == 2}
-        kept = [i - (i > atom) for i in kept]
+            combined[atom] = _of_one_part(x.lengths[atom : atom + 2], inner=atom + 1 in both)
+        gone, kept = _merged(gone - both if len(both) == 1 else gone, atom), [i - (i > atom) for i in kept]
         x = whole
     if not combined or any(x.lengths[i] > LONGEST for i in gone):
         return ()

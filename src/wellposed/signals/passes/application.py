@@ -213,11 +213,14 @@ def _call_rule(call: Call, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, 
         result: Any = _blockwise(call, rule, args, kwargs, first)
         if result is not None:
             return [result]
-    result = rule.function(call, *args, **kwargs)
+    return _one_for_each(rule.function(call, *args, **kwargs), len(call.node.outputs))
+
+
+def _one_for_each(result: Any, count: int) -> list[State | None] | None:
+    """Return what a rule has given as one entry for each of ``count`` results; None where it has given nothing."""
     if result is None:
         return None
     results = list(result) if isinstance(result, (tuple, list)) else [result]
-    count = len(call.node.outputs)
     return [*results, *[None] * (count - len(results))][:count]
 
 
