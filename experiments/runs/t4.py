@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from benchmarks.nets.cells import Cell
 
 import wellposed as wp
 from experiments.data import load_images
-from experiments.models import nas_bench_201, parse_code
+from experiments.models import nas_bench_201, parse_code, published_factor
 from experiments.numbers import mean, paired, percent, points
 from experiments.recipe import recipe
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, alike_at, by_gap, experiment
@@ -87,12 +86,6 @@ class AgainstMuP(Experiment):
         ends = [100 * min(ours + theirs), 100 * max(ours + theirs)]
         panel.plot(ends, ends, "k--", lw=0.6)
         panel.set(xlabel="accuracy with μP (%)", ylabel="accuracy with the paper's scaling (%)")
-
-
-def published_factor(cell: Cell) -> float:
-    """Return what the authors' code multiplies its base rate by; skips and pooling count as identities."""
-    edges = [(*ends, int(op.startswith("conv"))) for ends, op in cell.items() if op != "none"]
-    return wp.rates.path_factor(edges, 0, 3)
 
 
 def _accuracies(settings: Settings, rows: Sequence[Row], way: str) -> list[float]:

@@ -18,7 +18,7 @@ from experiments.data import load_images
 from experiments.feed import device
 from experiments.initialise import planned
 from experiments.maximal_rates import search_rate
-from experiments.models import nas_bench_201, parse_cell
+from experiments.models import nas_bench_201, parse_cell, published_factor
 from experiments.numbers import mean, paired, percent, points
 from experiments.recipe import recipe
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, alike_at, by_gap, experiment
@@ -32,7 +32,12 @@ FIXED, AGAIN = "fixed", "fixed again"
 """He et al.'s initialisation and one rate for all cells, and once more with other draws: what chance alone changes. The
 others are rules, with weights by in-degree.
 """
-
+PUBLISHED, OURS_AGAIN, SEARCHED = "published", "published again", "published, base searched"
+"""The paper's rule as its authors' code has it: paths of the cell, times their base rate. Once more with other draws,
+and with the base rate that a search finds for the base cell.
+"""
+BASE_RATE = 0.46
+"""What the authors' code multiplies a cell's factor by."""
 
 EXAMPLE = 32
 """Images whose statistics the batch norms have while a rule is asked."""
@@ -59,6 +64,8 @@ class Cells(Experiment):
         "`paths` do."
     )
 
+    listed = ("rules",)
+
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each cell under each recipe; cells by the seed that draws them, no two alike."""
         for seed in _distinct(settings.cells, settings.seed):
@@ -69,17 +76,21 @@ class Cells(Experiment):
         """Train one cell once: at the fixed rate, or at the base cell's found rate times the rule's ratio."""
         images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
         example = images.x[:EXAMPLE]
-        seed = unit["cell"] + (OTHER if unit["recipe"] == AGAIN else 0)
+        cell, how = random_cell(unit["cell"]), unit["recipe"]
+        seed = unit["cell"] + (OTHER if how in (AGAIN, OURS_AGAIN) else 0)
         torch.manual_seed(seed)
-        model = _net(settings, random_cell(unit["cell"]))
+        model = _net(settings, cell)
         rate = float(settings.train.rate)
-        if unit["recipe"] in (FIXED, AGAIN):
+        if how in (FIXED, AGAIN):
             planned(model, "he_normal", example, seed=seed).apply_(model)
         else:
             _plan(model, example, seed).apply_(model)
-            base, relative = _base(json.dumps(as_plain(settings)), data)
-            told = wp.rates.relative(model, example, rule=unit["recipe"])
-            rate = base * told.value / relative[unit["recipe"]]
+            if how in (PUBLISHED, OURS_AGAIN):
+                rate = BASE_RATE * published_factor(cell)
+            else:
+                base, relative = _base(json.dumps(as_plain(settings)), data)
+                value = published_factor(cell) if how == SEARCHED else wp.rates.relative(model, example, rule=how).value
+                rate = base * value / relative[how]
         kept = checkpoint_of(self.name, settings, data, unit)
         found = train(model, images, recipe(settings.train, rate=rate), seed, checkpoint=kept)
         return {"rate": rate, **found.as_row()}
@@ -172,7 +183,12 @@ def _base(told: str, data: str) -> tuple[float, dict[str, float]]:
     plan = _plan(model, example, settings.seed)
     found = search_rate(build, images, settings, flat=False, initialize=plan, optimizer="momentum")
     plan.apply_(model)
-    relative = {rule: wp.rates.relative(model, example, rule=rule).value for rule in settings.rules}
+    relative = {
+        rule: wp.rates.relative(model, example, rule=rule).value
+        for rule in settings.rules
+        if not rule.startswith(PUBLISHED)
+    }
+    relative[SEARCHED] = published_factor(parse_cell(settings.base))
     return float(2.0 ** found["true"]), relative
 
 

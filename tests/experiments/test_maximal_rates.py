@@ -27,7 +27,6 @@ from experiments.maximal_rates import (
 from experiments.models import DagNet, contract_dag, parse_code, parse_dag, path_lengths
 from experiments.registry import SCALES, find
 from experiments.runs.t1 import power_of_depth
-from experiments.runs.t4 import published_factor
 from experiments.runs.t5 import _distinct
 from experiments.settings import from_plain, load_settings
 from torch import nn
