@@ -8,6 +8,7 @@ from experiments.refine import plan_of, refined
 from experiments.registry import find
 from experiments.runs.n1 import at_best_rates
 from experiments.runs.n2 import STEP
+from experiments.runs.n4 import PUBLISHED
 from experiments.settings import from_plain, load_settings
 from matplotlib.figure import Figure
 from torch import nn
@@ -93,17 +94,39 @@ def test_a_step_whose_memory_is_too_little_to_be_measured_decides_nothing():
     find("N2").draw(settings, rows, Figure())
 
 
-def test_layers_are_counted_by_ratio_and_cosine():
-    settings = from_plain({"samples": 4, "refine": {"nio": {"iterations": 1}}})
-    before = {"cosine": 0.5, "norm": 1.0, "ratio": 3.0, "cosines": [0.1, 0.2, 0.3], "ratios": [2.0, 3.0, "inf"]}
-    after = {"cosine": 0.4, "norm": 1.0, "ratio": 2.0, "cosines": [0.2, 0.1, 0.2], "ratios": [1.5, 2.0, 9.0]}
-    mixed = {"net": "resnet", "bn": True, "seed": 0, "before": before, "after": after}
-    met = mixed | {"after": after | {"cosines": [0.2, 0.3, 0.2]}}
-    judgement = find("N4").judge(settings, [mixed])
-    assert judgement.agreement == "does not agree"
-    assert "Of 3 layers (all nets and draws) the norm ratio falls in 3 and the cosine rises in 1" in judgement.sentence
-    assert "most layers of 1 of 1 nets and draws, the cosine rises in most layers of 0," in judgement.sentence
-    assert find("N4").judge(settings, [met] * 6).agreement == "agrees"
-    assert find("N4").judge(settings, [met, met, mixed]).agreement == "not decided at this scale"
-    assert find("N4").judge(settings, [met] * 9 + [mixed]).agreement == "agrees in direction"
-    assert find("N4").judge(settings, [met, mixed]).agreement == "does not agree"
+def agreements(falls, rises, loss=2.3):
+    """Return rows of N4: the authors' form makes the ratio fall by some octaves, and the cosine rise, give or take."""
+
+    def row(unit):
+        octaves, more = (falls, rises) if unit["form"] == PUBLISHED else (0.0, 0.0)
+        noise = 0.01 * (unit["seed"] % 3 - 1)
+        before = {"loss": loss, "norm": 1.0, "ratio": 4.0, "cosine": 0.1, "ratios": [2.0, "inf"], "cosines": [0.1, 0.2]}
+        after = {"ratio": 2 ** (2.0 - octaves + noise), "cosine": 0.1 + more + 0.1 * noise, "cosines": [0.2, 0.1]}
+        return {**unit, "before": before, "after": before | after}
+
+    return row
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        (agreements(1.0, 0.05), "agrees"),
+        (agreements(1.0, 0.0), "agrees in direction"),  # norms alone are closer together
+        (agreements(1.0, -0.05), "does not agree"),
+        (agreements(-1.0, 0.05), "does not agree"),
+        (agreements(0.0, 0.05), "not decided at this scale"),
+    ],
+)
+def test_agreement_is_judged_over_all_parameters_by_draws(found, outcome):
+    settings = load_settings("N4", "laptop")
+    rows = [found(unit) for unit in find("N4").units(settings)]
+    judgement = find("N4").judge(settings, rows)
+    assert judgement.agreement == outcome
+    assert "over 6 draws, each a mean over the 4 nets that start in range" in judgement.sentence
+    assert judgement.table[1][-2:] == ["0 of 12", "6 of 12"]
+
+
+def test_nets_that_start_out_of_range_have_no_part_in_the_verdict_on_agreement():
+    settings = load_settings("N4", "laptop")
+    rows = [agreements(1.0, 0.05 if u["bn"] else -0.5, 2.3 if u["bn"] else 40.0)(u) for u in find("N4").units(settings)]
+    assert find("N4").judge(settings, rows).agreement == "agrees"
