@@ -50,6 +50,51 @@ def test_a_net_without_bn_has_no_norm(name):
     assert nn.BatchNorm2d not in kinds[False]
 
 
+@pytest.mark.parametrize("name", NETS)
+def test_convolutions_have_biases_where_a_net_has_no_bn(name):
+    for bn in (True, False):
+        convolutions = [m for m in net_for_nio(name, bn, NETS[name]).modules() if isinstance(m, nn.Conv2d)]
+        assert convolutions
+        assert all((conv.bias is None) == bn for conv in convolutions)
+
+
+def test_a_unit_says_how_gradients_are_clipped_and_at_which_rate_metainit_refines():
+    units = list(find("N1").units(load_settings("N1", "laptop")))
+    assert all(("clip" in unit) != unit["bn"] for unit in units)
+    assert {unit["method"] for unit in units if "refining_rate" in unit} == {"metainit"}
+
+
+def methods(gain, plain=None, published=0.0):
+    """Return a rule for N1: by how much NIO is better on nets with BN, and without it; and its published form."""
+
+    def found(unit):
+        own = {"nio": gain if unit["bn"] or plain is None else plain, "nio, published": published}
+        value = 0.5 + own.get(unit["method"], 0.0) + 0.001 * (unit["seed"] * len(unit["method"]) % 3)
+        runs = [{"rate": rate, "loss": 1.0, "accuracy": value, "diverged": False} for rate in (0.03, 0.1, 0.3)]
+        quotient = {"before": 2.0, "after": 1.0} if unit["method"] == "metainit" else None
+        return {**unit, "runs": runs} | ({"quotient": quotient} if quotient else {})
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        (methods(0.1), "agrees"),
+        (methods(0.1, published=0.2), "agrees"),  # a form is no rival of the other
+        (methods(0.0, plain=0.1), "agrees in direction"),
+        (methods(-0.1, plain=0.1), "does not agree"),  # nets are not averaged
+        (methods(0.0), "no difference"),
+    ],
+)
+def test_methods_are_judged_net_by_net(found, outcome):
+    settings = load_settings("N1", "laptop")
+    judgement = find("N1").judge(settings, [found(unit) for unit in find("N1").units(settings)])
+    assert judgement.agreement == outcome
+    assert "MetaInit's quotient falls in 30 of 30 nets and draws" in judgement.sentence
+    assert [row[0] for row in judgement.table[1:3]] == ["densenet", "densenet without BN"]
+
+
 def test_what_is_refined_is_reproducible():
     settings = load_settings("N1", "smoke")
     images = load_images("synthetic", 32, 16, 8)
