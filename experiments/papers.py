@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import wellposed as wp
 from experiments.initialise import STEADY
@@ -45,6 +46,10 @@ and no number, its claim is described in words. *Smoke* results are no evidence 
   smallest loss itself.
 """
 
+ARMS = ("method", "recipe", "way", "arm", "form")
+"""The keys of units that tell arms apart; an experiment has one of them at most."""
+LISTED = 12
+"""Up to how many rates are listed one by one."""
 _PLACES = {1: "first", 0: "not told apart from the best", -1: "behind the best"}
 _SEMICOLON = re.compile(r"; (?![^(]*\))")
 """Between clauses, and not within brackets."""
@@ -71,6 +76,27 @@ def standing(result: Result) -> tuple[str, str]:
     word = _PLACES[gap.sign(len(arms))]
     told = f"{percent(mean(mine))}, {points(gap)} from {best}, the best of the others, over {gap.count} pairs"
     return word, f"**{word}**. {told}."
+
+
+def arms_of(result: Result) -> str:
+    """Return the arms of a result, the rates at which they were trained, and the draws, in words."""
+    rows = result.rows
+    key = next((key for key in ARMS if key in rows[0]), None)
+    named = (row[key] for row in rows) if key else result.settings.get("rules", result.settings.get("forms", ["one"]))
+    told = [", ".join(dict.fromkeys(map(str, named)))]
+    runs = [run for row in rows for run in (row["runs"] if isinstance(row.get("runs"), list) else [row])]
+    rates = sorted({float(run["rate"]) for run in runs if "rate" in run} or _rates(result.settings))
+    if rates:
+        listed = ", ".join(f"{rate:g}" for rate in rates)
+        told.append(f"rates {listed}" if len(rates) <= LISTED else f"rates {rates[0]:.2g} to {rates[-1]:.2g}")
+    draws = len({row["seed"] for row in rows if "seed" in row}) or result.settings.get("draws")
+    return "; ".join([*told, *([f"{draws} draw{'s' if draws != 1 else ''}"] if draws else [])])
+
+
+def _rates(settings: Mapping[str, Any]) -> set[float]:
+    """Return the one rate of all trainings, where there are any."""
+    rate = settings.get("train", {}).get("rate")
+    return set() if rate is None else {float(rate)}
 
 
 def best(results: Sequence[Result], name: str) -> Result | None:
@@ -135,6 +161,8 @@ def _section(
         *_listed(f"Ours: {judgement.ours}"),
         *_listed(f"Outcome: **{judgement.agreement}**. {judgement.sentence}"),
         *_filled(f"- Our start, `{STEADY}`: {start}" if start else ""),
+        *_filled(f"- Arms: {arms_of(result)}."),
+        *_filled(f"- What would change the verdict: {experiment.reversal}."),
         *_filled(
             f"- Run: data {result.data}, {len(result.rows)} units, {result.seconds / 60:.1f} minutes in all, "
             f"{where}, wellposed {result.environment['wellposed']}, "

@@ -77,6 +77,11 @@ class Experiment(ABC):
         paper: the paper's own figure, in words.
         use: what follows for somebody who trains nets, from what was measured here.
         listed: the settings that only list units, so that a unit's row does not depend on them.
+        reversal: what would change the verdict.
+        stated: settings that the paper states, by name, as they stand at scale ``paper``.
+        held: those of them that hold at every scale but smoke.
+        partial: arms that have fewer units than others, or other ones, on purpose.
+        own: keys of units that only some arms have.
     """
 
     name: str = ""
@@ -86,6 +91,11 @@ class Experiment(ABC):
     paper: ClassVar[str]
     use: ClassVar[str]
     listed: ClassVar[tuple[str, ...]] = ("methods",)
+    reversal: ClassVar[str]
+    stated: ClassVar[Mapping[str, Any]] = {}
+    held: ClassVar[tuple[str, ...]] = ()
+    partial: ClassVar[tuple[str, ...]] = ()
+    own: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def units(self, settings: Settings) -> Iterable[Unit]:

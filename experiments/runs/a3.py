@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -42,6 +42,9 @@ class VariancePerLayer(Experiment):
         "Residual nets without norms: `autoinit` keeps them finite at any depth, but sums grow with the blocks; "
         'for hundreds of them take `merge="preserve"` or `fixup`.'
     )
+    reversal = "a power above 1, or He's weights within range at the largest depth"
+    stated: ClassVar[dict[str, Any]] = {"depths": [56, 164, 812]}
+    held = ("depths",)
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each depth, with and without BN, under each initialisation."""
@@ -85,8 +88,7 @@ class VariancePerLayer(Experiment):
         sentence = (
             f"Linear growth is a power of {LINEAR:g} at most: {'yes' if linear else 'no'}. Identity branches cannot be "
             f"scaled, so sums grow with the number of blocks. Under AutoInit {predicted_well(mine)}; one net of each "
-            f"depth, {settings.draws} draws of its weights; a power above {LINEAR:g}, or He's weights within range at "
-            f"depth {deepest}, would change the verdict."
+            f"depth, {settings.draws} draws of its weights."
         )
         if explodes and linear:
             return Judgement(ours, "agrees", sentence)

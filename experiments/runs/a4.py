@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from experiments.data import load_images
 from experiments.initialise import initialised
@@ -47,6 +47,13 @@ class LearningRatesWithoutBN(Experiment):
         "Residual nets: the default, `steady`, was far ahead, with BN and without. Without it `autoinit` trains where "
         "He's initialisation does not; with BN it gains nothing."
     )
+    reversal = "more draws, of which there is one, and rates between those of the grid"
+    stated: ClassVar[dict[str, Any]] = {
+        "depths": [56, 164, 812],
+        "full_depth": 164,
+        "epochs": 5,
+        "train.weight_decay": 0.0001,
+    }
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield short training at each rate for each depth, then full training under each schedule."""

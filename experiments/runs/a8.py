@@ -42,6 +42,10 @@ class ArchitectureSearch(Experiment):
         "In a search of your own draw layers by `autoinit` and keep the embedding: on images its best nets were ahead "
         "in these few searches, on dense nets and text it made no difference."
     )
+    partial = ("autoinit, embedding too",)  # of the text alone
+    reversal = (
+        "more searches for each task, and for the text a body that is planned as if the kept embedding gave N(0, 1)"
+    )
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each search; those that are compared follow each other."""

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from benchmarks.common import cross_entropy, measured, training_step
@@ -51,6 +51,9 @@ class Cost(Experiment):
         "ImageNet: 0.03 h of 8.5 h. Accuracy over D and r is not run here"
     )
     use = "The cost of NIO is no reason against it."
+    reversal = "nothing that a larger run decides: memory follows from how the passes are made"
+    stated: ClassVar[dict[str, Any]] = {"net.depth": 110, "batch": 128, "sub_batches": [2, 3, 4]}
+    held = ("sub_batches",)
     listed = ("forms",)
 
     def units(self, settings: Settings) -> Iterator[Unit]:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from experiments.data import load_images
 from experiments.models import swin
@@ -38,6 +38,8 @@ class SwinWithoutWarmUp(Experiment):
         "This small Swin trains from its own weights: there a warm-up makes no difference, and so neither does NIO in "
         "its place."
     )
+    reversal = "a setting in which the own start fails without a warm-up, where alone the claim can be tested"
+    stated: ClassVar[dict[str, Any]] = {"train.epochs": 300, "warmup": 20}
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each initialisation, by draw of the weights."""

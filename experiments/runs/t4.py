@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -36,6 +36,17 @@ class AgainstMuP(Experiment):
     )
     paper = "a figure of accuracies on three data sets: most nets lie above the diagonal, μP being inferior"
     use = "Nothing to choose between the two: search the rate of the net that is trained, or of a small one."
+    reversal = "another base width of μP, which the paper does not state, and longer training"
+    stated: ClassVar[dict[str, Any]] = {
+        "rate": 0.46,
+        "mup.rate": 0.1,
+        "channels": 16,
+        "train.epochs": 200,
+        "train.batch": 256,
+        "train.nesterov": True,
+        "train.weight_decay": 0.0005,
+    }
+    held = ("rate", "mup.rate")
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each cell in each way and seed."""
