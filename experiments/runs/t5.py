@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from statistics import stdev
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from benchmarks.nets.cells import Cell, random_cell
 from torch import nn
@@ -60,8 +62,9 @@ class Cells(Experiment):
         " the best falls below that between the benchmark's own seeds"
     )
     use = (
-        "Do not rank nets by one fixed recipe alone. Rates from `maximal_update` do no harm here; those from "
-        "`paths` do."
+        "Do not rank nets by one fixed recipe alone: under the paper's rates, those of the cell "
+        "(`wp.rates.path_factor`), accuracies are closer together and the ranking is another. Do not take "
+        '`rule="paths"`, which multiplies paths over cells.'
     )
     reversal = "training to convergence, and a fixed rate as near to the best as the paper's rates are"
     stated: ClassVar[dict[str, Any]] = {
@@ -125,17 +128,20 @@ class Cells(Experiment):
             table.append([how, _rates(rows, how), percent(mean(ours)), gap, gaining, percent(stdev(ours)), *cells])
         nearer = [how for how in found if how not in (FIXED, AGAIN) and _narrower(found[how], fixed)]
         gap = paired(*(_means(found[one], found[two]) for one, two in ((PUBLISHED, OURS_AGAIN), (FIXED, AGAIN))))
-        ranks = taus[PUBLISHED][-1] < taus[AGAIN][-1]
+        nearer_ours = {PUBLISHED, OURS_AGAIN} <= set(nearer)
+        ranks = _other_ranks(found)
         sentence = (
             f"By the paper's rule, as its authors' code has it, {len(fixed)} cells gain {points(gap)}, each the mean "
             f"of two draws, after {settings.train.epochs} epochs; the fixed rate is {settings.train.rate}, the paper's "
             f"base rate {BASE_RATE}; `paths` and `maximal_update` scale the rate that a search finds for the base "
-            f"cell; accuracies are closer together (Pitman and Morgan's test) with: {', '.join(nearer) or 'none'}; "
-            f"among the best cells the ranking changes by more than new draws change it: {'yes' if ranks else 'no'} "
-            f"(τ {taus[PUBLISHED][-1]:.2f} against {taus[AGAIN][-1]:.2f})."
+            f"cell; accuracies are closer together (Pitman and Morgan's test) with: {', '.join(nearer) or 'none'}; the "
+            "ranking changes by more than new draws change it (τ over all cells, bootstrap): "
+            f"{'yes' if ranks else 'no'}; where both are so, and the gain is within chance, the claim holds in direction."
         )
         ours = ", ".join(f"{how} {percent(mean(values))}" for how, values in found.items())
-        outcome = by_gap(gap, whole=PUBLISHED in nearer and ranks, alike=alike_at(mean(fixed)))
+        outcome = by_gap(gap, whole=nearer_ours and ranks, alike=alike_at(mean(fixed)))
+        if gap.sign() == 0 and nearer_ours and ranks:
+            outcome = "agrees in direction"
         return Judgement(f"mean accuracy: {ours}", outcome, sentence, table)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
@@ -202,6 +208,20 @@ def _accuracies(rows: Sequence[Row], recipe_: str) -> list[float]:
 def _means(one: Sequence[float], other: Sequence[float]) -> list[float]:
     """Return the mean of two draws, cell by cell."""
     return [mean(pair) for pair in zip(one, other, strict=True)]
+
+
+def _other_ranks(found: Mapping[str, Sequence[float]]) -> bool:
+    """Return whether both draws of the paper's rule rank cells less like the fixed recipe than its own new draws do.
+
+    It is so where 95 % of 1,000 resamples of the cells have the smaller sum of concordances (Kendall's).
+    """
+    order = {how: np.sign(np.subtract.outer(values, values)) for how, values in found.items()}
+    weights = np.random.default_rng(0).multinomial(len(found[FIXED]), [1 / len(found[FIXED])] * len(found[FIXED]), 1000)
+
+    def alike(how: str) -> npt.NDArray[np.float64]:
+        return np.asarray(np.einsum("ri,ij,rj->r", weights, order[FIXED] * order[how], weights))
+
+    return all(float(np.mean(alike(how) < alike(AGAIN))) >= 0.95 for how in (PUBLISHED, OURS_AGAIN))
 
 
 def _rates(rows: Sequence[Row], recipe_: str) -> str:

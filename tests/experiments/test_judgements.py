@@ -276,14 +276,14 @@ def test_a8_is_judged_by_fitness_and_failures_by_task(found, outcome):
 
 
 def cells(gain_, spread, swap):
-    """Return a rule for T5: accuracies spread over the cells; ``swap`` puts the best four in the opposite order."""
+    """Return a rule for T5: accuracies spread over the cells; ``swap`` puts the best half in the opposite order."""
     order = list(dict.fromkeys(unit["cell"] for unit in find("T5").units(load_settings("T5", "laptop", ["cells=16"]))))
 
     def found(unit):
         place = order.index(unit["cell"])
         if unit["recipe"].startswith("fixed"):
             return accuracy(0.3 + 0.01 * place) | {"rate": 0.1}
-        placed = 2 * len(order) - 5 - place if swap and place >= len(order) - 4 else place
+        placed = 2 * len(order) - 9 - place if swap and place >= len(order) - 8 else place
         return accuracy(0.3 + gain_ + spread * placed) | {"rate": 0.1}
 
     return found
@@ -296,6 +296,7 @@ def cells(gain_, spread, swap):
         (cells(0.1, 0.005, swap=False), DIRECTION),  # nearer to each other, and none changes its place
         (cells(0.1, 0.02, swap=True), DIRECTION),
         (cells(0.0375, 0.005, swap=False), SAME),
+        (cells(0.0375, 0.005, swap=True), DIRECTION),  # no gain, but closer together, in another order
         (cells(-0.3, 0.05, swap=False), OPEN),
         (cells(-0.1, 0.005, swap=True), NOT),
     ],
