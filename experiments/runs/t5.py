@@ -136,7 +136,7 @@ class Cells(Experiment):
             f"base rate {BASE_RATE}; `paths` and `maximal_update` scale the rate that a search finds for the base "
             f"cell; accuracies are closer together (Pitman and Morgan's test) with: {', '.join(nearer) or 'none'}; the "
             "ranking changes by more than new draws change it (τ over all cells, bootstrap): "
-            f"{'yes' if ranks else 'no'}; where both are so, and the gain is within chance, the claim holds in direction."
+            f"{'yes' if ranks else 'no'}; where both are so and the gain is within chance, the claim holds in direction."
         )
         ours = ", ".join(f"{how} {percent(mean(values))}" for how, values in found.items())
         outcome = by_gap(gap, whole=nearer_ours and ranks, alike=alike_at(mean(fixed)))
