@@ -34,17 +34,32 @@ class Finding:
     wrong: str = ""
 
 
-def audit(folder: Path = FOLDER, page: Path = PAGE) -> list[Finding]:
-    """Return a finding for each check of the results that the page shows, and of each experiment's paper settings."""
+def audit(names: Sequence[str] = (), folder: Path = FOLDER, page: Path = PAGE) -> list[Finding]:
+    """Return a finding for each check of the results that the page shows, and of each experiment's paper settings.
+
+    Args:
+        names: of the experiments; none for all.
+        folder: where results lie.
+        page: the page that tells their verdicts.
+    """
     results, text = found(folder), page.read_text()
     findings = []
-    for name, experiment in experiments().items():
+    for experiment in map(find, names) if names else experiments().values():
+        name = experiment.name
         findings.append(Finding(name, "paper", "settings are those that the paper states", _unstated(experiment)))
         if (shown := best(results, name)) is not None:
-            findings.append(Finding(name, shown.scale, "settings are those of its file", stale := _changed(shown)))
-            if not stale:  # else its rows are those of other units
-                findings += [Finding(name, shown.scale, check, ask(shown)) for check, ask in CHECKS.items()]
-                findings.append(Finding(name, shown.scale, "the page tells the verdict", _untold(shown, text)))
+            findings += _of_result(shown, text)
+    return findings
+
+
+def _of_result(shown: Result, text: str) -> list[Finding]:
+    """Return the findings of one result; what rests on rows that are not sound is not asked."""
+    name, scale = shown.experiment, shown.scale
+    findings = [Finding(name, scale, "settings are those of its file", _changed(shown))]
+    if not findings[0].wrong:  # else its rows are those of other units
+        findings += [Finding(name, scale, check, ask(shown)) for check, ask in CHECKS.items()]
+    if not any(finding.wrong for finding in findings):
+        findings.append(Finding(name, scale, "the page tells the verdict", _untold(shown, text)))
     return findings
 
 

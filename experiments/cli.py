@@ -116,12 +116,12 @@ def papers(out: Annotated[Path, typer.Option(help="the page to write")] = Path("
 
 
 @app.command()
-def audit() -> None:
+def audit(names: Annotated[list[str] | None, typer.Argument(help="experiments; none for all")] = None) -> None:
     """Check by program that arms are alike, that settings are as stated, and that verdicts follow from the numbers."""
     from experiments.audit import audit as audited
     from experiments.audit import failed
 
-    findings = audited()
+    findings = audited(names or ())
     wrong = list(failed(findings))
     for each in wrong:
         console.print(f"{each.experiment} ({each.scale}): {each.check}: no. {each.wrong}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import wellposed as wp
+from experiments.answers import answers
 from experiments.initialise import STEADY
 from experiments.numbers import mean, paired, percent, points
 from experiments.registry import SCALES, Experiment, Judgement, experiments, find
@@ -50,6 +51,11 @@ ARMS = ("method", "recipe", "way", "arm", "form")
 """The keys of units that tell arms apart; an experiment has one of them at most."""
 LISTED = 12
 """Up to how many rates are listed one by one."""
+_ANSWERS = """## Which method helps me
+
+Gains are in accuracy over the start or the rates that stand under *in place of*, each arm at the best of its rates by
+training loss where it has several, in the short trainings of the rows. *Helps* counts what chance would give in less
+than 5 % of cases. `default` is the model's own weights, `he_normal` what its paper takes, `fixed` one rate for all."""
 _PLACES = {1: "first", 0: "not told apart from the best", -1: "behind the best"}
 _SEMICOLON = re.compile(r"; (?![^(]*\))")
 """Between clauses, and not within brackets."""
@@ -121,7 +127,8 @@ def page(folder: Path = FOLDER, figures: Path = Path("docs/figures")) -> str:
     results = found(folder)
     known = experiments()
     chosen = {name: best(results, name) for name in known}
-    lines = [_HEAD, "| id | claim | source | scale | outcome | our start | so do this |", f"|{'---|' * 7}"]
+    lines = [_HEAD, *_ANSWERS.splitlines(), "", *answers(chosen), "", "## What became of the claims", ""]
+    lines += ["| id | claim | source | scale | outcome | our start | so do this |", f"|{'---|' * 7}"]
     for name, experiment in known.items():
         result = chosen[name]
         outcome = "not run" if result is None else judged(result).agreement

@@ -40,6 +40,7 @@ class HyperparameterVariation(Experiment):
         "Plain nets without norms: draw them by `autoinit`. On average over settings it gains; at rates that are "
         "far too large it loses."
     )
+    base = "glorot_uniform"
     reversal = "longer training, and a grid of rates for every arm, where here one rate and its multiples serve all"
     stated: ClassVar[dict[str, Any]] = {
         "train.epochs": 350,
@@ -105,6 +106,10 @@ class HyperparameterVariation(Experiment):
         """Return each initialisation's accuracies by setting, as means over seeds."""
         scores = accuracies((row for row in rows if row["value"] != _usual(settings, row["vary"])), "vary", "value")
         return {method: [by[method] for by in scores.values()] for method in settings.methods}
+
+    def kinds(self, rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+        """Return all rows: the nets are of one kind."""
+        return {"plain convolutions without norms, any hyperparameter": rows}
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the accuracies of each setting as points, a colour for each initialisation."""

@@ -125,6 +125,13 @@ class CoAtNetInitialisations(Experiment):
         draws = [accuracies((row for row in chosen if row["seed"] == seed), "variant") for seed in _seeds(rows)]
         return {m: [mean(by[m] for by in found.values()) for found in draws] for m in settings.methods}
 
+    def kinds(self, rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+        """Return the rows of nets without norms, and of those with them."""
+        return {
+            f"convolutions and attention {word} norms": [row for row in rows if (row["variant"] != "no_norm") == norms]
+            for word, norms in (("without", False), ("with", True))
+        }
+
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the accuracies as bars, a group for each variant."""
         panel = figure.subplots()

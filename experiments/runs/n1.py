@@ -49,6 +49,7 @@ class MethodsByNets(Experiment):
         "Nets without norms that do not train: the default, `steady`, is as good as refining He's "
         "initialisation by `gradinit`, `nio` or `gradient_norm`, and needs no data. With norms refining gained nothing."
     )
+    base = "he_normal"
     reversal = "training to convergence, and more draws of the nets whose gain is within two standard errors"
     stated: ClassVar[dict[str, Any]] = {
         "train.epochs": 500,
@@ -131,6 +132,14 @@ class MethodsByNets(Experiment):
         """Return each method's accuracies by draw, as means over the nets."""
         scores = [at_best_rates(settings, rows, net) for net in _nets(rows)]
         return {m: _over(by[m] for by in scores) for m in settings.methods}
+
+    def kinds(self, rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+        """Return the rows of nets without norms, and of those with them."""
+        parts = {
+            f"ResNets and DenseNets {word} norms": [row for row in rows if row["bn"] == norms]
+            for word, norms in (("without", False), ("with", True))
+        }
+        return {nets: mine for nets, mine in parts.items() if mine}
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw mean accuracies with standard errors, a group for each net."""

@@ -93,6 +93,10 @@ class SwinWithoutWarmUp(Experiment):
         best = {m: min(places, key=lambda at: mean(losses[m, at[0]][at[1]])) for m in settings.methods}
         return {m: scores[m, warm][rate] for m, (warm, rate) in best.items()}
 
+    def kinds(self, rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+        """Return all rows: the nets are of one kind."""
+        return {"a small Swin transformer": rows}
+
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw accuracy over the rate, solid without warm-up."""
         panel = figure.subplots()

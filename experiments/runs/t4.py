@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -36,6 +36,7 @@ class AgainstMuP(Experiment):
     )
     paper = "a figure of accuracies on three data sets: most nets lie above the diagonal, μP being inferior"
     use = "Nothing to choose between the two: search the rate of the net that is trained, or of a small one."
+    base = "mup"
     reversal = "another base width of μP, which the paper does not state, and longer training"
     stated: ClassVar[dict[str, Any]] = {
         "rate": 0.46,
@@ -88,6 +89,14 @@ class AgainstMuP(Experiment):
             f"mean accuracy {percent(mean(ours))}, with μP {percent(mean(theirs))}; higher in {gaining} of {len(ours)}"
         )
         return Judgement(told, by_gap(gap, whole=2 * gaining > len(ours), alike=alike_at(mean(theirs))), sentence)
+
+    def arms(self, settings: Settings, rows: Sequence[Row]) -> Mapping[str, Sequence[float]]:
+        """Return accuracies by cell, of both ways."""
+        return {way: _accuracies(settings, rows, way) for way in (OURS, MUP)}
+
+    def kinds(self, rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+        """Return all rows: the nets are of one kind."""
+        return {"cells of NAS-Bench-201 with batch norm": rows}
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw accuracies over those of μP."""
