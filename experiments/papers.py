@@ -27,10 +27,11 @@ Three papers are tested, and a claim of our own (W1): AutoInit
 ([arXiv:2402.17440](https://arxiv.org/abs/2402.17440)), and NIO (Yang et al., NeurIPS 2022). Where a paper has a figure
 and no number, its claim is described in words. *Smoke* results are no evidence and are not shown.
 
-- *Agrees*: the claim holds at the scale that was run, beyond chance. *In direction*: its main part does. *Does not
-  agree*: its main part fails, or its opposite holds beyond chance. *No difference*: chance could explain the result,
-  and whatever gain or loss there is lies within two points (95 % interval). *Not decided*: chance could explain it, and
-  a larger difference too. None of these outcomes applies to the paper's own scale.
+- *Agrees*: the claim holds at the scale that was run, beyond chance. *In direction*: its main part does, or most of its
+  parts. *Does not agree*: its main part fails, or its opposite holds beyond chance. *No difference*: chance could
+  explain the result, and whatever gain or loss there is lies within two points (95 % interval). *Not decided*: chance
+  could explain it, and a larger difference too, or the claim's premise does not hold. None of these outcomes applies to
+  the paper's own scale.
 - A ± is one standard error of a mean. An octave is a factor of 2. A difference counts if chance would give one as large
   in less than 5 % of cases. Chance accuracy on CIFAR-10 is 10 %.
 - The experiments test this library's version of a method. `autoinit` follows correlations that the paper assumes to be

@@ -7,7 +7,7 @@ import pytest
 from experiments.answers import METHODS, answers, cost_of_nio, gains
 from experiments.audit import _unstated, audit, failed
 from experiments.initialise import STEADY
-from experiments.papers import arms_of
+from experiments.papers import arms_of, judged
 from experiments.registry import find
 from experiments.results import Result, write
 from experiments.settings import as_plain, load_settings
@@ -65,8 +65,21 @@ def test_each_sabotage_of_a_row_is_found(sabotage, check, words, tmp_path):
 
 
 def test_a_verdict_that_the_numbers_do_not_give_is_found(tmp_path):
-    found = told(swin(nio=-0.1), tmp_path)
+    found = told(swin(warm=0.1, nio=-0.1), tmp_path)
     assert "come to 'does not agree'" in found["the page tells the verdict"]
+
+
+@pytest.mark.parametrize(
+    ("warm", "nio", "outcome"),
+    [
+        (0.1, 0.1, "agrees"),
+        (0.1, -0.1, "does not agree"),
+        (0.1, 0.0, "no difference"),
+        (0.0, 0.1, "not decided at this scale"),  # the own start does not fail, so there is nothing to mend
+    ],
+)
+def test_n3_is_judged_where_a_warm_up_helps_the_own_start(warm, nio, outcome):
+    assert judged(swin(warm, nio)).agreement == outcome
 
 
 def test_arms_with_other_seeds_are_found(monkeypatch, tmp_path):
