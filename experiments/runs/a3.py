@@ -13,7 +13,7 @@ from experiments.data import load_images
 from experiments.initialise import planned
 from experiments.models import preact_resnet
 from experiments.numbers import largest, log2, predicted_well
-from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
+from experiments.registry import Agreement, Experiment, Judgement, Row, Settings, Unit, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,8 +92,7 @@ class VariancePerLayer(Experiment):
         )
         if explodes and linear:
             return Judgement(ours, "agrees", sentence)
-        direction = linear and worst["he_normal"] > worst["autoinit"]
-        return Judgement(ours, "agrees in direction" if direction else "does not agree", sentence)
+        return Judgement(ours, _short_of(linear and worst["he_normal"] > worst["autoinit"]), sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw log2 of the second moment over the layers, a panel for each depth."""
@@ -108,6 +107,11 @@ class VariancePerLayer(Experiment):
         panels[0].set_ylabel("log2 of the second moment")
         figure.supxlabel("convolutions and sums, in order", fontsize=9)
         panels[0].legend(fontsize=6)
+
+
+def _short_of(direction: bool) -> Agreement:
+    """Return the verdict where not all of the claim holds."""
+    return "agrees in direction" if direction else "does not agree"
 
 
 def _power_of_depth(rows: Sequence[Row]) -> float:

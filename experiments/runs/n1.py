@@ -108,11 +108,7 @@ class MethodsByNets(Experiment):
         means = {method: [mean(by[method]) for by in scores.values()] for method in settings.methods}
         forms = [method for method in FORMS if method in settings.methods]
         outcomes = {form: _verdict(settings, scores, form) for form in forms}
-        told = "; ".join(
-            f"{form} gains beyond chance over {settings.start} on {_named_all(gains) or 'no net'}, and loses on "
-            f"{_named_all(losses) or 'none'}: {outcome}"
-            for form, (outcome, gains, losses) in outcomes.items()
-        )
+        told = "; ".join(_told(settings.start, form, *outcome) for form, outcome in outcomes.items())
         by_draw = self.arms(settings, rows)
         gaps = (f"{points(paired(by_draw['nio'], by_draw[rival]))} from {rival}" for rival in _rivals(settings))
         sentence = (
@@ -176,13 +172,15 @@ def _verdict(
     return by_gap(over, whole=False, alike=alike_at(mean(_over(start)))), gains, losses
 
 
+def _told(start: str, form: str, outcome: Agreement, gains: Sequence[Net], losses: Sequence[Net]) -> str:
+    """Return what became of a form of NIO, in words."""
+    more, less = (", ".join(map(_named, nets)) for nets in (gains, losses))
+    return f"{form} gains beyond chance over {start} on {more or 'no net'}, and loses on {less or 'none'}: {outcome}"
+
+
 def _over(nets: Iterable[Sequence[float]]) -> list[float]:
     """Return the mean over nets, draw by draw."""
     return [mean(draw) for draw in zip(*nets, strict=True)]
-
-
-def _named_all(nets: Sequence[Net]) -> str:
-    return ", ".join(map(_named, nets))
 
 
 def _clipped(rows: Sequence[Row]) -> str:

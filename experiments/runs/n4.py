@@ -156,8 +156,8 @@ def _gaps(rows: Sequence[Row]) -> tuple[Gap, Gap]:
         falls = math.log2(float(before["ratio"]) / float(after["ratio"]))
         found.setdefault(row["seed"], []).append((falls, float(after["cosine"]) - float(before["cosine"])))
     by_draw = [[mean(values) for values in zip(*draw, strict=True)] for draw in found.values()]
-    falls, rises = (paired(values, [0.0] * len(by_draw)) for values in zip(*by_draw, strict=True))
-    return falls, rises
+    ratios, cosines = (paired(values, [0.0] * len(by_draw)) for values in zip(*by_draw, strict=True))
+    return ratios, cosines
 
 
 def _less(one: float | str, other: float | str) -> bool:

@@ -117,16 +117,17 @@ class Cells(Experiment):
         fixed = found[FIXED]
         shares = [f"τ, top {100 * share:.0f} %" for share in settings.top]
         table = [["recipe", "rates", "mean", "gain", "cells that gain", "spread", *shares]]
-        taus: dict[str, list[float]] = {}
         for how, ours in found.items():
-            gap = "" if how == FIXED else points(paired(ours, fixed))
-            gaining = "" if how == FIXED else f"{sum(o > f for o, f in zip(ours, fixed, strict=True))} of {len(fixed)}"
-            taus[how] = []
+            taus = []
             for share in settings.top:
                 kept = sorted(range(len(fixed)), key=lambda i: -fixed[i])[: max(2, math.ceil(share * len(fixed)))]
-                taus[how].append(float(kendalltau([fixed[i] for i in kept], [ours[i] for i in kept]).statistic))
-            cells = ("" if how == FIXED else "–" if math.isnan(tau) else f"{tau:.2f}" for tau in taus[how])
-            table.append([how, _rates(rows, how), percent(mean(ours)), gap, gaining, percent(stdev(ours)), *cells])
+                taus.append(float(kendalltau([fixed[i] for i in kept], [ours[i] for i in kept]).statistic))
+            gained = sum(o > f for o, f in zip(ours, fixed, strict=True))
+            cells = [points(paired(ours, fixed)), f"{gained} of {len(fixed)}", percent(stdev(ours))]
+            cells += ["–" if math.isnan(tau) else f"{tau:.2f}" for tau in taus]
+            if how == FIXED:
+                cells = ["", "", cells[2], *("" for _ in taus)]
+            table.append([how, _rates(rows, how), percent(mean(ours)), *cells])
         nearer = [how for how in found if how not in (FIXED, AGAIN) and _narrower(found[how], fixed)]
         gap = paired(*(_means(found[one], found[two]) for one, two in ((PUBLISHED, OURS_AGAIN), (FIXED, AGAIN))))
         nearer_ours = {PUBLISHED, OURS_AGAIN} <= set(nearer)
@@ -139,11 +140,11 @@ class Cells(Experiment):
             "ranking changes by more than new draws change it (τ over all cells, bootstrap): "
             f"{'yes' if ranks else 'no'}; where both are so and the gain is within chance, the claim holds in part."
         )
-        ours = ", ".join(f"{how} {percent(mean(values))}" for how, values in found.items())
+        told = ", ".join(f"{how} {percent(mean(values))}" for how, values in found.items())
         outcome = by_gap(gap, whole=nearer_ours and ranks, alike=alike_at(mean(fixed)))
         if gap.sign() == 0 and nearer_ours and ranks:
             outcome = "agrees in direction"
-        return Judgement(f"mean accuracy: {ours}", outcome, sentence, table)
+        return Judgement(f"mean accuracy: {told}", outcome, sentence, table)
 
     def arms(self, settings: Settings, rows: Sequence[Row]) -> Mapping[str, Sequence[float]]:
         """Return accuracies by cell, means of two draws, under the fixed recipe and by the paper's rule."""
