@@ -95,9 +95,10 @@ def arms_of(result: Result) -> str:
     rates = sorted({float(run["rate"]) for run in runs if "rate" in run} or _rates(result.settings))
     if rates:
         listed = ", ".join(f"{rate:g}" for rate in rates)
-        told.append(f"rates {listed}" if len(rates) <= LISTED else f"rates {rates[0]:.2g} to {rates[-1]:.2g}")
+        many = f"rates from {rates[0]:.2g} to {rates[-1]:.2g}"
+        told.append(f"at the rate{'s' * (len(rates) > 1)} {listed}" if len(rates) <= LISTED else f"at {many}")
     draws = len({row["seed"] for row in rows if "seed" in row}) or result.settings.get("draws")
-    return "; ".join([*told, *([f"{draws} draw{'s' if draws != 1 else ''}"] if draws else [])])
+    return ", ".join([*told, *([f"in {draws} draw{'s' if draws != 1 else ''}"] if draws else [])])
 
 
 def _rates(settings: Mapping[str, Any]) -> set[float]:
