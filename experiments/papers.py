@@ -87,16 +87,22 @@ def standing(result: Result) -> tuple[str, str]:
 
 def arms_of(result: Result) -> str:
     """Return the arms of a result, the rates at which they were trained, and the draws, in words."""
-    rows = result.rows
+    rows, experiment = result.rows, find(result.experiment)
     key = next((key for key in ARMS if key in rows[0]), None)
-    named = (row[key] for row in rows) if key else result.settings.get("rules", result.settings.get("forms", ["one"]))
-    told = [", ".join(dict.fromkeys(map(str, named)))]
+    if key:
+        named = [str(row[key]) for row in rows]
+    else:
+        settings = result.settings
+        listed = settings.get("rules", settings.get("forms", []))
+        named = list(experiment.arms(from_plain(settings), rows)) or [str(name) for name in listed]
+    told = [", ".join(f"`{name}`" for name in dict.fromkeys(named)) or "one"]
     runs = [run for row in rows for run in (row["runs"] if isinstance(row.get("runs"), list) else [row])]
-    rates = sorted({float(run["rate"]) for run in runs if "rate" in run} or _rates(result.settings))
+    known = {float(run[key]) for run in runs for key in ("rate", "at") if isinstance(run.get(key), float)}
+    rates = sorted(known or _rates(result.settings))
     if rates:
-        listed = ", ".join(f"{rate:g}" for rate in rates)
+        each = ", ".join(f"{rate:g}" for rate in rates)
         many = f"rates from {rates[0]:.2g} to {rates[-1]:.2g}"
-        told.append(f"at the rate{'s' * (len(rates) > 1)} {listed}" if len(rates) <= LISTED else f"at {many}")
+        told.append(f"at the rate{'s' * (len(rates) > 1)} {each}" if len(rates) <= LISTED else f"at {many}")
     draws = len({row["seed"] for row in rows if "seed" in row}) or result.settings.get("draws")
     return ", ".join([*told, *([f"in {draws} draw{'s' if draws != 1 else ''}"] if draws else [])])
 

@@ -104,7 +104,7 @@ def test_settings_that_the_paper_does_not_have_are_found(monkeypatch):
 
 
 def test_a_row_says_its_arms_rates_and_draws():
-    assert arms_of(swin()) == "default, nio, autoinit, steady, at the rates 0.003, 0.01, 0.03, in 24 draws"
+    assert arms_of(swin()) == "`default`, `nio`, `autoinit`, `steady`, at the rates 0.003, 0.01, 0.03, in 24 draws"
 
 
 def test_a_method_helps_where_its_gain_is_beyond_chance():
