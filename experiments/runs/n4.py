@@ -25,6 +25,8 @@ PUBLISHED = "nio, published"
 """The form of the authors' code, which made their figure: the verdict is its own."""
 IN_RANGE = 2 * math.log(10)
 """Up to which loss a net starts in range: twice that of guessing among ten classes."""
+ALIKE = 0.25
+"""Octaves by which norm ratios may differ and be alike."""
 
 
 @experiment("N4")
@@ -96,7 +98,7 @@ class PerLayer(Experiment):
             "iterations; elsewhere any cosine is an artefact of the explosion; layers are counted in the table "
             "alone."
         )
-        return Judgement("; ".join(ours), by_gap(falls, rises, whole=True), sentence, table)
+        return Judgement("; ".join(ours), by_gap(falls, rises, whole=True, alike=ALIKE), sentence, table)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw ratios and cosines over the layers for each net's first draw under the authors' form."""

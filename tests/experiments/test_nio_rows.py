@@ -159,7 +159,7 @@ def agreements(falls, rises, loss=2.3):
         (agreements(1.0, 0.0), "agrees in direction"),  # norms alone are closer together
         (agreements(1.0, -0.05), "does not agree"),
         (agreements(-1.0, 0.05), "does not agree"),
-        (agreements(0.0, 0.05), "not decided at this scale"),
+        (agreements(0.0, 0.05), "no difference"),  # of the norms, which the claim names first
     ],
 )
 def test_agreement_is_judged_over_all_parameters_by_draws(found, outcome):
