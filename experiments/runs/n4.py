@@ -95,7 +95,7 @@ class PerLayer(Experiment):
             )
         nets = len({(row["net"], row["bn"]) for row in started})
         sentence = (
-            f"The verdict is that of the authors' form, for all parameters, over {settings.seeds} draws, each a mean over "
+            f"The verdict is that of the authors' form, for all parameters, over {settings.seeds} draws, a mean over "
             f"the {nets} nets that start in range (a loss of {IN_RANGE:.1f} at most), by {settings.batches} batches of "
             f"{settings.samples} single samples that NIO has not seen, after {settings.published.nio.iterations} "
             "iterations; elsewhere any cosine is an artefact of the explosion; layers are counted in the table "

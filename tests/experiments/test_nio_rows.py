@@ -167,7 +167,7 @@ def test_agreement_is_judged_over_all_parameters_by_draws(found, outcome):
     rows = [found(unit) for unit in find("N4").units(settings)]
     judgement = find("N4").judge(settings, rows)
     assert judgement.agreement == outcome
-    assert "over 6 draws, each a mean over the 4 nets that start in range" in judgement.sentence
+    assert "over 6 draws, a mean over the 4 nets that start in range" in judgement.sentence
     assert judgement.table[1][-2:] == ["0 of 12", "6 of 12"]
 
 
