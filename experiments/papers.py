@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import wellposed as wp
 from experiments.answers import answers
@@ -87,30 +86,35 @@ def standing(result: Result) -> tuple[str, str]:
 
 def arms_of(result: Result) -> str:
     """Return the arms of a result, the rates at which they were trained, and the draws, in words."""
-    rows, experiment = result.rows, find(result.experiment)
+    told = [", ".join(f"`{name}`" for name in dict.fromkeys(_named(result))) or "one"]
+    rates = _rates(result)
+    if rates:
+        several = "s" * (len(rates) > 1)
+        each = ", ".join(f"{rate:g}" for rate in rates)
+        many = f"at rates from {rates[0]:.2g} to {rates[-1]:.2g}"
+        told.append(f"at the rate{several} {each}" if len(rates) <= LISTED else many)
+    draws = len({row["seed"] for row in result.rows if "seed" in row}) or result.settings.get("draws")
+    if draws:
+        told.append(f"in {draws} draw{'s' * (draws != 1)}")
+    return ", ".join(told)
+
+
+def _named(result: Result) -> list[str]:
+    """Return the arm of each row, or the arms that the experiment or its settings know."""
+    rows, settings = result.rows, result.settings
     key = next((key for key in ARMS if key in rows[0]), None)
     if key:
-        named = [str(row[key]) for row in rows]
-    else:
-        settings = result.settings
-        listed = settings.get("rules", settings.get("forms", []))
-        named = list(experiment.arms(from_plain(settings), rows)) or [str(name) for name in listed]
-    told = [", ".join(f"`{name}`" for name in dict.fromkeys(named)) or "one"]
-    runs = [run for row in rows for run in (row["runs"] if isinstance(row.get("runs"), list) else [row])]
+        return [str(row[key]) for row in rows]
+    known = find(result.experiment).arms(from_plain(settings), rows)
+    return list(known) or [str(name) for name in settings.get("rules", settings.get("forms", []))]
+
+
+def _rates(result: Result) -> list[float]:
+    """Return the rates of all trainings, or the one of the settings."""
+    runs = [run for row in result.rows for run in (row["runs"] if isinstance(row.get("runs"), list) else [row])]
     known = {float(run[key]) for run in runs for key in ("rate", "at") if isinstance(run.get(key), float)}
-    rates = sorted(known or _rates(result.settings))
-    if rates:
-        each = ", ".join(f"{rate:g}" for rate in rates)
-        many = f"rates from {rates[0]:.2g} to {rates[-1]:.2g}"
-        told.append(f"at the rate{'s' * (len(rates) > 1)} {each}" if len(rates) <= LISTED else f"at {many}")
-    draws = len({row["seed"] for row in rows if "seed" in row}) or result.settings.get("draws")
-    return ", ".join([*told, *([f"in {draws} draw{'s' if draws != 1 else ''}"] if draws else [])])
-
-
-def _rates(settings: Mapping[str, Any]) -> set[float]:
-    """Return the one rate of all trainings, where there are any."""
-    rate = settings.get("train", {}).get("rate")
-    return set() if rate is None else {float(rate)}
+    usual = result.settings.get("train", {}).get("rate")
+    return sorted(known or ([] if usual is None else [float(usual)]))
 
 
 def best(results: Sequence[Result], name: str) -> Result | None:

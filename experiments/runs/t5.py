@@ -21,9 +21,9 @@ from experiments.feed import device
 from experiments.initialise import planned
 from experiments.maximal_rates import search_rate
 from experiments.models import nas_bench_201, parse_cell, published_factor
-from experiments.numbers import mean, paired, percent, points
+from experiments.numbers import Gap, mean, paired, percent, points
 from experiments.recipe import recipe
-from experiments.registry import Experiment, Judgement, Row, Settings, Unit, alike_at, by_gap, experiment
+from experiments.registry import Agreement, Experiment, Judgement, Row, Settings, Unit, alike_at, by_gap, experiment
 from experiments.settings import as_plain, from_plain
 from experiments.training import checkpoint_of, train
 
@@ -111,26 +111,17 @@ class Cells(Experiment):
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
         """Give the gain over both draws, τ between the rankings of the top cells (the widest first), and the spread."""
-        from scipy.stats import kendalltau
-
         found = {how: _accuracies(rows, how) for how in (FIXED, AGAIN, *settings.rules)}
         fixed = found[FIXED]
         shares = [f"τ, top {100 * share:.0f} %" for share in settings.top]
         table = [["recipe", "rates", "mean", "gain", "cells that gain", "spread", *shares]]
         for how, ours in found.items():
-            taus = []
-            for share in settings.top:
-                kept = sorted(range(len(fixed)), key=lambda i: -fixed[i])[: max(2, math.ceil(share * len(fixed)))]
-                taus.append(float(kendalltau([fixed[i] for i in kept], [ours[i] for i in kept]).statistic))
-            gained = sum(o > f for o, f in zip(ours, fixed, strict=True))
-            cells = [points(paired(ours, fixed)), f"{gained} of {len(fixed)}", percent(stdev(ours))]
-            cells += ["–" if math.isnan(tau) else f"{tau:.2f}" for tau in taus]
-            if how == FIXED:
-                cells = ["", "", cells[2], *("" for _ in taus)]
-            table.append([how, _rates(rows, how), percent(mean(ours)), *cells])
+            told = (
+                ["", "", percent(stdev(ours)), *("" for _ in shares)] if how == FIXED else _line(settings, ours, fixed)
+            )
+            table.append([how, _rates(rows, how), percent(mean(ours)), *told])
         nearer = [how for how in found if how not in (FIXED, AGAIN) and _narrower(found[how], fixed)]
         gap = paired(*(_means(found[one], found[two]) for one, two in ((PUBLISHED, OURS_AGAIN), (FIXED, AGAIN))))
-        nearer_ours = {PUBLISHED, OURS_AGAIN} <= set(nearer)
         ranks = _other_ranks(found)
         sentence = (
             f"By the paper's rule, as its authors' code has it, {len(fixed)} cells gain {points(gap)}, each the mean "
@@ -140,11 +131,9 @@ class Cells(Experiment):
             "ranking changes by more than new draws change it (τ over all cells, bootstrap): "
             f"{'yes' if ranks else 'no'}; where both are so and the gain is within chance, the claim holds in part."
         )
-        told = ", ".join(f"{how} {percent(mean(values))}" for how, values in found.items())
-        outcome = by_gap(gap, whole=nearer_ours and ranks, alike=alike_at(mean(fixed)))
-        if gap.sign() == 0 and nearer_ours and ranks:
-            outcome = "agrees in direction"
-        return Judgement(f"mean accuracy: {told}", outcome, sentence, table)
+        means = ", ".join(f"{how} {percent(mean(values))}" for how, values in found.items())
+        outcome = _verdict(gap, {PUBLISHED, OURS_AGAIN} <= set(nearer) and ranks, alike_at(mean(fixed)))
+        return Judgement(f"mean accuracy: {means}", outcome, sentence, table)
 
     def arms(self, settings: Settings, rows: Sequence[Row]) -> Mapping[str, Sequence[float]]:
         """Return accuracies by cell, means of two draws, under the fixed recipe and by the paper's rule."""
@@ -214,6 +203,24 @@ def _base(told: str, data: str) -> tuple[float, dict[str, float]]:
 
 def _accuracies(rows: Sequence[Row], recipe_: str) -> list[float]:
     return [float(row["accuracy"]) for row in rows if row["recipe"] == recipe_]
+
+
+def _verdict(gap: Gap, rest: bool, alike: float) -> Agreement:
+    """Return the verdict on the gain, and where that is within chance on the two other parts of the claim."""
+    return "agrees in direction" if rest and gap.sign() == 0 else by_gap(gap, whole=rest, alike=alike)
+
+
+def _line(settings: Settings, ours: Sequence[float], fixed: Sequence[float]) -> list[str]:
+    """Return the gain over the fixed recipe, the spread, and τ over the shares of its best cells, in words."""
+    from scipy.stats import kendalltau
+
+    taus = []
+    for share in settings.top:
+        kept = sorted(range(len(fixed)), key=lambda i: -fixed[i])[: max(2, math.ceil(share * len(fixed)))]
+        taus.append(float(kendalltau([fixed[i] for i in kept], [ours[i] for i in kept]).statistic))
+    gained = sum(o > f for o, f in zip(ours, fixed, strict=True))
+    told = [points(paired(ours, fixed)), f"{gained} of {len(fixed)}", percent(stdev(ours))]
+    return told + ["–" if math.isnan(tau) else f"{tau:.2f}" for tau in taus]
 
 
 def _means(one: Sequence[float], other: Sequence[float]) -> list[float]:
