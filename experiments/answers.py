@@ -36,9 +36,8 @@ def answers(chosen: Mapping[str, Result | None]) -> list[str]:
     """
     known = experiments()
     lines = ["| method | nets | in place of | gain | helps | cost | row |", f"|{'---|' * 7}"]
-    nio = cost_of_nio(chosen.get("N2"))
     for method, told in METHODS.items():
-        cost = nio if method.startswith("nio") else COSTS[method]
+        cost = COSTS.get(method) or cost_of_nio(chosen.get("N2"), method)
         for name, result in chosen.items():
             if result is not None:
                 for nets, gap in gains(known[name], result, method):
@@ -57,11 +56,12 @@ def gains(experiment: Experiment, result: Result, method: str) -> Iterator[tuple
             yield nets, paired(arms[method], arms[experiment.base])
 
 
-def cost_of_nio(result: Result | None) -> str:
-    """Return what a whole refinement costs in training steps, from N2."""
+def cost_of_nio(result: Result | None, form: str) -> str:
+    """Return what a whole refinement by a form of NIO costs in training steps, from N2."""
     rows: Sequence[Mapping[str, object]] = [] if result is None else result.rows
     step = next((float(str(row["seconds"])) for row in rows if not row["D"]), None)
-    if step is None:
+    mine = [row for row in rows if str(row["what"]).lower() == form]
+    if step is None or not mine:
         return "not measured"
-    each = [float(str(row["seconds"])) / step for row in rows if row["D"]]
+    each = [float(str(row["seconds"])) / step for row in mine]
     return f"{ITERATIONS} iterations of {min(each):.0f} to {max(each):.0f} training steps each, and data"

@@ -26,7 +26,7 @@ def plan_of(model: nn.Module, name: str, images: Images, settings: Settings, see
         settings: ``refine`` also holds each refinement's own options, under its name, ``published`` those of the forms
             of authors' code.
         seed: of the plan.
-        more: further options of a refinement.
+        more: options of a refinement, which go before those of the settings.
     """
     example = images.x[:2].to(device())
     base, _, form = name.partition(", ")
@@ -41,8 +41,7 @@ def plan_of(model: nn.Module, name: str, images: Images, settings: Settings, see
         seed=seed,
         progress=False,
         **({"form": form} if form else {}),
-        **(settings.published[base] if form else how.get(base, {})),
-        **more,
+        **{**(settings.published[base] if form else how.get(base, {})), **more},
     )
 
 

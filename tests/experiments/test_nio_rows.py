@@ -36,6 +36,15 @@ def test_a_refinement_scales_the_draws_of_the_start():
     assert len({round(factor, 4) for factor in factors}) > 1
 
 
+def test_options_of_a_refinement_go_before_those_of_the_settings():
+    settings = load_settings("N1", "smoke", ["refine.metainit.iterations=1"])
+    images = load_images("synthetic", 32, 16, 8)
+    model = net_for_nio("wrn", False, settings.nets.wrn)
+    plan = plan_of(model, "metainit", images, settings, 0, rate=0.01)
+    assert plan.options["rate"] == 0.01
+    assert settings.refine.metainit.rate != 0.01
+
+
 NETS = {
     "resnet": {"depth": 8, "width": 4},
     "densenet": {"growth": 4, "layers": 1},
