@@ -41,7 +41,7 @@ def test_options_of_a_refinement_go_before_those_of_the_settings():
     images = load_images("synthetic", 32, 16, 8)
     model = net_for_nio("wrn", False, settings.nets.wrn)
     plan = plan_of(model, "metainit", images, settings, 0, rate=0.01)
-    assert plan.options["rate"] == 0.01
+    assert plan.options["metainit"]["rate"] == 0.01
     assert settings.refine.metainit.rate != 0.01
 
 
