@@ -116,6 +116,21 @@ def papers(out: Annotated[Path, typer.Option(help="the page to write")] = Path("
 
 
 @app.command()
+def audit(names: Annotated[list[str] | None, typer.Argument(help="experiments; none for all")] = None) -> None:
+    """Check by program that arms are alike, that settings are as stated, and that verdicts follow from the numbers."""
+    from experiments.audit import audit as audited
+    from experiments.audit import failed
+
+    findings = audited(names or ())
+    wrong = list(failed(findings))
+    for each in wrong:
+        console.print(f"{each.experiment} ({each.scale}): {each.check}: no. {each.wrong}")
+    console.print(f"{len(findings) - len(wrong)} of {len(findings)} checks hold")
+    if wrong:
+        raise typer.Exit(1)
+
+
+@app.command()
 def figures(out: Annotated[Path, typer.Option(help="folder of the figures")] = Path("docs/figures")) -> None:
     """Draw a figure for each experiment that has a result."""
     from experiments.figures import draw_all

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import wellposed as wp
+from experiments.answers import answers
 from experiments.initialise import STEADY
 from experiments.numbers import mean, paired, percent, points
 from experiments.registry import SCALES, Experiment, Judgement, experiments, find
@@ -25,10 +26,11 @@ Three papers are tested, and a claim of our own (W1): AutoInit
 ([arXiv:2402.17440](https://arxiv.org/abs/2402.17440)), and NIO (Yang et al., NeurIPS 2022). Where a paper has a figure
 and no number, its claim is described in words. *Smoke* results are no evidence and are not shown.
 
-- *Agrees*: the claim holds at the scale that was run, beyond chance. *In direction*: its main part does. *Does not
-  agree*: its main part fails, or its opposite holds beyond chance. *No difference*: chance could explain the result,
-  and whatever gain or loss there is lies within two points (95 % interval). *Not decided*: chance could explain it, and
-  a larger difference too. None of these outcomes applies to the paper's own scale.
+- *Agrees*: the claim holds at the scale that was run, beyond chance. *In direction*: its main part does, or most of its
+  parts. *Does not agree*: its main part fails, or its opposite holds beyond chance. *No difference*: chance could
+  explain the result, and whatever gain or loss there is lies within two points (95 % interval). *Not decided*: chance
+  could explain it, and a larger difference too, or the claim's premise does not hold. None of these outcomes applies to
+  the paper's own scale.
 - A ± is one standard error of a mean. An octave is a factor of 2. A difference counts if chance would give one as large
   in less than 5 % of cases. Chance accuracy on CIFAR-10 is 10 %.
 - The experiments test this library's version of a method. `autoinit` follows correlations that the paper assumes to be
@@ -45,6 +47,15 @@ and no number, its claim is described in words. *Smoke* results are no evidence 
   smallest loss itself.
 """
 
+ARMS = ("method", "recipe", "way", "arm", "form")
+"""The keys of units that tell arms apart; an experiment has one of them at most."""
+LISTED = 12
+"""Up to how many rates are listed one by one."""
+_ANSWERS = """## Which method helps me
+
+Gains are in accuracy over the start or the rates that stand under *in place of*, each arm at the best of its rates by
+training loss where it has several, in the short trainings of the rows. *Helps* counts what chance would give in less
+than 5 % of cases. `default` is the model's own weights, `he_normal` what its paper takes, `fixed` one rate for all."""
 _PLACES = {1: "first", 0: "not told apart from the best", -1: "behind the best"}
 _SEMICOLON = re.compile(r"; (?![^(]*\))")
 """Between clauses, and not within brackets."""
@@ -73,6 +84,39 @@ def standing(result: Result) -> tuple[str, str]:
     return word, f"**{word}**. {told}."
 
 
+def arms_of(result: Result) -> str:
+    """Return the arms of a result, the rates at which they were trained, and the draws, in words."""
+    told = [", ".join(f"`{name}`" for name in dict.fromkeys(_named(result))) or "one"]
+    rates = _rates(result)
+    if rates:
+        several = "s" * (len(rates) > 1)
+        each = ", ".join(f"{rate:g}" for rate in rates)
+        many = f"at rates from {rates[0]:.2g} to {rates[-1]:.2g}"
+        told.append(f"at the rate{several} {each}" if len(rates) <= LISTED else many)
+    draws = len({row["seed"] for row in result.rows if "seed" in row}) or result.settings.get("draws")
+    if draws:
+        told.append(f"in {draws} draw{'s' * (draws != 1)}")
+    return ", ".join(told)
+
+
+def _named(result: Result) -> list[str]:
+    """Return the arm of each row, or the arms that the experiment or its settings know."""
+    rows, settings = result.rows, result.settings
+    key = next((key for key in ARMS if key in rows[0]), None)
+    if key:
+        return [str(row[key]) for row in rows]
+    known = find(result.experiment).arms(from_plain(settings), rows)
+    return list(known) or [str(name) for name in settings.get("rules", settings.get("forms", []))]
+
+
+def _rates(result: Result) -> list[float]:
+    """Return the rates of all trainings, or the one of the settings."""
+    runs = [run for row in result.rows for run in (row["runs"] if isinstance(row.get("runs"), list) else [row])]
+    known = {float(run[key]) for run in runs for key in ("rate", "at") if isinstance(run.get(key), float)}
+    usual = result.settings.get("train", {}).get("rate")
+    return sorted(known or ([] if usual is None else [float(usual)]))
+
+
 def best(results: Sequence[Result], name: str) -> Result | None:
     """Return an experiment's result at the largest scale that has one: this version's where there is one."""
     mine = [result for result in results if result.experiment == name and result.scale != "smoke"]
@@ -95,7 +139,8 @@ def page(folder: Path = FOLDER, figures: Path = Path("docs/figures")) -> str:
     results = found(folder)
     known = experiments()
     chosen = {name: best(results, name) for name in known}
-    lines = [_HEAD, "| id | claim | source | scale | outcome | our start | so do this |", f"|{'---|' * 7}"]
+    lines = [_HEAD, *_ANSWERS.splitlines(), "", *answers(chosen), "", "## What became of the claims", ""]
+    lines += ["| id | claim | source | scale | outcome | our start | so do this |", f"|{'---|' * 7}"]
     for name, experiment in known.items():
         result = chosen[name]
         outcome = "not run" if result is None else judged(result).agreement
@@ -135,6 +180,8 @@ def _section(
         *_listed(f"Ours: {judgement.ours}"),
         *_listed(f"Outcome: **{judgement.agreement}**. {judgement.sentence}"),
         *_filled(f"- Our start, `{STEADY}`: {start}" if start else ""),
+        *_filled(f"- Arms: {arms_of(result)}."),
+        *_filled(f"- What would change the verdict: {experiment.reversal}."),
         *_filled(
             f"- Run: data {result.data}, {len(result.rows)} units, {result.seconds / 60:.1f} minutes in all, "
             f"{where}, wellposed {result.environment['wellposed']}, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from benchmarks.common import cross_entropy
@@ -15,7 +16,7 @@ from experiments.initialise import planned
 from experiments.registry import Settings
 
 
-def plan_of(model: nn.Module, name: str, images: Images, settings: Settings, seed: int) -> wp.Plan:
+def plan_of(model: nn.Module, name: str, images: Images, settings: Settings, seed: int, **more: Any) -> wp.Plan:
     """Return the plan of an initialisation (`experiments.initialise`) or of a refinement of ``settings.start``.
 
     Args:
@@ -25,6 +26,7 @@ def plan_of(model: nn.Module, name: str, images: Images, settings: Settings, see
         settings: ``refine`` also holds each refinement's own options, under its name, ``published`` those of the forms
             of authors' code.
         seed: of the plan.
+        more: options of a refinement, which go before those of the settings.
     """
     example = images.x[:2].to(device())
     base, _, form = name.partition(", ")
@@ -39,7 +41,7 @@ def plan_of(model: nn.Module, name: str, images: Images, settings: Settings, see
         seed=seed,
         progress=False,
         **({"form": form} if form else {}),
-        **(settings.published[base] if form else how.get(base, {})),
+        **{**(settings.published[base] if form else how.get(base, {})), **more},
     )
 
 

@@ -77,6 +77,12 @@ class Experiment(ABC):
         paper: the paper's own figure, in words.
         use: what follows for somebody who trains nets, from what was measured here.
         listed: the settings that only list units, so that a unit's row does not depend on them.
+        reversal: what would change the verdict.
+        stated: settings that the paper states, by name, as they stand at scale ``paper``.
+        base: the arm that gains are held against, where `arms` has any.
+        held: those of them that hold at every scale but smoke.
+        partial: arms that have fewer units than others, or other ones, on purpose.
+        own: keys of units that only some arms have.
     """
 
     name: str = ""
@@ -86,6 +92,12 @@ class Experiment(ABC):
     paper: ClassVar[str]
     use: ClassVar[str]
     listed: ClassVar[tuple[str, ...]] = ("methods",)
+    reversal: ClassVar[str]
+    stated: ClassVar[Mapping[str, Any]] = {}
+    base: ClassVar[str] = "default"
+    held: ClassVar[tuple[str, ...]] = ()
+    partial: ClassVar[tuple[str, ...]] = ()
+    own: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def units(self, settings: Settings) -> Iterable[Unit]:
@@ -107,8 +119,12 @@ class Experiment(ABC):
         """Draw the rows into an empty figure."""
 
     def arms(self, settings: Settings, rows: Sequence[Row]) -> Mapping[str, Sequence[float]]:
-        """Return each arm's accuracies, in pairs over arms, where the library's own start is one of them; else none."""
+        """Return each arm's accuracies, in pairs over arms; none where accuracies are not what is compared."""
         return {}
+
+    def kinds(self, rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+        """Return the rows by kind of nets, in words, on each of which a method may help or not."""
+        return {"all": rows}
 
 
 _EXPERIMENTS: dict[str, Experiment] = {}

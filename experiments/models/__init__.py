@@ -10,7 +10,7 @@ from benchmarks.nets.dags import contracted as contract_dag
 from benchmarks.nets.dags import parse as parse_dag
 from benchmarks.nets.images import all_cnn_c, preact_resnet
 
-from experiments.models.cells import parse_cell, parse_code
+from experiments.models.cells import parse_cell, parse_code, published_factor
 from experiments.models.images import ACTIVATIONS, coatnet, densenet_100, resnet_50, swin, wide_resnet
 from experiments.models.small import net_for_nio
 
@@ -29,6 +29,7 @@ __all__ = [
     "parse_dag",
     "path_lengths",
     "preact_resnet",
+    "published_factor",
     "resnet_50",
     "swin",
     "wide_resnet",

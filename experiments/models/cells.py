@@ -6,6 +6,7 @@ import re
 
 from benchmarks.nets.cells import CELL_OPS, EDGES, Cell, without_dead_edges
 
+import wellposed as wp
 from experiments.errors import ExperimentError
 
 _NAMES = {
@@ -54,3 +55,9 @@ def parse_cell(architecture: str) -> Cell:
     if cell is None:
         raise ExperimentError(f"the cell {architecture!r} has no path from its input to its output")
     return cell
+
+
+def published_factor(cell: Cell) -> float:
+    """Return what the authors' code multiplies its base rate by; skips and pooling count as identities."""
+    edges = [(*ends, int(op.startswith("conv"))) for ends, op in cell.items() if op != "none"]
+    return wp.rates.path_factor(edges, 0, 3)

@@ -45,11 +45,11 @@ def densenet_100(growth: int = 12, layers: int = 16, classes: int = 10) -> nn.Mo
 
 
 def resnet_50(classes: int = 10) -> nn.Module:
-    """ResNet-50 of timm (He et al. 2016), for images of 32 and more."""
+    """ResNet-50 of timm (He et al. 2016), for images of 32 and more; every branch's last gain starts at 1, not at 0."""
     import_extras()
     import timm
 
-    made: nn.Module = timm.create_model("resnet50", num_classes=classes)
+    made: nn.Module = timm.create_model("resnet50", num_classes=classes, zero_init_last=False)
     return made
 
 

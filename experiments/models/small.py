@@ -21,8 +21,18 @@ _NETS: dict[str, Callable[..., nn.Module]] = {
 
 
 def net_for_nio(name: str, bn: bool, options: dict[str, Any]) -> nn.Module:
-    """Return the net of a name with ``options`` of its builder; without BN no norm is left."""
+    """Return the net of a name with ``options`` of its builder; without BN no norm is left, and convolutions have
+    biases, as in the code of NIO's authors.
+    """
     if name not in _NETS:
         raise ExperimentError(f"no net {name!r}; known: {', '.join(_NETS)}")
     made = _NETS[name](**options)
-    return made if bn else without_norm(made)
+    return made if bn else _with_biases(without_norm(made))
+
+
+def _with_biases(model: nn.Module) -> nn.Module:
+    """Give every convolution a bias of zeros, in place."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d) and module.bias is None:
+            module.bias = nn.Parameter(module.weight.new_zeros(module.out_channels))
+    return model

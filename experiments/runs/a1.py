@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from experiments.data import load_images
 from experiments.initialise import initialised
@@ -40,6 +40,15 @@ class HyperparameterVariation(Experiment):
         "Plain nets without norms: draw them by `autoinit`. On average over settings it gains; at rates that are "
         "far too large it loses."
     )
+    base = "glorot_uniform"
+    reversal = "longer training, and a grid of rates for every arm, where here one rate and its multiples serve all"
+    stated: ClassVar[dict[str, Any]] = {
+        "train.epochs": 350,
+        "train.rate": 0.01,
+        "train.weight_decay": 0.001,
+        "train.milestones": [200, 250, 300],
+        "train.pad": 5,
+    }
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each value of each hyperparameter, under each initialisation and seed; the usual ones once."""
@@ -97,6 +106,10 @@ class HyperparameterVariation(Experiment):
         """Return each initialisation's accuracies by setting, as means over seeds."""
         scores = accuracies((row for row in rows if row["value"] != _usual(settings, row["vary"])), "vary", "value")
         return {method: [by[method] for by in scores.values()] for method in settings.methods}
+
+    def kinds(self, rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+        """Return all rows: the nets are of one kind."""
+        return {"plain convolutions without norms, any hyperparameter": rows}
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw the accuracies of each setting as points, a colour for each initialisation."""

@@ -34,6 +34,7 @@ class VarianceOfAllCNN(Experiment):
         "Activations or dropout that heuristics were not made for: `autoinit` holds the variance within a factor "
         "of two."
     )
+    reversal = "a layer that leaves the factor of 2 under AutoInit in any of the settings"
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each activation at the usual dropout, then ReLU at each dropout rate, under each initialisation."""

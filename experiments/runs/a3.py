@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -13,15 +13,15 @@ from experiments.data import load_images
 from experiments.initialise import planned
 from experiments.models import preact_resnet
 from experiments.numbers import largest, log2, predicted_well
-from experiments.registry import Experiment, Judgement, Row, Settings, Unit, experiment
+from experiments.registry import Agreement, Experiment, Judgement, Row, Settings, Unit, experiment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METHODS = ("he_normal", "default", "autoinit")
 """He et al. is the ResNets' own, and so the paper's default; "default" is what PyTorch's layers do by themselves."""
-STEADY = 1.0
-"""Octaves by which the second moment may lie above 1 to count as near it, as in A2."""
+LINEAR = 1.0
+"""The power of the depth with which a signal that grows linearly grows."""
 
 
 @experiment("A3")
@@ -31,14 +31,20 @@ class VariancePerLayer(Experiment):
     title = "Variance per layer of ResNet-56, -164 and -812, with and without BN"
     source = "AutoInit, figure 3"
     claim = (
-        "With the default initialisation signals grow with depth, and without BN at depth 812 beyond the range of "
-        "floating point; with AutoInit they stay near 1 at every depth."
+        "Signals grow exponentially with depth under the default initialisation, without BN at depth 812 beyond the "
+        "range of floating point, and linearly with AutoInit, with BN and without."
     )
-    paper = "default at depth 812 without BN: beyond float32; AutoInit: stable at all depths"
+    paper = (
+        "a figure, and in the text beside it: with BN the variance grows 'exponentially with the default "
+        "initialization and linearly with AutoInit'; without, it 'never stabilizes' and 'remains stable with depth'"
+    )
     use = (
         "Residual nets without norms: `autoinit` keeps them finite at any depth, but sums grow with the blocks; "
         'for hundreds of them take `merge="preserve"` or `fixup`.'
     )
+    reversal = "a power above 1, or He's weights within range at the largest depth"
+    stated: ClassVar[dict[str, Any]] = {"depths": [56, 164, 812]}
+    held = ("depths",)
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each depth, with and without BN, under each initialisation."""
@@ -64,27 +70,29 @@ class VariancePerLayer(Experiment):
         }
 
     def judge(self, settings: Settings, rows: Sequence[Row]) -> Judgement:
-        """Compare the deepest net without BN under the papers' initialisation and AutoInit."""
+        """Ask whether the deepest net without BN leaves the range under He's, and by which power AutoInit's grow."""
         deepest = max(settings.depths)
         plain = {row["method"]: row["measured"] for row in rows if row["depth"] == deepest and not row["bn"]}
         worst = {method: largest(values) for method, values in plain.items()}
-        tops = [(largest(row["measured"]), row["depth"]) for row in rows if row["method"] == "autoinit"]
-        explodes, near = math.isinf(worst["he_normal"]), max(tops)[0] <= STEADY
-        linear = all(top < math.log2(depth) for top, depth in tops)
+        explodes = math.isinf(worst["he_normal"])
+        mine = [row for row in rows if row["method"] == "autoinit"]
+        powers = {bn: _power_of_depth([row for row in mine if row["bn"] == bn]) for bn in (True, False)}
+        linear = max(powers.values()) <= LINEAR
         ours = f"largest second moment at depth {deepest} without BN: " + ", ".join(
             f"{method} {_power(values)}" for method, values in plain.items()
         )
-        ours += f"; AutoInit at any depth, with BN too, at most 2^{max(tops)[0]:.1f}"
-        mine = [row for row in rows if row["method"] == "autoinit"]
-        sentence = (
-            f"AutoInit stays below the number of layers: {'yes' if linear else 'no'}; near 1 (a factor of "
-            f"{2**STEADY:g}): {'yes' if near else 'no'}. Identity branches cannot be scaled, so sums grow with "
-            f"the number of blocks. Under AutoInit {predicted_well(mine)}."
+        ours += (
+            f"; from depth {min(settings.depths)} to {deepest} AutoInit's grows as depth to the power "
+            f"{powers[True]:.2f} with BN, {powers[False]:.2f} without"
         )
-        if explodes and near:
+        sentence = (
+            f"Linear growth is a power of {LINEAR:g} at most: {'yes' if linear else 'no'}. Identity branches cannot be "
+            f"scaled, so sums grow with the number of blocks. Under AutoInit {predicted_well(mine)}; one net of each "
+            f"depth, {settings.draws} draws of its weights."
+        )
+        if explodes and linear:
             return Judgement(ours, "agrees", sentence)
-        direction = linear and worst["he_normal"] > worst["autoinit"]
-        return Judgement(ours, "agrees in direction" if direction else "does not agree", sentence)
+        return Judgement(ours, _short_of(linear and worst["he_normal"] > worst["autoinit"]), sentence)
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw log2 of the second moment over the layers, a panel for each depth."""
@@ -99,6 +107,21 @@ class VariancePerLayer(Experiment):
         panels[0].set_ylabel("log2 of the second moment")
         figure.supxlabel("convolutions and sums, in order", fontsize=9)
         panels[0].legend(fontsize=6)
+
+
+def _short_of(direction: bool) -> Agreement:
+    """Return the verdict where not all of the claim holds."""
+    return "agrees in direction" if direction else "does not agree"
+
+
+def _power_of_depth(rows: Sequence[Row]) -> float:
+    """Return the power of the depth with which the largest second moment grows, from the shallowest net to the deepest.
+
+    It is infinite where a signal leaves the range of floating point.
+    """
+    ends = [pick(rows, key=lambda row: row["depth"]) for pick in (min, max)]
+    tops = [largest(row["measured"]) for row in ends]
+    return (tops[1] - tops[0]) / math.log2(ends[1]["depth"] / ends[0]["depth"])
 
 
 def _power(values: Sequence[float | str]) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from experiments.data import load_images
 from experiments.initialise import initialised
@@ -47,6 +47,14 @@ class LearningRatesWithoutBN(Experiment):
         "Residual nets: the default, `steady`, was far ahead, with BN and without. Without it `autoinit` trains where "
         "He's initialisation does not; with BN it gains nothing."
     )
+    base = "he_normal"
+    reversal = "more draws, of which there is one, and rates between those of the grid"
+    stated: ClassVar[dict[str, Any]] = {
+        "depths": [56, 164, 812],
+        "full_depth": 164,
+        "epochs": 5,
+        "train.weight_decay": 0.0001,
+    }
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield short training at each rate for each depth, then full training under each schedule."""
@@ -131,6 +139,13 @@ class LearningRatesWithoutBN(Experiment):
             short = row["part"] == "rates"
             parts.setdefault((row["depth"],) if short else (row["bn"], row["at"]), []).append(row)
         return {m: [_at_lowest_loss(part, m) for part in parts.values()] for m in settings.methods}
+
+    def kinds(self, rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+        """Return the rows of nets without norms, and of those with them."""
+        return {
+            f"pre-activation ResNets {word} norms": [row for row in rows if row.get("bn", False) == norms]
+            for word, norms in (("without", False), ("with", True))
+        }
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw accuracy over rates, a panel for each depth, and full training as bars."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -34,6 +34,12 @@ class AgainstLSUV(Experiment):
         "LSUV matches AutoInit in some runs, and falls behind where S is small or the net is deep"
     )
     use = "`autoinit` needs no data, and was nowhere worse: take it in place of LSUV."
+    base = "LSUV, S=256"
+    reversal = (
+        "a gain beyond chance at the sizes of S where the two are not told apart, and another rate, of which all "
+        "arms share one"
+    )
+    stated: ClassVar[dict[str, Any]] = {"seeds": 10, "train.rate": 0.1, "train.epochs": 25, "train.warmup": 5}
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield AutoInit (no samples), LSUV on each number of samples and other starts, for each net and seed."""
@@ -102,6 +108,10 @@ class AgainstLSUV(Experiment):
             arm = f"LSUV, S={row['samples']}" if row["samples"] else row.get("method", "autoinit")
             found.setdefault(arm, []).append(row["accuracy"])
         return found
+
+    def kinds(self, rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+        """Return all rows: the nets are of one kind."""
+        return {"plain convolutions and ResNets": rows}
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw mean, least and largest accuracy over the number of samples, hatched where no samples are needed."""

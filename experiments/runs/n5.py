@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from experiments.registry import experiment
 from experiments.runs.n1 import MethodsByNets
 
@@ -18,4 +20,6 @@ class ResNet50(MethodsByNets):
         "(0.21 h), NIO 76.71 ± 0.07 (0.03 h), trained for 8.5 h. Below the paper's scale: CIFAR-10, as it is "
         "(laptop) or enlarged to 64×64"
     )
-    use = "Nothing is decided: in this short training the net hardly learns, from Kaiming's weights the most."
+    use = "Nothing is known of it here: a longer run decides."
+    reversal = "other rates, and more draws"
+    stated: ClassVar[dict[str, Any]] = {"train.epochs": 100, "refine.gradinit.iterations": 2000}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from experiments.maximal_rates import MaximalRates
 from experiments.models import contract_dag, parse_dag
@@ -43,4 +43,9 @@ class RateOverTopologies(OverTopologies):
         "nothing. With weights that train, perceptrons are followed by `kernel`, `ntk` and `maximal_update`, not by "
         "it. Convolutional nets: search the rate."
     )
+    reversal = (
+        "weights under which all graphs learn, and more than twelve convolutional nets, whose interval holds "
+        "every r from none to the paper's"
+    )
+    stated: ClassVar[dict[str, Any]] = {"search.batch": 128, "search.seeds": 3}
     paper_r: ClassVar[dict[str, float]] = {"perceptrons": 0.838, "convolutional nets": 0.856}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from experiments.registry import experiment
 from experiments.runs.t2 import OverTopologies
@@ -20,6 +20,8 @@ class RateWithGELU(OverTopologies):
         "Perceptrons as for T2: `kernel`, with weights that let them train. Convolutional nets: the published rule "
         "came nearest; search the rate."
     )
+    reversal = "weights under which all graphs learn, and more convolutional nets"
+    stated: ClassVar[dict[str, Any]] = {"search.batch": 128, "search.seeds": 3}
     paper_r: ClassVar[dict[str, float]] = {
         "perceptrons over depth": 0.920,
         "perceptrons": 0.680,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from benchmarks.nets.cells import Cell
 
 import wellposed as wp
 from experiments.data import load_images
-from experiments.models import nas_bench_201, parse_code
+from experiments.models import nas_bench_201, parse_code, published_factor
 from experiments.numbers import mean, paired, percent, points
 from experiments.recipe import recipe
 from experiments.registry import Experiment, Judgement, Row, Settings, Unit, alike_at, by_gap, experiment
@@ -37,6 +36,18 @@ class AgainstMuP(Experiment):
     )
     paper = "a figure of accuracies on three data sets: most nets lie above the diagonal, μP being inferior"
     use = "Nothing to choose between the two: search the rate of the net that is trained, or of a small one."
+    base = "mup"
+    reversal = "another base width of μP, which the paper does not state, and longer training"
+    stated: ClassVar[dict[str, Any]] = {
+        "rate": 0.46,
+        "mup.rate": 0.1,
+        "channels": 16,
+        "train.epochs": 200,
+        "train.batch": 256,
+        "train.nesterov": True,
+        "train.weight_decay": 0.0005,
+    }
+    held = ("rate", "mup.rate")
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each cell in each way and seed."""
@@ -79,6 +90,14 @@ class AgainstMuP(Experiment):
         )
         return Judgement(told, by_gap(gap, whole=2 * gaining > len(ours), alike=alike_at(mean(theirs))), sentence)
 
+    def arms(self, settings: Settings, rows: Sequence[Row]) -> Mapping[str, Sequence[float]]:
+        """Return accuracies by cell, of both ways."""
+        return {way: _accuracies(settings, rows, way) for way in (OURS, MUP)}
+
+    def kinds(self, rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+        """Return all rows: the nets are of one kind."""
+        return {"cells of NAS-Bench-201 with batch norm": rows}
+
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw accuracies over those of μP."""
         panel = figure.subplots()
@@ -87,12 +106,6 @@ class AgainstMuP(Experiment):
         ends = [100 * min(ours + theirs), 100 * max(ours + theirs)]
         panel.plot(ends, ends, "k--", lw=0.6)
         panel.set(xlabel="accuracy with μP (%)", ylabel="accuracy with the paper's scaling (%)")
-
-
-def published_factor(cell: Cell) -> float:
-    """Return what the authors' code multiplies its base rate by; skips and pooling count as identities."""
-    edges = [(*ends, int(op.startswith("conv"))) for ends, op in cell.items() if op != "none"]
-    return wp.rates.path_factor(edges, 0, 3)
 
 
 def _accuracies(settings: Settings, rows: Sequence[Row], way: str) -> list[float]:

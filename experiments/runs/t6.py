@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from experiments.registry import experiment
 from experiments.runs.t2 import OverTopologies
@@ -20,4 +20,6 @@ class RateOnLargerImages(OverTopologies):
         "As for T1 and T2: over depth the published rule holds, and so do ours. Over graphs two thirds of the nets "
         "learn nothing with the authors' weights; `maximal_update` came nearest."
     )
+    reversal = "weights under which the graphs learn"
+    stated: ClassVar[dict[str, Any]] = {"search.batch": 128, "search.seeds": 3}
     paper_r: ClassVar[dict[str, float]] = {"perceptrons over depth": 0.856, "perceptrons": 0.729}

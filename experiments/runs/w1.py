@@ -42,6 +42,7 @@ class AgainstMuP(Experiment):
         "Where widths differ: `mup`, which no rule beats here. Graphs and depths at one width: the rule `kernel` ([how "
         "far off to expect](benchmarks.md#learning-rates))."
     )
+    reversal = "another base of μP, and rules that are told apart by more than their standard errors"
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each net at each width, in both ways; the first is the one that rates are carried over from."""

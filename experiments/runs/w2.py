@@ -45,6 +45,7 @@ class SearchOverNets(Experiment):
         "A search over nets and rates: call `wp.initialize_` in each trial. Fewer trials are lost, and the best net "
         "was ahead from ten trials on: twelve trials found, on average, what thirty did with PyTorch's weights."
     )
+    reversal = "another space of nets, and trials that are longer"
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each study; the two that are compared follow each other."""

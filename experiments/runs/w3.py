@@ -41,6 +41,7 @@ class SearchForAnActivation(Experiment):
         "A search for an activation: under AutoInit++ more of the functions beat ReLU, and good ones came sooner in "
         "these few searches; after sixty functions evolution by default had made up for it."
     )
+    reversal = "more searches, and a longer training of each function"
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each search; those that are compared follow each other."""

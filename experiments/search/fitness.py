@@ -19,9 +19,11 @@ from experiments.search.tasks import Task, load_task
 from experiments.search.training import Diverged, accuracy, train
 
 EVOLVED, AUTOINIT, ALL = "evolved", "autoinit", "autoinit, embedding too"
-ARMS = (EVOLVED, AUTOINIT, ALL)
+ASSUMED = "autoinit, embedding as N(0, 1)"
+ARMS = (EVOLVED, AUTOINIT, ALL, ASSUMED)
 """How weights are initialised: as evolution chose for each layer; by AutoInit in its place, but for what the task's
-``untouched`` names; or all by AutoInit."""
+``untouched`` names, whose values count as the signals that they make; all by AutoInit; or all but these, as if they had
+been drawn by it too, which is how the authors' package takes an embedding."""
 SHORT = 80
 """Letters of a reason at most."""
 
@@ -87,7 +89,9 @@ def _score(network: Network, arm: str, task: Task, settings: Mapping[str, Any], 
     if arm != EVOLVED:
         skipped = settings["untouched"] if arm == AUTOINIT else []
         try:
-            planned(net, "autoinit", task.x[:2], seed=seed, skip=skipped or None).apply_(net)
+            unwritten = settings["untouched"] if arm == ASSUMED else []
+            plan = planned(net, "autoinit", task.x[:2], seed=seed, skip=skipped or None)
+            plan.apply_(net, skip=unwritten or None)
         except Exception as error:
             raise _Failed(f"not initialised: {_told(error)}") from error
     try:

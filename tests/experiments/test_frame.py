@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 class Counting(Experiment):
     """An experiment that notes which units it ran."""
 
-    title, source, claim, paper, use = "Counting", "none", "numbers go up", "1", "Count."
+    title, source, claim, paper, use, reversal = "Counting", "none", "numbers go up", "1", "Count.", "more"
     ran: list[int]
 
     def __init__(self):

@@ -1,5 +1,6 @@
 """Judgements follow the rows: rows made up to agree with a claim, in direction alone, and to contradict it."""
 
+import math
 import random
 
 import pytest
@@ -99,23 +100,29 @@ def test_a2_is_judged_by_how_far_predicted_variances_are_off(autoinit, default, 
     assert f"(worst by 2^{max(map(abs, autoinit)):.2f})" in found.ours
 
 
-def variances(he, autoinit):
-    return lambda unit: foreseen({"he_normal": he, "autoinit": autoinit}.get(unit["method"], [0.0, -1.0]))
+def variances(he, autoinit, power=0.0):
+    """Return a rule for A3: signals, AutoInit's growing with a power of the depth."""
+
+    def found(unit):
+        grown = [float(value) + power * math.log2(unit["depth"]) for value in autoinit]
+        return foreseen({"he_normal": he, "autoinit": grown}.get(unit["method"], [0.0, -1.0]))
+
+    return found
 
 
 @pytest.mark.parametrize(
-    ("he", "autoinit", "outcome"),
+    ("he", "autoinit", "power", "outcome"),
     [
-        ([1.0, 240.0, "nan"], [0.0, 1.0], AGREES),
-        ([1.0, "inf"], [0.0, 1.0], AGREES),
-        ([1.0, 240.0, "nan"], [0.0, 5.0], DIRECTION),  # in range, and not near 1
-        ([1.0, 100.0], [0.0, 1.0], DIRECTION),
-        ([1.0, 240.0], [0.0, 7.0], NOT),  # more than ResNet-56 has layers
-        ([1.0, 4.0], [0.0, 5.0], NOT),
+        ([1.0, 240.0, "nan"], [0.0, 1.0], 0.0, AGREES),
+        ([1.0, "inf"], [0.0, 1.0], 0.9, AGREES),
+        ([1.0, 240.0, "nan"], [0.0, 5.0], 0.9, AGREES),  # the claim is of growth, not of a level
+        ([1.0, 100.0], [0.0, 1.0], 0.9, DIRECTION),  # in range
+        ([1.0, 240.0, "nan"], [0.0, 1.0], 1.5, NOT),
+        ([1.0, 4.0], [0.0, 5.0], 0.0, NOT),
     ],
 )
-def test_a3_is_judged_by_variances_with_and_without_norms(he, autoinit, outcome):
-    assert judged("A3", variances(he, autoinit)).agreement == outcome
+def test_a3_is_judged_by_the_power_with_which_variances_grow(he, autoinit, power, outcome):
+    assert judged("A3", variances(he, autoinit, power)).agreement == outcome
 
 
 def test_a3_tells_what_lies_beyond_floats():
@@ -269,15 +276,15 @@ def test_a8_is_judged_by_fitness_and_failures_by_task(found, outcome):
 
 
 def cells(gain_, spread, swap):
-    """Return a rule for T5: accuracies spread over the cells; ``swap`` puts the best four in the opposite order."""
+    """Return a rule for T5: accuracies spread over the cells; ``swap`` puts the best half in the opposite order."""
     order = list(dict.fromkeys(unit["cell"] for unit in find("T5").units(load_settings("T5", "laptop", ["cells=16"]))))
 
     def found(unit):
         place = order.index(unit["cell"])
-        if unit["recipe"] in ("fixed", "fixed again"):
-            return accuracy(0.3 + 0.01 * place)
-        placed = 2 * len(order) - 5 - place if swap and place >= len(order) - 4 else place
-        return accuracy(0.3 + gain_ + spread * placed)
+        if unit["recipe"].startswith("fixed"):
+            return accuracy(0.3 + 0.01 * place) | {"rate": 0.1}
+        placed = 2 * len(order) - 9 - place if swap and place >= len(order) - 8 else place
+        return accuracy(0.3 + gain_ + spread * placed) | {"rate": 0.1}
 
     return found
 
@@ -289,6 +296,7 @@ def cells(gain_, spread, swap):
         (cells(0.1, 0.005, swap=False), DIRECTION),  # nearer to each other, and none changes its place
         (cells(0.1, 0.02, swap=True), DIRECTION),
         (cells(0.0375, 0.005, swap=False), SAME),
+        (cells(0.0375, 0.005, swap=True), DIRECTION),  # no gain, but closer together, in another order
         (cells(-0.3, 0.05, swap=False), OPEN),
         (cells(-0.1, 0.005, swap=True), NOT),
     ],

@@ -24,10 +24,9 @@ from experiments.maximal_rates import (
     told_rates,
     worst_of,
 )
-from experiments.models import DagNet, contract_dag, parse_code, parse_dag, path_lengths
+from experiments.models import DagNet, contract_dag, parse_code, parse_dag, path_lengths, published_factor
 from experiments.registry import SCALES, find
 from experiments.runs.t1 import power_of_depth
-from experiments.runs.t4 import published_factor
 from experiments.runs.t5 import _distinct
 from experiments.settings import from_plain, load_settings
 from torch import nn

@@ -8,6 +8,7 @@ from experiments.refine import plan_of, refined
 from experiments.registry import find
 from experiments.runs.n1 import at_best_rates
 from experiments.runs.n2 import STEP
+from experiments.runs.n4 import PUBLISHED
 from experiments.settings import from_plain, load_settings
 from matplotlib.figure import Figure
 from torch import nn
@@ -35,6 +36,15 @@ def test_a_refinement_scales_the_draws_of_the_start():
     assert len({round(factor, 4) for factor in factors}) > 1
 
 
+def test_options_of_a_refinement_go_before_those_of_the_settings():
+    settings = load_settings("N1", "smoke", ["refine.metainit.iterations=1"])
+    images = load_images("synthetic", 32, 16, 8)
+    model = net_for_nio("wrn", False, settings.nets.wrn)
+    plan = plan_of(model, "metainit", images, settings, 0, rate=0.01)
+    assert plan.options["metainit"]["rate"] == 0.01
+    assert settings.refine.metainit.rate != 0.01
+
+
 NETS = {
     "resnet": {"depth": 8, "width": 4},
     "densenet": {"growth": 4, "layers": 1},
@@ -47,6 +57,51 @@ def test_a_net_without_bn_has_no_norm(name):
     kinds = {bn: {type(module) for module in net_for_nio(name, bn, NETS[name]).modules()} for bn in (True, False)}
     assert nn.BatchNorm2d in kinds[True]
     assert nn.BatchNorm2d not in kinds[False]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_convolutions_have_biases_where_a_net_has_no_bn(name):
+    for bn in (True, False):
+        convolutions = [m for m in net_for_nio(name, bn, NETS[name]).modules() if isinstance(m, nn.Conv2d)]
+        assert convolutions
+        assert all((conv.bias is None) == bn for conv in convolutions)
+
+
+def test_a_unit_says_how_gradients_are_clipped_and_at_which_rate_metainit_refines():
+    units = list(find("N1").units(load_settings("N1", "laptop")))
+    assert all(("clip" in unit) != unit["bn"] for unit in units)
+    assert {unit["method"] for unit in units if "refining_rate" in unit} == {"metainit"}
+
+
+def methods(gain, plain=None, published=0.0):
+    """Return a rule for N1: by how much NIO is better on nets with BN, and without it; and its published form."""
+
+    def found(unit):
+        own = {"nio": gain if unit["bn"] or plain is None else plain, "nio, published": published}
+        value = 0.5 + own.get(unit["method"], 0.0) + 0.001 * (unit["seed"] * len(unit["method"]) % 3)
+        runs = [{"rate": rate, "loss": 1.0, "accuracy": value, "diverged": False} for rate in (0.03, 0.1, 0.3)]
+        quotient = {"before": 2.0, "after": 1.0} if unit["method"] == "metainit" else None
+        return {**unit, "runs": runs} | ({"quotient": quotient} if quotient else {})
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        (methods(0.1), "agrees"),
+        (methods(0.1, published=0.2), "agrees"),  # a form is no rival of the other
+        (methods(0.0, plain=0.1), "agrees in direction"),
+        (methods(-0.1, plain=0.1), "does not agree"),  # nets are not averaged
+        (methods(0.0), "no difference"),
+    ],
+)
+def test_methods_are_judged_net_by_net(found, outcome):
+    settings = load_settings("N1", "laptop")
+    judgement = find("N1").judge(settings, [found(unit) for unit in find("N1").units(settings)])
+    assert judgement.agreement == outcome
+    assert "MetaInit's quotient falls in 30 of 30 nets and draws" in judgement.sentence
+    assert [row[0] for row in judgement.table[1:3]] == ["densenet", "densenet without BN"]
 
 
 def test_what_is_refined_is_reproducible():
@@ -93,17 +148,39 @@ def test_a_step_whose_memory_is_too_little_to_be_measured_decides_nothing():
     find("N2").draw(settings, rows, Figure())
 
 
-def test_layers_are_counted_by_ratio_and_cosine():
-    settings = from_plain({"samples": 4, "refine": {"nio": {"iterations": 1}}})
-    before = {"cosine": 0.5, "norm": 1.0, "ratio": 3.0, "cosines": [0.1, 0.2, 0.3], "ratios": [2.0, 3.0, "inf"]}
-    after = {"cosine": 0.4, "norm": 1.0, "ratio": 2.0, "cosines": [0.2, 0.1, 0.2], "ratios": [1.5, 2.0, 9.0]}
-    mixed = {"net": "resnet", "bn": True, "seed": 0, "before": before, "after": after}
-    met = mixed | {"after": after | {"cosines": [0.2, 0.3, 0.2]}}
-    judgement = find("N4").judge(settings, [mixed])
-    assert judgement.agreement == "does not agree"
-    assert "Of 3 layers (all nets and draws) the norm ratio falls in 3 and the cosine rises in 1" in judgement.sentence
-    assert "most layers of 1 of 1 nets and draws, the cosine rises in most layers of 0," in judgement.sentence
-    assert find("N4").judge(settings, [met] * 6).agreement == "agrees"
-    assert find("N4").judge(settings, [met, met, mixed]).agreement == "not decided at this scale"
-    assert find("N4").judge(settings, [met] * 9 + [mixed]).agreement == "agrees in direction"
-    assert find("N4").judge(settings, [met, mixed]).agreement == "does not agree"
+def agreements(falls, rises, loss=2.3):
+    """Return rows of N4: the authors' form makes the ratio fall by some octaves, and the cosine rise, give or take."""
+
+    def row(unit):
+        octaves, more = (falls, rises) if unit["form"] == PUBLISHED else (0.0, 0.0)
+        noise = 0.01 * (unit["seed"] % 3 - 1)
+        before = {"loss": loss, "norm": 1.0, "ratio": 4.0, "cosine": 0.1, "ratios": [2.0, "inf"], "cosines": [0.1, 0.2]}
+        after = {"ratio": 2 ** (2.0 - octaves + noise), "cosine": 0.1 + more + 0.1 * noise, "cosines": [0.2, 0.1]}
+        return {**unit, "before": before, "after": before | after}
+
+    return row
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        (agreements(1.0, 0.05), "agrees"),
+        (agreements(1.0, 0.0), "agrees in direction"),  # norms alone are closer together
+        (agreements(1.0, -0.05), "does not agree"),
+        (agreements(-1.0, 0.05), "does not agree"),
+        (agreements(0.0, 0.05), "no difference"),  # of the norms, which the claim names first
+    ],
+)
+def test_agreement_is_judged_over_all_parameters_by_draws(found, outcome):
+    settings = load_settings("N4", "laptop")
+    rows = [found(unit) for unit in find("N4").units(settings)]
+    judgement = find("N4").judge(settings, rows)
+    assert judgement.agreement == outcome
+    assert "over 6 draws, a mean over the 4 nets that start in range" in judgement.sentence
+    assert judgement.table[1][-2:] == ["0 of 12", "6 of 12"]
+
+
+def test_nets_that_start_out_of_range_have_no_part_in_the_verdict_on_agreement():
+    settings = load_settings("N4", "laptop")
+    rows = [agreements(1.0, 0.05 if u["bn"] else -0.5, 2.3 if u["bn"] else 40.0)(u) for u in find("N4").units(settings)]
+    assert find("N4").judge(settings, rows).agreement == "agrees"

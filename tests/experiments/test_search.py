@@ -290,17 +290,24 @@ def test_both_arms_score_the_same_genome_and_differ_in_its_weights_alone(setting
     assert autoinit == score(dense_network(rate=0.01, init="glorot_uniform"), settings, "autoinit", epochs=3)
 
 
-def test_what_is_untouched_is_the_same_under_both_arms_and_not_under_the_third(settings, monkeypatch):
-    rows = []
+def test_what_is_untouched_is_kept_by_all_arms_but_one_and_taken_for_unit_signals_by_another(settings, monkeypatch):
+    rows, first = [], []
 
     def noted(net, *given):
         rows.append(net.embedding.weight.detach().clone())
+        first.append(
+            float(next(p for n, p in net.named_parameters() if p.ndim > 1 and "embedding" not in n).detach().std())
+        )
 
     monkeypatch.setattr("experiments.search.fitness.train", noted)
     for arm in ARMS:
         score(dense_network(), settings, arm, "text")
-    assert rows[0].equal(rows[1])
-    assert float(rows[2].std()) > 10 * float(rows[0].std())
+    evolved, kept, planned, assumed = rows
+    assert evolved.equal(kept)
+    assert evolved.equal(assumed)
+    assert float(planned.std()) > 10 * float(evolved.std())
+    assert first[1] > 10 * first[3]
+    assert first[2] == first[3]
 
 
 @pytest.mark.parametrize(

@@ -134,3 +134,18 @@ def test_a_tied_reader_learns_what_it_reads() -> None:
         loss.backward()
         optimizer.step()
     assert float(loss.detach()) < 1.0
+
+
+def test_a_kept_table_is_the_signal_that_its_values_make_unless_only_writing_skips_it() -> None:
+    """A plan that skips a table reads its values; one that plans it, and is not written there, takes it for N(0, 1)."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(50, 64), nn.Linear(64, 64))
+    with torch.no_grad():
+        model[0].weight.mul_(0.03)
+    before = model[0].weight.clone()
+    skipped = wp.plan(model, IDS, method="autoinit", skip="0.weight")
+    whole = wp.plan(model, IDS, method="autoinit")
+    whole.apply_(model, skip="0.weight")
+    assert torch.equal(model[0].weight, before)
+    assert float(model[1].weight.detach().std()) == pytest.approx(64**-0.5, rel=0.05)
+    assert skipped.prescriptions["1.weight"].std == pytest.approx(64**-0.5 / 0.03, rel=0.05)
