@@ -138,8 +138,8 @@ def digests(models):
     return {build.__name__: digest(model) for build, model in zip(MODELS, models, strict=True)}
 
 
-def table(*stack):
-    return keras.Sequential([keras.Input((8,)), *stack])
+def table(*stack, size=8, **settings):
+    return keras.Sequential([keras.Input((size,)), *stack], **settings)
 
 
 def trained():
@@ -155,6 +155,25 @@ def trained():
         "rate": start.rate.value, "page": str(start), "plan": start.plan.model_dump_json(),
         "accuracy": told["accuracy"][-1], "decayed": [v.path for v in model.trainable_variables
                                                       if model.optimizer._use_weight_decay(v)],
+    }  # fmt: skip
+
+
+def agreeing():
+    """Return how well gradients agree, of a model that brings its loss, and what a refinement makes of that."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(48, 6)).astype("float32")
+    model = table(layers.Dense(16, "relu", kernel_regularizer="l2"), layers.Dense(3), size=6, name="agreeing")
+    for variable in model.variables:
+        variable.assign(rng.uniform(-0.5, 0.8, variable.shape).astype("float32"))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    data = [(x, x[:, :3].argmax(1))]
+    before = wk.gradcosine(model, data=data, by="layer")
+    plan = wk.nio(model, data=data, iterations=20, progress=False)
+    wk.apply_(plan, model)
+    after = wk.gradcosine(model, data=data)
+    return {
+        "layers": sorted(before.parts), "actions": {name: one.action for name, one in plan.prescriptions.items()},
+        "cosines": [before.cosine, after.cosine, plan.figures["before"]["cosine"], plan.figures["after"]["cosine"]],
     }  # fmt: skip
 
 
@@ -237,7 +256,7 @@ def main():
     batches = (np.random.default_rng(draw).normal(size=(8, 12, 12, 3)).astype("float32") for draw in range(100))
     verdict = wk.check(small, inputs=batches, draws=4)
     keras.utils.clear_session(free_memory=False)
-    said |= {"trained": trained()}
+    said |= {"trained": trained(), "agreeing": agreeing()}
     said |= {"check": verdict.to_json(), "unread": sum(1 for _ in batches)}
 
     said |= {"own": wk.plan(of_own_classes()).model_dump_json()}

@@ -86,6 +86,17 @@ def test_a_training_is_prepared_as_here(said):
     assert theirs["accuracy"] > 0.9
 
 
+@pytest.mark.slow
+def test_gradients_are_scored_and_refined_as_here(said):
+    here, theirs = keras_sent.agreeing(), said["agreeing"]
+    assert theirs["actions"] == here["actions"]
+    assert [name.partition("/")[0] for name in theirs["layers"]] == ["agreeing", "agreeing"]
+    assert theirs["cosines"] == pytest.approx(here["cosines"], rel=1e-5)  # sums may go in another order
+    before, after, *promised = theirs["cosines"]
+    assert [before, after] == pytest.approx(promised, rel=1e-5), "what a plan promises is what it comes to"
+    assert before != after
+
+
 REFUSED = {
     "died": r"WorkerError: .* exit code 3 .* as it was. Its last lines:\nthese are the last words",
     "hung": "WorkerError: .* no answer within time_limit=0.05 seconds, and was stopped; the model is as it was",
