@@ -97,6 +97,12 @@ def test_gradients_are_scored_and_refined_as_here(said):
     assert before != after
 
 
+@pytest.mark.slow
+def test_variables_are_trained_at_the_rates_of_a_plan(said):
+    assert said["rated"]["weights"] == pytest.approx(keras_sent.rated_by_hand(), rel=1e-4, abs=1e-5)
+    assert said["rated"]["goes_on"]
+
+
 REFUSED = {
     "died": r"WorkerError: .* exit code 3 .* as it was. Its last lines:\nthese are the last words",
     "hung": "WorkerError: .* no answer within time_limit=0.05 seconds, and was stopped; the model is as it was",
