@@ -29,6 +29,15 @@ def net(width: int = 32) -> Any:
     return keras.Sequential([keras.Input((6,)), *stack], name="net")
 
 
+def residual(depth: int, width: int) -> Any:
+    x = keras.Input((6,))
+    stream = layers.Dense(width)(x)
+    for _ in range(depth):
+        inner = layers.Dense(width, "relu")(layers.LayerNormalization()(stream))
+        stream = layers.Add()([stream, layers.Dense(width)(inner)])
+    return keras.Model(x, layers.Dense(3)(layers.LayerNormalization()(stream)))
+
+
 def arrays() -> tuple[np.ndarray, np.ndarray]:
     x = np.random.default_rng(1).normal(size=(64, 6)).astype("float32")
     return x, x[:, :3].argmax(1)
@@ -54,11 +63,11 @@ def agree(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "options"), [("mup", {}), ("complete_p", {"base": lambda: net(8)})])
-def test_every_variable_is_trained_as_by_an_optimizer_of_its_own(method, options):
-    model = net()
-    plan = wk.plan(model, method=method, **{name: build() for name, build in options.items()})
-    optimizer = wk.param_groups(plan, model, 0.01, "adamw", 0.1)
+@pytest.mark.parametrize(("method", "clip"), [("mup", None), ("complete_p", None), ("complete_p", 0.1)])
+def test_every_variable_is_trained_as_by_an_optimizer_of_its_own(method, clip):
+    model = residual(4, 32)
+    plan = wk.plan(model, method=method, **({} if method == "mup" else {"base": residual(2, 8)}))
+    optimizer = wk.param_groups(plan, model, 0.01, keras.optimizers.AdamW(global_clipnorm=clip), 0.1)
     start = model.get_weights()
     grouped = fitted(model, optimizer)
     model.set_weights(start)
@@ -69,6 +78,7 @@ def test_every_variable_is_trained_as_by_an_optimizer_of_its_own(method, options
         for name in group["param_names"]
     }
     assert len({group["lr"] for group in wanted.values()}) > 1
+    assert len({group["carried"] for group in wanted.values()}) == (1 if method == "mup" else 2)
     alone = {
         name: keras.optimizers.AdamW(one["lr"], weight_decay=one["weight_decay"], epsilon=one.get("eps", 1e-7))
         for name, one in wanted.items()
@@ -78,8 +88,10 @@ def test_every_variable_is_trained_as_by_an_optimizer_of_its_own(method, options
         for rows, labels in zip(np.split(x, 4), np.split(y, 4), strict=True):
             model.zero_grad()
             LOSS(labels, model(rows, training=True)).backward()
+            gradients = {name: one.value.grad for name, one in module.variables.items()}
+            norm = sum(float((one * wanted[name]["carried"]).square().sum()) for name, one in gradients.items()) ** 0.5
             for name, variable in module.variables.items():
-                alone[name].apply([variable.value.grad], [variable])
+                alone[name].apply([gradients[name] * (1.0 if clip is None else min(1, clip / norm))], [variable])
     assert agree(model.get_weights(), grouped)
 
 

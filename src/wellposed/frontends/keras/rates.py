@@ -31,9 +31,13 @@ class _Groups:
         """Return the optimizers in their order."""
         return self.optimizers
 
+    def of(self, variable: Any) -> int:
+        """Return the group of a variable that is known."""
+        return self._held[id(variable)][1]
+
     def __call__(self, variable: Any) -> Any:
         """Return the optimizer of a variable that is known."""
-        return self.optimizers[self._held[id(variable)][1]]
+        return self.optimizers[self.of(variable)]
 
     def know(self, variables: Sequence[Any], groups: Sequence[int]) -> None:
         """Note the groups of variables."""
@@ -70,7 +74,9 @@ class GroupedOptimizer(keras.optimizers.MultiOptimizer):
     Args:
         optimizers: one for each group.
         layout: the path, the shape and the group of each variable that is trained, in the model's order.
-        global_clipnorm: the norm to which the gradients of all groups together are clipped.
+        carried: the constant that each group's variables carry, as in groups of `wellposed.Plan.param_groups`.
+        global_clipnorm: the norm to which the gradients of all groups together are clipped, each times its constant as
+            by `wellposed.clip_grad_norm_`.
         settings: further ones of `keras.optimizers.MultiOptimizer`.
     """
 
@@ -78,12 +84,13 @@ class GroupedOptimizer(keras.optimizers.MultiOptimizer):
         self,
         optimizers: Sequence[Any],
         layout: Sequence[Sequence[Any]],
+        carried: Sequence[float],
         global_clipnorm: float | None = None,
         **settings: Any,
     ) -> None:
         """Take the groups."""
         super().__init__(_Groups(optimizers, layout), **settings)
-        self.global_clipnorm = global_clipnorm
+        self.carried, self.global_clipnorm = tuple(carried), global_clipnorm
 
     def build(self, var_list: Sequence[Any]) -> None:
         """Make the state for the variables that are trained.
@@ -96,19 +103,32 @@ class GroupedOptimizer(keras.optimizers.MultiOptimizer):
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Take a step by the gradients."""
-        super().apply(self._clip_gradients(grads), trainable_variables)
+        if self.global_clipnorm is not None:
+            variables = self._trainable_variables if trainable_variables is None else trainable_variables
+            if not self.built:
+                self.build(variables)
+            constants = [self.carried[self._optimizer_map.of(variable)] for variable in variables]
+            clipped = self._clip_gradients(_times(grads, constants))
+            grads = _times(clipped, [1 / constant for constant in constants])
+        super().apply(grads, trainable_variables)
 
     def get_config(self) -> dict[str, Any]:
         """Return what the optimizer is made from."""
         optimizers = [keras.optimizers.serialize(one) for one in self._optimizer_map.values()]
-        own = {"optimizers": optimizers, "layout": self._optimizer_map.layout, "global_clipnorm": self.global_clipnorm}
-        return {**own, "name": self.name, "loss_scale_factor": self.loss_scale_factor}
+        own = {"optimizers": optimizers, "layout": self._optimizer_map.layout, "carried": self.carried}
+        names = ("global_clipnorm", "name", "loss_scale_factor")
+        return {**own, **{name: getattr(self, name) for name in names}}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None) -> Self:
         """Return an optimizer that is made from a configuration."""
         made = [keras.optimizers.deserialize(one, custom_objects=custom_objects) for one in config["optimizers"]]
         return cls(**{**config, "optimizers": made})
+
+
+def _times(gradients: Sequence[Any], factors: Sequence[float]) -> list[Any]:
+    """Return gradients times numbers; None for those that there are not."""
+    return [one if one is None else one * factor for one, factor in zip(gradients, factors, strict=True)]
 
 
 def param_groups(
@@ -160,8 +180,8 @@ def param_groups(
         )
     if (family or recipe.name).lower() == "muon":
         raise UnsupportedError(
-            "Keras' Muon trains what is no hidden matrix by Adam, at rates in proportion to its own, which no rule here "
-            "covers: use 'adamw' or 'sgd'"
+            "Keras' Muon trains what is no hidden matrix by Adam, at rates in proportion to its own, and no rule here "
+            "covers that: use 'adamw' or 'sgd'"
         )
     if weight_decay is not None:
         recipe = recipe.with_(weight_decay=weight_decay)
@@ -179,7 +199,7 @@ def param_groups(
     variables = named_variables(model)
     places = {id(variables[name]): place for place, group in enumerate(groups) for name in group["param_names"]}
     layout = [(one.path, tuple(one.shape), places[id(one)]) for one in model.trainable_variables]
-    made = GroupedOptimizer(optimizers, layout, global_clipnorm=clipped)
+    made = GroupedOptimizer(optimizers, layout, [group["carried"] for group in groups], global_clipnorm=clipped)
     known = [one for one in variables.values() if id(one) in places]
     made._optimizer_map.know(known, [places[id(one)] for one in known])
     return made
