@@ -43,7 +43,8 @@ def groups(optimizer: torch.optim.Optimizer, decay: float | None) -> Words:
     tensors: Counter[float] = Counter()
     for group in optimizer.param_groups:
         tensors[float(group.get("weight_decay", 0.0))] += len(group["params"])
-    shown = joined((f"{count} tensor{'s' * (count != 1)} with decay {value:g}" for value, count in tensors.items()), SHOWN)
+    every = (f"{count} tensor{'s' * (count != 1)} with decay {value:g}" for value, count in tensors.items())
+    shown = joined(every, SHOWN)
     if decay is None:
         why = "the groups are those of the function that was given"
     elif decay:
@@ -68,8 +69,8 @@ def _briefly(rate: Rate) -> str:
     brought = "" if asked.training_steps in (None, asked.steps) else f", brought to {asked.training_steps:,} steps"
     if flat is not None and rate.definition == "plateau":
         told = (
-            f"those from {flat.low:.3g} to {flat.high:.3g}{brought}, train within {flat.share:.0%} of what the best one "
-            "gains, and this is their centre"
+            f"those from {flat.low:.3g} to {flat.high:.3g}{brought}, train within {flat.share:.0%} of what the best "
+            "one gains, and this is their centre"
         )
     else:
         told = f"the mean training loss is smallest at this one{brought}"
