@@ -214,7 +214,8 @@ def _as_of_torch(config: Mapping[str, Any]) -> dict[str, Any]:
 def _shapes(model: Any) -> nn.Module:
     """Return the parameters of a model without values: frozen ones too, which may be trained later."""
     check_model(model)
-    trained, module = trained_in(model), type(type(model).__name__, (nn.Module,), {})()
+    trained = trained_in(model)
+    module: nn.Module = type(type(model).__name__, (nn.Module,), {})()
     for name, variable in named_variables(model).items():
         if id(variable) in trained:
             dtype = getattr(torch, keras.backend.standardize_dtype(variable.dtype))

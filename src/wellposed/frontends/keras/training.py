@@ -112,12 +112,12 @@ class Scored:
         self._loss = CompileLoss(loss, weights, output_names=output_names)
         self.__qualname__ = loss if isinstance(loss, str) else name_of(loss)
 
-    def __call__(self, module: KerasModule, batch: tuple[Any, ...]) -> Tensor:
+    def __call__(self, module: Any, batch: tuple[Any, ...]) -> Tensor:
         """Return the loss of one batch, without axes."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         outputs = module(x)
-        loss: Tensor = self._loss(y, outputs, sample_weight)
-        return loss + sum(added.sum() for added in module.added)
+        loss: Tensor = self._loss(y, outputs, sample_weight) + sum(added.sum() for added in module.added)
+        return loss
 
 
 # ---- optimizer ------------------------------------------------------------------------------------------------------
