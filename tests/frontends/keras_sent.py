@@ -163,7 +163,8 @@ def agreeing():
     """Return how well gradients agree, of a model that brings its loss, and what a refinement makes of that."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(48, 6)).astype("float32")
-    model = table(layers.Dense(16, "relu", kernel_regularizer="l2"), layers.Dense(3), size=6, name="agreeing")
+    first = layers.Dense(16, "relu", kernel_regularizer="l2", name="first")
+    model = table(first, layers.Dense(3, name="last"), size=6, name="agreeing")
     for variable in model.variables:
         variable.assign(rng.uniform(-0.5, 0.8, variable.shape).astype("float32"))
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

@@ -92,7 +92,7 @@ def test_a_training_is_prepared_as_here(said):
 def test_gradients_are_scored_and_refined_as_here(said):
     here, theirs = keras_sent.agreeing(), said["agreeing"]
     assert theirs["actions"] == here["actions"]
-    assert [name.partition("/")[0] for name in theirs["layers"]] == ["agreeing", "agreeing"]
+    assert theirs["layers"] == ["agreeing/first", "agreeing/last"]
     assert theirs["cosines"] == pytest.approx(here["cosines"], rel=1e-5)  # sums may go in another order
     before, after, *promised = theirs["cosines"]
     assert [before, after] == pytest.approx(promised, rel=1e-5), "what a plan promises is what it comes to"

@@ -171,20 +171,8 @@ def param_groups(
         PlanError: the plan does not fit the model, and as for `wellposed.Plan.param_groups`.
         InputError: no Keras model, or one that is not built.
     """
-    recipe = Recipe.of(optimizer)
+    recipe = _recipe_of(optimizer, weight_decay, family)
     config = recipe.serialized["config"]
-    if config.get("global_clipnorm") is not None and config.get("gradient_accumulation_steps") is not None:
-        raise OptionError(
-            "global_clipnorm and gradient_accumulation_steps do not go together where rates are several: give larger "
-            "batches, or clipnorm= in the place of global_clipnorm="
-        )
-    if (family or recipe.name).lower() == "muon":
-        raise UnsupportedError(
-            "Keras' Muon trains what is no hidden matrix by Adam, at rates in proportion to its own, and no rule here "
-            "covers that: use 'adamw' or 'sgd'"
-        )
-    if weight_decay is not None:
-        recipe = recipe.with_(weight_decay=weight_decay)
     likeness = type(family or recipe.name, (), {"defaults": _as_of_torch(config)})()
     groups = plan.param_groups(
         _shapes(model), 1.0, likeness, recipe.weight_decay, width=width, base_width=base_width, decay_all=decay_all,
@@ -203,6 +191,25 @@ def param_groups(
     known = [one for one in variables.values() if id(one) in places]
     made._optimizer_map.know(known, [places[id(one)] for one in known])
     return made
+
+
+def _recipe_of(optimizer: Any, weight_decay: float | None, family: str | None) -> Recipe:
+    """Return the recipe of an optimizer, with a weight decay where one is given; raises where groups cannot have it."""
+    recipe = Recipe.of(optimizer)
+    config = recipe.serialized["config"]
+    if config.get("global_clipnorm") is not None and config.get("gradient_accumulation_steps") is not None:
+        raise OptionError(
+            "global_clipnorm and gradient_accumulation_steps do not go together where rates are several: give larger "
+            "batches, or clipnorm= in the place of global_clipnorm="
+        )
+    if (family or recipe.name).lower() == "muon":
+        raise UnsupportedError(
+            "Keras' Muon trains what is no hidden matrix by Adam, at rates in proportion to its own, and no rule here "
+            "covers that: use 'adamw' or 'sgd'"
+        )
+    if weight_decay is not None:
+        recipe = recipe.with_(weight_decay=weight_decay)
+    return recipe
 
 
 def _as_of_torch(config: Mapping[str, Any]) -> dict[str, Any]:
