@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 
@@ -138,8 +139,8 @@ def digests(models):
     return {build.__name__: digest(model) for build, model in zip(MODELS, models, strict=True)}
 
 
-def table(*stack):
-    return keras.Sequential([keras.Input((8,)), *stack])
+def table(*stack, size=8, **settings):
+    return keras.Sequential([keras.Input((size,)), *stack], **settings)
 
 
 def trained():
@@ -156,6 +157,81 @@ def trained():
         "accuracy": told["accuracy"][-1], "decayed": [v.path for v in model.trainable_variables
                                                       if model.optimizer._use_weight_decay(v)],
     }  # fmt: skip
+
+
+def agreeing():
+    """Return how well gradients agree, of a model that brings its loss, and what a refinement makes of that."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(48, 6)).astype("float32")
+    first = layers.Dense(16, "relu", kernel_regularizer="l2", name="first")
+    model = table(first, layers.Dense(3, name="last"), size=6, name="agreeing")
+    for variable in model.variables:
+        variable.assign(rng.uniform(-0.5, 0.8, variable.shape).astype("float32"))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    data = [(x, x[:, :3].argmax(1))]
+    before = wk.gradcosine(model, data=data, by="layer")
+    plan = wk.nio(model, data=data, iterations=20, progress=False)
+    wk.apply_(plan, model)
+    after = wk.gradcosine(model, data=data)
+    return {
+        "layers": sorted(before.parts), "actions": {name: one.action for name, one in plan.prescriptions.items()},
+        "cosines": [before.cosine, after.cosine, plan.figures["before"]["cosine"], plan.figures["after"]["cosine"]],
+    }  # fmt: skip
+
+
+RATED = 0.05, 0.1
+
+
+def two_layers():
+    """Return numbers to learn from, and the weights of a network of two layers."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(32, 6)), rng.normal(size=(32, 2))
+    weights = [rng.normal(size=shape) for shape in ((6, 24), (24,), (24, 24), (24,), (24, 2), (2,))]
+    return x.astype("float32"), y.astype("float32"), [(0.3 * one).astype("float32") for one in weights]
+
+
+def rated():
+    """Return the weights of a network that was trained at the rates of a plan, and whether it goes on after loading."""
+    x, y, weights = two_layers()
+    stack = [layers.Dense(24, "relu"), layers.Dense(24, "relu"), layers.Dense(2)]
+    model = table(*stack, size=6, name="rated")
+    model.set_weights(weights)
+    plan = wk.plan(model, method="mup")
+    rate, decay = RATED
+    model.compile(wk.param_groups(plan, model, rate, keras.optimizers.SGD(momentum=0.5), decay), "mse")
+    model.fit(x, y, batch_size=32, epochs=5, verbose=0)
+    reached = model.get_weights()
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/model.keras")
+        loaded = keras.models.load_model(f"{folder}/model.keras")
+    for one in (model, loaded):
+        one.fit(x, y, batch_size=32, epochs=3, verbose=0)
+    same = all(np.allclose(a, b, rtol=1e-5) for a, b in zip(model.get_weights(), loaded.get_weights(), strict=True))
+    return {"weights": np.concatenate([one.ravel() for one in reached]).tolist(), "goes_on": same}
+
+
+def rated_by_hand():
+    """Return the same weights by gradients and steps that are written out."""
+    x, y, weights = two_layers()
+    weights = [one.astype("float64") for one in weights]
+    momenta = [np.zeros_like(one) for one in weights]
+    rate, decay = RATED
+    n = 24 / 128  # the width over that of the rate
+    # of SGD, the widths of the sides over each other: finite to hidden n, hidden to hidden 1, hidden to finite 1/n
+    factors, decayed = [n, n, 1.0, n, 1 / n, 1.0], [True, False] * 3
+    for _ in range(5):
+        w, b, v, c, u, d = weights
+        h = np.maximum(x @ w + b, 0)
+        k = np.maximum(h @ v + c, 0)
+        at_out = 2 * (k @ u + d - y) / y.size
+        at_k = at_out @ u.T * (k > 0)
+        at_h = at_k @ v.T * (h > 0)
+        gradients = [x.T @ at_h, at_h.sum(0), h.T @ at_k, at_k.sum(0), k.T @ at_out, at_out.sum(0)]
+        for place, (gradient, factor) in enumerate(zip(gradients, factors, strict=True)):
+            shrunk = weights[place] * (1 - rate * decay) if decayed[place] else weights[place]
+            momenta[place] = 0.5 * momenta[place] - rate * factor * gradient
+            weights[place] = shrunk + momenta[place]
+    return np.concatenate([one.ravel() for one in weights]).tolist()
 
 
 def refused(call, *args, **kwargs):
@@ -237,7 +313,7 @@ def main():
     batches = (np.random.default_rng(draw).normal(size=(8, 12, 12, 3)).astype("float32") for draw in range(100))
     verdict = wk.check(small, inputs=batches, draws=4)
     keras.utils.clear_session(free_memory=False)
-    said |= {"trained": trained()}
+    said |= {"trained": trained(), "agreeing": agreeing(), "rated": rated()}
     said |= {"check": verdict.to_json(), "unread": sum(1 for _ in batches)}
 
     said |= {"own": wk.plan(of_own_classes()).model_dump_json()}

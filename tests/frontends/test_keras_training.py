@@ -114,6 +114,41 @@ def test_losses_of_several_outputs_are_weighed():
     assert seen.item() == pytest.approx(model.evaluate(*batch, verbose=0, return_dict=True)["loss"], rel=1e-5)
 
 
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_gradients_agree_as_those_of_the_same_network_of_torch():
+    x, y = arrays(24)
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(16, "relu"), layers.Dense(3)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    before = values(model)
+    same_net = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    for parameter, value in zip(same_net.parameters(), before, strict=True):
+        parameter.data.copy_(value.T if value.ndim == 2 else value)
+    batch = torch.tensor(x), torch.tensor(y)
+    for settings in ({"sub_batches": 3}, {"sub_batches": None}):
+        own = wk.gradcosine(model, data=[(x, y)], **settings)
+        wanted = wp.gradients.gradcosine(
+            same_net, lambda net, b: torch.nn.functional.cross_entropy(net(b[0]), b[1]), batch, **settings
+        )
+        assert (own.cosine, own.norm, own.loss) == pytest.approx((wanted.cosine, wanted.norm, wanted.loss), rel=1e-4)
+    assert same(values(model), before)
+
+
+@pytest.mark.slow
+def test_scales_of_a_plan_are_refined_with_a_loss_that_is_given():
+    model = net()
+    before, plan = values(model), wk.plan(model)
+    refined = wk.nio(model, CROSS_ENTROPY, arrays(), plan=plan, batch_size=64, iterations=4, progress=False)
+    assert refined.method == "steady+nio"
+    assert same(values(model), before)
+    wk.apply_(refined, model)
+    assert not same(values(model), before)
+    with pytest.raises(OptionError, match="has no loss"):
+        wk.nio(model, data=arrays())
+
+
 # ---- rates ----------------------------------------------------------------------------------------------------------
 
 

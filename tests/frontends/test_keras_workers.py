@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +24,8 @@ from tests.frontends.keras_models import keras, layers
 import wellposed as wp
 import wellposed.keras as wk
 from wellposed.errors import OptionError, PlanError, UnsupportedError, WorkerError
-from wellposed.frontends.keras import sending, variables, worker
+from wellposed.frontends.keras import processes, sending, variables, worker
+from wellposed.tables import tracked
 
 # Keras' own, as it makes arrays of tensors.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -84,6 +86,23 @@ def test_a_training_is_prepared_as_here(said):
     assert theirs["rate"] == here["rate"]
     assert theirs["decayed"] == ["net/dense/kernel", "net/dense_1/kernel"]
     assert theirs["accuracy"] > 0.9
+
+
+@pytest.mark.slow
+def test_gradients_are_scored_and_refined_as_here(said):
+    here, theirs = keras_sent.agreeing(), said["agreeing"]
+    assert theirs["actions"] == here["actions"]
+    assert theirs["layers"] == ["agreeing/first", "agreeing/last"]
+    assert theirs["cosines"] == pytest.approx(here["cosines"], rel=1e-5)  # sums may go in another order
+    before, after, *promised = theirs["cosines"]
+    assert [before, after] == pytest.approx(promised, rel=1e-5), "what a plan promises is what it comes to"
+    assert before != after
+
+
+@pytest.mark.slow
+def test_variables_are_trained_at_the_rates_of_a_plan(said):
+    assert said["rated"]["weights"] == pytest.approx(keras_sent.rated_by_hand(), rel=1e-4, abs=1e-5)
+    assert said["rated"]["goes_on"]
 
 
 REFUSED = {
@@ -307,7 +326,7 @@ def test_answers_and_errors_come_back():
     here, paths = os.getcwd(), list(sys.path)
 
     def answered(content):
-        return pickle.loads(worker.answered(pickle.dumps((here, paths, content))))
+        return pickle.loads(worker.answered(pickle.dumps((here, paths, False, content))))
 
     def asked(function, **settings):
         return answered(pickle.dumps(sending.Job(package, function, (), settings)))
@@ -324,6 +343,40 @@ def test_answers_and_errors_come_back():
     kind, error = answered(b"cnowhere\nnothing\n.")
     assert isinstance(error, UnsupportedError)
     assert "cannot import what it was sent" in str(error)
+
+
+def walks(_module):
+    """Take a step that progress is shown of."""
+    list(tracked(range(3), "three steps", shown=True))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="terminals of one process are not those of another elsewhere")
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_on_the_terminal_of_the_process_that_asks(terminal, monkeypatch, tmp_path):
+    processes.close()  # one that was started without a terminal
+    reading, writing = os.openpty()
+    seen: list[bytes] = []
+
+    def read():
+        with suppress(OSError):
+            while part := os.read(reading, 1 << 16):
+                seen.append(part)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    with open(writing, "w") if terminal else (tmp_path / "errors").open("w") as errors:
+        monkeypatch.setattr(sys, "stderr", errors)
+        sending.in_worker(keras_sent.table(layers.Dense(3)), walks, (), {})
+        monkeypatch.undo()
+        processes.close()
+    if not terminal:
+        os.close(writing)
+    reader.join(5)
+    shown = b"".join(seen).decode() if terminal else (tmp_path / "errors").read_text()
+    assert ("starting Keras on torch" in shown) == terminal
+    assert ("three steps" in shown and "3/3" in shown) == terminal
+    assert terminal or shown == ""
 
 
 def test_batches_are_read_as_far_as_they_may_be_asked_for():

@@ -404,6 +404,25 @@ def test_branches_that_end_in_a_function_are_damped_and_learn() -> None:
         assert bool(model.down[0].weight.grad.any())
 
 
+@pytest.mark.parametrize(("function", "closed"), [(F.relu, False), (torch.clone, True)], ids=["ReLU", "none"])
+def test_gated_branches_are_closed_where_they_learn_all_the_same(
+    function: Callable[[Tensor], Tensor], closed: bool
+) -> None:
+    class Gated(Residual):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x)
+            for up, down in zip(self.up, self.down, strict=True):
+                x = x + torch.sigmoid(up(x)[:, :32]) * function(down(up(x)))
+            return self.head(x)
+
+    model, x = Gated(), torch.randn(64, 12)
+    plan = wp.initialize_(model, x)
+    assert [plan.prescriptions[f"down.{place}.weight"].constant == 0.0 for place in range(4)] == [closed] * 4
+    assert not [told for told in plan.warnings if "stay at zero" in told]
+    model(x).square().sum().backward()
+    assert all(bool(down.weight.grad.any()) for down in model.down)
+
+
 def test_branches_that_the_model_itself_closes_stay_as_they_are() -> None:
     class Gated(Residual):
         def __init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -114,6 +115,7 @@ def test_prepare_writes_nothing_and_prepare_writes_the_plan() -> None:
     assert written.rate == start.rate
 
 
+@pytest.mark.slow
 def test_a_page_says_what_was_chosen_and_why(start: Any) -> None:
     page = str(start)
     for told in (
@@ -122,7 +124,7 @@ def test_a_page_says_what_was_chosen_and_why(start: Any) -> None:
         "AdamW: 2 tensors with decay 0.1, 4 tensors with decay 0",
         "biases, norms and other vectors do not",
         "the best lies between",
-        "above is the riskier",
+        "rates above it are riskier",
         "up from 0 over 50 steps, then down to 0 at 500",
         "none, as none was asked for",
         "gradients of 4 batches at the start have norms from",
@@ -134,6 +136,71 @@ def test_a_page_says_what_was_chosen_and_why(start: Any) -> None:
     document = json.loads(start.to_json())
     assert document["rate"]["value"] == start.rate.value
     assert document["groups"][0]["weight_decay"] == 0.1
+
+
+def parts(page: str) -> list[list[str]]:
+    """Return the lines of each part and each warning of a page."""
+    found: list[list[str]] = []
+    for line in page.splitlines()[1:]:
+        if line[2] != " ":
+            found.append([])
+        found[-1].append(line)
+    return found
+
+
+def residual() -> nn.Module:
+    class Block(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + super().forward(x)
+
+    widths = (8, 12, 20, 28, 36)
+    blocks = [Block(nn.LayerNorm(6), nn.Linear(6, width), nn.GELU(), nn.Linear(width, 6)) for width in widths]
+    return nn.Sequential(*blocks, nn.LayerNorm(6), nn.Linear(6, 3))
+
+
+def trained_model() -> nn.Module:
+    model = model_fn()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for batch in batches() * 20:
+        optimizer.zero_grad()
+        loss_fn(model, batch).backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": 500, "clip": 0.1, "weight_decay": 0.1},
+        {"optimizer": "sgd", "steps": 100_000},
+        {"method": "own", "schedule": "constant"},
+        {"model": trained_model},
+        {"model": residual, "method": "complete_p", "base_depth": 1, "base_width": 4, "weight_decay": 0.1},
+        {"loss": None, "given": None, "example": batches()[0][0]},
+        {"loss": None, "given": None, "example": batches()[0][0], "optimizer": torch.optim.SGD, "steps": 77},
+        {"given": [(1e3 * x + 500, y) for x, y in batches()], "budget": 90},
+    ],
+)
+def test_each_part_of_a_page_has_five_lines_at_most(options: Any) -> None:
+    make = (options := dict(options)).pop("model", model_fn)
+    if "loss" in options:
+        start = wp.prepare(make(), **{name: value for name, value in options.items() if name not in ("loss", "given")})
+    else:
+        start = prepared(make(), **options)
+    found = parts(str(start))
+    assert [part[0].split()[0] for part in found[:5]] == ["weights", "optimizer", "rate", "schedule", "clipping"]
+    assert max(map(len, found)) <= 5
+    assert "has all of it)" not in str(start), "none of ours needs to be cut"
+
+
+def test_what_is_longer_is_cut_and_says_where_it_stands(start: Any) -> None:
+    long = replace(start.lines[0], reason="word " * 300)
+    cut = replace(start, lines=(long, *start.lines[1:]), warnings=("warned " * 300,))
+    found = parts(str(cut))
+    assert [len(found[0]), len(found[5])] == [5, 5]
+    assert found[0][-1].endswith(" ... (start.lines has all of it)")
+    assert found[5][-1].endswith(" ... (start.warnings has all of it)")
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def test_an_example_that_is_not_what_is_assumed_is_named_once_with_both_figures(
     assert len(warnings) == 1
     with pytest.raises(AssertionError, match=words):
         raise AssertionError(warnings[0])
-    assert "inputs=x measures a batch" in warnings[0]
+    assert "pass inputs=x, which is measured" in warnings[0]
 
 
 def test_sizes_that_norms_undo_are_named_only_where_they_are_far_off():

@@ -252,5 +252,5 @@ def _grouping(by: By | None) -> Callable[[str], str] | None:
     if by == "parameter":
         return str
     if by == "layer":
-        return lambda name: name.rpartition(".")[0] or name
+        return lambda name: name.rpartition("/" if "/" in name else ".")[0] or name  # slashes of Keras and JAX
     raise GradientError(f"by must be 'parameter', 'layer' or None, received {by!r}")

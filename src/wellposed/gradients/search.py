@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -16,7 +15,7 @@ from wellposed.gradients.batches import Batch
 from wellposed.gradients.problem import Tensors
 from wellposed.gradients.scales import Scales
 from wellposed.plans import Plan
-from wellposed.tables import BarColumn, Console, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from wellposed.tables import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, console
 
 Figures = dict[str, float]
 Step = Callable[[Any, int], tuple[Figures, tuple[float, ...]]]
@@ -133,15 +132,15 @@ class Bar:
     """A progress bar on standard error that shows figures beside it; silent where it is not wanted."""
 
     def __init__(self, title: str, total: int | None, done: int, wanted: bool) -> None:
-        console = Console(file=sys.stderr)
+        on = console()
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[figures]}"),
             TimeRemainingColumn(),
-            console=console,
-            disable=not wanted or ranks.index() > 0 or not console.is_terminal,
+            console=on,
+            disable=not wanted or ranks.index() > 0 or not on.is_terminal,
             transient=True,
         )
         self._task = self._progress.add_task(title, total=total, completed=done, figures="")

@@ -17,6 +17,7 @@ from wellposed.signals.algebra.affine import linear
 from wellposed.signals.context.call import Call, Pass
 from wellposed.signals.distributions.state import State
 from wellposed.signals.weights.planned import PlannedWeights
+from wellposed.structure.asleep import asleep
 from wellposed.structure.carriers import offset_of
 from wellposed.structure.residual_branches import ResidualBranch
 from wellposed.structure.roles import roles
@@ -187,7 +188,8 @@ def share_of(outputs: int, readout: float | None) -> float:
 
 def branch_factors(graph: Graph, request: Request, kind: Branches) -> dict[ResidualBranch, tuple[float, str]]:
     """Return what each residual branch is multiplied by, and why; those that nothing can scale are left out."""
-    found: dict[ResidualBranch, tuple[float, str]] = {}
+    shared: dict[ResidualBranch, tuple[float, str]] = {}
+    closed: dict[ResidualBranch, tuple[float, str]] = {}
     gains = {name for name, role in roles(graph).items() if role == "gain"}
     for stream in residual_streams(graph) if kind != "full" else ():
         count = len(stream.sums)
@@ -195,15 +197,17 @@ def branch_factors(graph: Graph, request: Request, kind: Branches) -> dict[Resid
             continue
         by_depth = kind == "depth" or (kind == "auto" and _is_held(graph, stream))
         words = f"× 1/√{count} at the end of one of {count} residual branches"
-        closed = 0.0, f"0 at the end of one of {count} residual branches, so that the stream is carried on as it begins"
+        carried_on = f"0 at the end of one of {count} residual branches, so that the stream is carried on as it begins"
         for branch in stream.branches:
             if not branch.carriers or not request.kept.keys().isdisjoint(branch.carriers):
                 continue
+            shared[branch] = count**-0.5 / _own_gain(graph, branch, gains), words
             if not by_depth and not ends_in_function(graph, branch.value):
-                found[branch] = closed
-            elif (factor := count**-0.5 / _own_gain(graph, branch, gains)) < 1.0 - _ROUNDING:
-                found[branch] = factor, words
-    return found
+                closed[branch] = 0.0, carried_on
+    asked = {name for branch in closed for name in branch.carriers}
+    waiting = set(asleep(graph, asked)) if asked else set()  # before a ReLU, for one, zeros would stay
+    factors = shared | {branch: told for branch, told in closed.items() if waiting.isdisjoint(branch.carriers)}
+    return {branch: told for branch, told in factors.items() if told[0] < 1.0 - _ROUNDING}
 
 
 def _is_held(graph: Graph, stream: Stream) -> bool:

@@ -197,7 +197,10 @@ class Plan(Shown, BaseModel):
                 ``width="standard"`` or ``base_width`` with a plan that holds its base.
             InputError: a model of another framework.
         """
-        _require_torch(model, "param_groups", "of JAX, wellposed.jax.transform(plan, lr, optimizer)")
+        keras = "wellposed.keras.param_groups(plan, model, lr, optimizer)"
+        _require_torch(
+            model, "param_groups", f"of JAX, wellposed.jax.transform(plan, lr, optimizer), of Keras, {keras}"
+        )
         settings = Settings(
             optimizer, lr, weight_decay, width, base_width, decay_all, independent_decay, others, eps, betas
         )

@@ -6,6 +6,7 @@ from collections import Counter
 
 import torch
 
+from wellposed.errors import joined
 from wellposed.graphs import Graph
 from wellposed.methods.trained import in_words, trained_and_written
 from wellposed.plans import Plan
@@ -16,6 +17,9 @@ from wellposed.rates.schedule import Schedule
 
 TRAINED = "the model looks trained"
 """How the warning begins that weights are better than a short training from the planned ones."""
+
+SHOWN = 4
+"""Groups of an optimizer that are shown of more: ``start.optimizer`` has all. Chosen."""
 
 Words = tuple[str, str]
 """What a part is, and why."""
@@ -39,7 +43,8 @@ def groups(optimizer: torch.optim.Optimizer, decay: float | None) -> Words:
     tensors: Counter[float] = Counter()
     for group in optimizer.param_groups:
         tensors[float(group.get("weight_decay", 0.0))] += len(group["params"])
-    shown = ", ".join(f"{count} tensors with decay {value:g}" for value, count in tensors.items())
+    every = (f"{count} tensor{'s' * (count != 1)} with decay {value:g}" for value, count in tensors.items())
+    shown = joined(every, SHOWN)
     if decay is None:
         why = "the groups are those of the function that was given"
     elif decay:
@@ -52,7 +57,24 @@ def groups(optimizer: torch.optim.Optimizer, decay: float | None) -> Words:
 def found(rate: Rate) -> Words:
     """Return the rate and where the best one lies."""
     low, high = rate.interval or (rate.value, rate.value)
-    return f"{rate.value:.3g}, the best lies between {low:.2g} and {high:.2g}", rate.reason
+    return f"{rate.value:.3g}, the best lies between {low:.2g} and {high:.2g}", _briefly(rate)
+
+
+def _briefly(rate: Rate) -> str:
+    """Return how a rate was found; of one that was searched, the beginning."""
+    if not rate.curve:
+        return rate.reason
+    asked, flat = rate.conditions, rate.plateau
+    tried = f"{len(rate.curve)} rates were tried, for {asked.steps:,} steps each"
+    brought = "" if asked.training_steps in (None, asked.steps) else f", brought to {asked.training_steps:,} steps"
+    if flat is not None and rate.definition == "plateau":
+        told = (
+            f"those from {flat.low:.3g} to {flat.high:.3g}{brought}, train within {flat.share:.0%} of what the best "
+            "one gains, and this is their centre"
+        )
+    else:
+        told = f"the mean training loss is smallest at this one{brought}"
+    return f"{tried}: {told}; rates above it are riskier than rates below; start.rate.reason says more"
 
 
 def course(rate: Rate, schedule: Schedule, steps: int, *, assumed: bool, searched: bool) -> Words:

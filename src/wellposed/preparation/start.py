@@ -19,6 +19,9 @@ from wellposed.showing import Shown, Summary
 
 _WIDTH = 100
 """Columns of the page."""
+_LINES = 5
+"""Lines of the page that a part, or a warning, has at most."""
+_REST = " ... (start.lines has all of it)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +79,13 @@ class Prepared(Shown):
         )
 
     def __str__(self) -> str:
-        """Return the whole on one page."""
-        pad = " " * 12
+        """Return the whole on one page, five lines at most of each part and each warning."""
         lines = [f"Start of {self.plan.model}, for {self.steps:,} steps"]
         for line in self.lines:
-            lines += textwrap.wrap(
-                f"{line.part:<10}{line.value}", _WIDTH, initial_indent="  ", subsequent_indent=pad
-            ) + textwrap.wrap(line.reason, _WIDTH, initial_indent=pad, subsequent_indent=pad)
+            value = _wrapped(line.part, line.value, 2, _REST)
+            lines += value + _wrapped("", line.reason, _LINES - len(value), _REST)
         for warning in self.warnings:
-            lines += textwrap.wrap(f"{'warning':<10}{warning}", _WIDTH, initial_indent="  ", subsequent_indent=pad)
+            lines += _wrapped("warning", warning, _LINES, " ... (start.warnings has all of it)")
         return visible("\n".join(lines))
 
     def to_json(self) -> str:
@@ -139,6 +140,15 @@ class Start(Prepared):
             | {"params": sum(parameter.numel() for parameter in group["params"])}
             for group in self.optimizer.param_groups
         ]
+
+
+def _wrapped(head: str, text: str, lines: int, rest: str) -> list[str]:
+    """Return a text in at most so many lines behind its head; what is longer ends in where the rest stands."""
+    pad = " " * 12
+    return textwrap.wrap(
+        f"{head:<10}{text}" if head else text, _WIDTH, initial_indent="  " if head else pad, subsequent_indent=pad,
+        max_lines=lines, placeholder=rest,
+    )  # fmt: skip
 
 
 def scheduled(optimizer: torch.optim.Optimizer, schedule: Schedule, steps: int) -> LambdaLR:

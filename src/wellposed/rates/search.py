@@ -23,7 +23,7 @@ from wellposed.rates.rate import Definition, Point
 from wellposed.rates.running import Ending, Pace, train
 from wellposed.rates.steps import Update, updates
 from wellposed.rates.valley import further
-from wellposed.tables import BarColumn, Console, Progress, TextColumn, TimeRemainingColumn
+from wellposed.tables import BarColumn, Progress, TextColumn, TimeRemainingColumn, console
 
 _TOO_SLOW = 1.5
 """A stack that takes this many times as long as its runs one by one is not worth it."""
@@ -251,8 +251,8 @@ def _next(exploration: Exploration, tried: Sequence[float]) -> tuple[list[float]
 def _bar(shown: bool, total: int, label: str) -> Iterator[Callable[[int, int], None]]:
     """Show how many steps of all runs are done; what is yielded takes the runs and how many of them are still alive."""
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[alive]}"), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+    on = console()
+    with Progress(*columns, console=on, transient=True, disable=not (shown and on.is_terminal)) as bar:
         task = bar.add_task(label, total=total, alive="")
 
         def advance(runs: int, alive: int) -> None:

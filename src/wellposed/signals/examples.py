@@ -180,11 +180,12 @@ def unlike_example(graph: Graph, inputs: Described) -> Iterator[str]:
     told = {names[value]: words for value in open_to_doubt if (words := _unlike(graph, value))}
     if not told:
         return
-    listed = joined((f"{name!r} {words}" for name, words in told.items()), separator="; ")
+    listed = joined((f"input {name!r} {words}" for name, words in told.items()), separator="; ")
     batch = "x" if len(graph.inputs) == 1 else "{" + ", ".join(f"{name!r}: ..." for name in told) + "}"
     yield (
-        f"the example's numbers count for nothing, and are not those that are assumed: {listed}. inputs={batch} "
-        "measures a batch of real data and takes that; data that is scaled to what is assumed needs no such thing"
+        f"the plan assumes other numbers than the example holds, of which it reads the shapes alone: {listed}. If your "
+        f"data is like the example, pass inputs={batch}, which is measured; if it will be scaled to what is assumed, "
+        "leave the plan as it is"
     )
 
 

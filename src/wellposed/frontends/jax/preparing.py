@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from wellposed import ranks
-from wellposed.errors import DivergedError, OptionError, RateError
+from wellposed.errors import DivergedError, OptionError, RateError, joined
 from wellposed.frontends.base import check_given, planned
 from wellposed.frontends.jax.module import path_of
 from wellposed.frontends.jax.rates import rate_groups, transformation
@@ -25,7 +25,7 @@ from wellposed.frontends.jax.zeros import kernels_of_zeros
 from wellposed.graphs import trace
 from wellposed.plans import Plan
 from wellposed.plans.recipes import plain_name
-from wellposed.preparation.lines import clipping, found, keeps_all, limits, trained
+from wellposed.preparation.lines import SHOWN, clipping, found, keeps_all, limits, trained
 from wellposed.preparation.start import Line, Prepared, warmup_of
 from wellposed.preparation.trial import COUNTS, SHUFFLES, Trial, birthplace
 from wellposed.random_states import restored_random_state
@@ -322,11 +322,12 @@ def _weights(plan: Plan) -> tuple[str, str]:
 
 def _told(groups: list[dict[str, Any]], name: str) -> tuple[str, str]:
     """Return what the groups are."""
-    shown = ", ".join(
+    every = (
         f"{len(group['param_names'])} arrays with decay {group['weight_decay']:g}"
         + (f" at {group['lr']:.4g} times the rate" if group["lr"] != 1.0 else "")
         for group in groups
     )
+    shown = joined(every, SHOWN)
     decays = any(group["weight_decay"] for group in groups)
     why = "weights and embeddings decay; biases, norms and other vectors do not"
     return f"{name}: {shown}", why if decays else "nothing decays: weight_decay= sets it"

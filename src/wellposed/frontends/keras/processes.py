@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from wellposed.errors import WorkerError
+from wellposed.tables import waiting
 
 _LENGTH = struct.Struct(">Q")
 _LAST_LINES = 15
@@ -57,6 +58,7 @@ class Process:
     def __init__(self, preloaded: str) -> None:
         """Start it. It imports a module before it is asked anything."""
         self.owner = os.getpid()
+        self._begun = False
         self._directory = TemporaryDirectory(prefix="wellposed-", ignore_cleanup_errors=True)
         self._log = Path(self._directory.name, "log")
         environment = os.environ | {
@@ -65,9 +67,13 @@ class Process:
             "PYTHONPATH": os.pathsep.join(searched()),
         }
         command = [sys.executable, "-P", "-m", "wellposed.frontends.keras.worker", preloaded, self._directory.name]
+        shown = _terminal() if os.name == "posix" else None
+        self._terminal = None if shown is None else os.dup(shown)  # standard error itself is the log's there
         with self._log.open("ab") as lines:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=lines, env=environment,
+                [*command, *([] if self._terminal is None else [str(self._terminal)])],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=lines, env=environment,
+                pass_fds=() if self._terminal is None else (self._terminal,),
                 start_new_session=True,  # Ctrl-C is for this process, which ends the other
             )  # fmt: skip
 
@@ -124,8 +130,12 @@ class Process:
         """Return the exit code of what worked on a job, its answer, and whether the process waits for another."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        if not self._begun:
+            with waiting("starting Keras on torch, which answers this call and all that follow"):
+                receive(self._process.stdout)
+            self._begun = True
         with suppress(OSError):  # it has died, and its output has ended too
-            send(self._process.stdin, pickle.dumps((os.getcwd(), searched(), job)))
+            send(self._process.stdin, pickle.dumps((os.getcwd(), searched(), _terminal() is not None, job)))
         reply = receive(self._process.stdout)
         return (self._process.wait(), b"", False) if reply is None else pickle.loads(reply)
 
@@ -143,14 +153,28 @@ class Process:
             self._kill()
             self._process.wait()
         self._directory.cleanup()
+        if self._terminal is not None:
+            os.close(self._terminal)
+            self._terminal = None
 
     def _kill(self) -> None:
         """Kill the worker, with its process group where the system has groups."""
+        if self._terminal is not None:
+            with suppress(OSError):
+                os.write(self._terminal, b"\r\x1b[2K\x1b[?25h")  # a bar that is killed leaves its line, and no cursor
         with suppress(OSError):
             if hasattr(os, "killpg"):
                 os.killpg(self._process.pid, signal.SIGKILL)
             else:
                 self._process.kill()
+
+
+def _terminal() -> int | None:
+    """Return the number of standard error where that is a terminal, on which progress is shown."""
+    try:
+        return sys.stderr.fileno() if sys.stderr.isatty() else None
+    except (AttributeError, OSError, ValueError):  # somebody has replaced it
+        return None
 
 
 def searched() -> list[str]:

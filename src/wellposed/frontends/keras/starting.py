@@ -105,7 +105,7 @@ def prepare(
         only: glob patterns of the paths of variables to plan.
         skip: those to keep.
         journal: a file that notes finished runs; a search that was killed goes on from it.
-        progress: show a progress bar, where Keras runs on torch.
+        progress: show a progress bar, where standard error is a terminal.
         options: of the method, and for a worker.
 
     Returns:

@@ -112,12 +112,12 @@ class Scored:
         self._loss = CompileLoss(loss, weights, output_names=output_names)
         self.__qualname__ = loss if isinstance(loss, str) else name_of(loss)
 
-    def __call__(self, module: KerasModule, batch: tuple[Any, ...]) -> Tensor:
+    def __call__(self, module: Any, batch: tuple[Any, ...]) -> Tensor:
         """Return the loss of one batch, without axes."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         outputs = module(x)
-        loss: Tensor = self._loss(y, outputs, sample_weight)
-        return loss + sum(added.sum() for added in module.added)
+        loss: Tensor = self._loss(y, outputs, sample_weight) + sum(added.sum() for added in module.added)
+        return loss
 
 
 # ---- optimizer ------------------------------------------------------------------------------------------------------
@@ -224,15 +224,14 @@ def divided(recipe: Recipe, plan: Plan, module: nn.Module) -> Recipe:
     """Return a recipe in which biases, norms and other vectors do not decay, as in the groups of a plan.
 
     Raises:
-        OptionError: the plan asks for several rates, and Keras' optimizers have one.
+        OptionError: the plan asks for several rates.
     """
     likeness = "sgd" if recipe.name == "SGD" else "adamw"
     groups = plan.param_groups(module, 1.0, likeness, 1.0)
     if len({group["lr"] for group in groups}) > 1:
         raise OptionError(
-            f"a plan by {plan.method!r} has several learning rates, and an optimizer of Keras has one: plan by another "
-            "method; or, where Keras runs on torch, train wk.KerasModule(model) with an optimizer of torch on "
-            "plan.param_groups(module, lr, 'adamw')"
+            f"a plan by {plan.method!r} has several learning rates, and the search is for one: plan by another method, "
+            "or search with the small model's plan by another method and train at wk.param_groups(plan, model, rate)"
         )
     if not recipe.weight_decay:
         return recipe

@@ -17,6 +17,7 @@ from typing import IO, Any, NoReturn
 
 import keras
 
+from wellposed import tables
 from wellposed.errors import TraceError, UnsupportedError, WellposedError, WorkerError
 from wellposed.frontends.keras.module import KerasModule
 from wellposed.frontends.keras.processes import receive, send
@@ -27,6 +28,7 @@ _FORKS = sys.platform == "linux"  # elsewhere, libraries that torch uses do not 
 _GLANCE = 2.0
 """Seconds after which it is asked whether the process that asks is still there."""
 _CHUNK = 1 << 20
+_terminal: IO[str] | None = None
 _ADVICE = (
     "its get_config must say all that it is made from, and what is not built by its configuration needs an example "
     "after the model"
@@ -133,7 +135,8 @@ def answer(job: Job) -> tuple[str, Any]:
 def answered(question: bytes) -> bytes:
     """Return the answer to a pickled job, pickled."""
     try:
-        directory, paths, content = pickle.loads(question)
+        directory, paths, watched, content = pickle.loads(question)
+        tables.show_on(_terminal if watched else None)
         os.chdir(directory)
         sys.path[:] = paths
         job = pickle.loads(content)
@@ -207,19 +210,24 @@ def _answer_and_exit(question: bytes, writing: int) -> NoReturn:
         os._exit(code)
 
 
-def main(preloaded: str, directory: str) -> None:
+def main(preloaded: str, directory: str, terminal: str = "") -> None:
     """Answer jobs, each in a copy of this process; where Python cannot fork safely, one, and end.
 
     Args:
         preloaded: a module that jobs need.
         directory: of the log, which goes where nobody asks any more.
+        terminal: the number of the terminal on which progress is shown; empty for none.
     """
+    global _terminal
+    if terminal:
+        _terminal = os.fdopen(int(terminal), "w")
     parent = os.getppid()
     asking, replying = os.fdopen(os.dup(0), "rb", buffering=0), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what layers print is no answer
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     importlib.import_module(preloaded)
+    send(replying, b"ready")
     while (question := _next(asking, parent)) is not None:
         sys.stdout.flush()
         os.truncate(2, 0)
