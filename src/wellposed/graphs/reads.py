@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -46,6 +47,8 @@ class PythonReads(TorchFunctionMode):
             return _PLACES[func]
         if func in _READERS and args[0].device.type == "meta":
             return self._read(func, args, kwargs or {})
+        if func is torch.Tensor.untyped_storage and args[0].device.type == "meta" and _is_pickled():
+            return self._read(_storage, (args[0], args[0]), {})
         if func is torch.Tensor.to and not kwargs and _is_there(*args):
             return args[0]
         if func in _MAKERS and kwargs:
@@ -94,6 +97,21 @@ class Leaving(TorchFunctionMode):
                 if func is not torch.Tensor.tolist:
                     self.keep(base)
         return func(*args, **kwargs) if kwargs else func(*args)
+
+
+def _is_pickled() -> bool:
+    """Whether the storage of a tensor is asked for where it is pickled: PyTorch shows no other sign of that."""
+    frame = sys._getframe(2)
+    caller = frame.f_back
+    return caller is not None and caller.f_code is torch.Tensor._reduce_ex_internal.__code__
+
+
+def _storage(values: torch.Tensor, tensor: torch.Tensor) -> torch.UntypedStorage:
+    """Return memory that holds known values as a meta tensor's memory would."""
+    held = torch.zeros(tensor.untyped_storage().nbytes() // tensor.itemsize, dtype=tensor.dtype)
+    places = torch.arange(held.numel()).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    held[places.reshape(-1)] = values.reshape(-1)
+    return held.untyped_storage()
 
 
 def _is_there(tensor: torch.Tensor, *wanted: Any) -> bool:
