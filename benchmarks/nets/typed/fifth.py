@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -193,7 +194,7 @@ class HRNet(nn.Module):
     def __init__(self, widths=(16, 32, 64), joints=8):
         super().__init__()
         self.stem = nn.Sequential(conv_bn(3, 32, stride=2), conv_bn(32, widths[0], stride=2))
-        self.new = nn.ModuleList([conv_bn(a, b, stride=2) for a, b in zip(widths, widths[1:], strict=False)])
+        self.new = nn.ModuleList([conv_bn(a, b, stride=2) for a, b in pairwise(widths)])
         self.branches = nn.ModuleList(
             [nn.ModuleList([nn.Sequential(Basic(w), Basic(w)) for w in widths[: k + 2]]) for k in range(2)]
         )
@@ -424,7 +425,7 @@ class Tacotron2(nn.Module):
         self.frame, self.gate = nn.Linear(hidden + dim, mels), nn.Linear(hidden + dim, 1)
         self.mels = mels
         widths = [mels, 32, 32, mels]
-        self.post = nn.ModuleList([nn.Conv1d(a, b, 5, padding=2) for a, b in zip(widths, widths[1:], strict=False)])
+        self.post = nn.ModuleList([nn.Conv1d(a, b, 5, padding=2) for a, b in pairwise(widths)])
         self.norms = nn.ModuleList([nn.BatchNorm1d(b) for b in widths[1:]])
 
     def forward(self, text, mels):
@@ -558,7 +559,7 @@ class MPNN(nn.Module):
 
 def mlp(*widths, norm=True):
     layers = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
     layers = layers[:-1] + ([nn.LayerNorm(widths[-1])] if norm else [])
     return nn.Sequential(*layers)
@@ -625,8 +626,8 @@ class IQN(nn.Module):
     def __init__(self, actions=6, cosines=64, samples=8):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 49, 128),
-            nn.ReLU(),
+            nn.Conv2d(4, 16, 8, 4), nn.ReLU(), nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.Flatten(),
+            nn.Linear(32 * 49, 128), nn.ReLU(),
         )  # fmt: skip
         self.register_buffer("ranks", torch.arange(1, cosines + 1) * math.pi)
         self.embed, self.samples = nn.Linear(cosines, 128), samples
