@@ -259,7 +259,7 @@ class PWCNet(nn.Module):
         return found[::-1]
 
     def warp(self, x, flow):
-        b, _, h, w = x.shape
+        h, w = x.shape[-2:]
         ys, xs = torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij")
         grid = torch.stack([xs, ys]).to(x) + flow
         grid = 2 * grid / torch.tensor([max(w - 1, 1), max(h - 1, 1)]).to(x).view(1, 2, 1, 1) - 1
