@@ -172,7 +172,7 @@ def hyperbolic() -> nn.Module:
 
 enter("hypll", "HLinear, HReLU", hyperbolic, noise(32, 12))
 
-# ---------------------------------------------------------------------------------------------------------- speech, text
+# --------------------------------------------------------------------------------------------------------- speech, text
 add("vocos", "vocos.models", "VocosBackbone", noise(2, 32, 40), 32, 32, 64, 2)
 add("vocos", "vocos.models", "VocosResNetBackbone", noise(2, 32, 40), 32, 32, 2)
 add("vocos", "vocos.discriminators", "DiscriminatorR", noise(1, 2048), 256, channels=8)
@@ -210,7 +210,7 @@ def recurrent_spiking() -> nn.Module:
 
 enter("sinabs", "LIFRecurrent", recurrent_spiking, noise(4, 8, 16))
 
-# --------------------------------------------------------------------------------------------------------------- biology
+# -------------------------------------------------------------------------------------------------------------- biology
 add("bpnet-lite", "bpnetlite.bpnet", "BPNet", lambda: (torch.eye(4)[torch.randint(4, (2, 400))].transpose(1, 2),
     torch.rand(2, 2, 400)), n_filters=16, n_layers=4, trimming=60, verbose=False)  # fmt: skip
 add("dscript", "dscript.models.contact", "ContactCNN", lambda: (torch.randn(1, 20, 32), torch.randn(1, 24, 32)), 32, 16)
@@ -219,7 +219,7 @@ c = "cebra.models.model"
 add("cebra", c, "Offset10Model", noise(8, 12, 10), 12, 32, 4)
 add("cebra", c, "Offset36Dropoutv2", noise(4, 12, 36), 12, 32, 4)
 
-# ---------------------------------------------------------------------------------------------------------------- series
+# --------------------------------------------------------------------------------------------------------------- series
 
 
 def inner(name: str, path: str, *args: Any, **options: Any) -> tuple[Made, Arguments]:
@@ -271,7 +271,7 @@ def chronos() -> nn.Module:
 
 enter("chronos-forecasting", "Chronos2Model", chronos, noise(4, 64))
 
-# -------------------------------------------------------------------------------------------------------- tables, graphs
+# ------------------------------------------------------------------------------------------------------- tables, graphs
 t = "torch_frame.nn.conv"
 add("pytorch-frame", t, "FTTransformerConvs", noise(16, 8, 32), 32, nhead=4, num_layers=2)
 add("pytorch-frame", t, "TromptConv", lambda: (torch.randn(16, 8, 32), torch.randn(16, 12, 32)), 32, 8, 12)
