@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -38,3 +39,26 @@ def test_states_that_are_driven_most_and_decay_fastest_are_known_one_by_one():
     assert len(states) == STEPS - 1
     for name in [*states, "out"]:
         assert_alike(predicted[name], measured[name], 0.1)
+
+
+class Halves(nn.Module):
+    """Channels of known sizes, halves of which are cut, put together again and weighted by what those sizes are not."""
+
+    def __init__(self, *, picked: bool) -> None:
+        super().__init__()
+        self.picked = picked
+        self.weight = nn.Parameter(torch.randn(STATES, WIDTH) / WIDTH**0.5)
+        self.log_size = nn.Parameter(torch.linspace(-4.0, 0.0, STATES))
+        self.out = nn.Linear(STATES, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = self.log_size.exp()
+        y = x @ (self.weight * size[:, None]).T
+        y = torch.cat([y[..., : STATES // 2], y[..., STATES // 2 :].flip(1)], -1)
+        return self.out((y[:, 1] if self.picked else y) * (1.0 - size))
+
+
+@pytest.mark.parametrize("picked", [False, True], ids=["all times", "one time"])
+def test_channels_of_parts_put_together_are_known_one_by_one(picked: bool) -> None:
+    predicted, measured = predicted_and_measured(Halves(picked=picked), torch.randn(64, STEPS, WIDTH), draws=8)
+    assert_alike(predicted["mul#2"], measured["mul#2"], 0.1)
