@@ -128,8 +128,11 @@ def _known_map(call: Call, data: State, weight: State, product: Product) -> Stat
         return None
     if not matrix.is_complex():
         return mapped(data, axis, product.scale * array_of(matrix), pairs=True)
-    parts = (mapped(data, axis, product.scale * array_of(part), pairs=True) for part in (matrix.real, matrix.imag))
-    both = combine(call, *(part.as_new(call.root()) for part in parts), 1.0, 1.0)
+    real, imaginary = (
+        mapped(data, axis, product.scale * array_of(part), pairs=True).as_new(call.root())
+        for part in (matrix.real, matrix.imag)
+    )
+    both = combine(call, real, imaginary, 1.0, 1.0)
     return both.with_moments(mean=np.zeros((1,) * both.mean.ndim), var=both.mean**2 + both.var)
 
 
