@@ -113,8 +113,7 @@ def _of_centred_weight(call: Call, data: State, weight: State, product: Product,
 
 def _known_map(call: Call, data: State, weight: State, product: Product) -> State | None:
     """Return the product with a matrix of known numbers (a filter bank, a graph's Laplacian) as the map along one axis
-    that it is: what its rows have in common, and with what else is made of the data, is then known. None of others. Of
-    complex numbers, real and imaginary parts are two such maps.
+    that it is: what its rows have in common, and with what else is made of the data, is then known. None of others.
     """
     labels = [label for label in product.left_axes if label not in product.out_axes]
     made = [label for label in product.right_axes if label not in product.left_axes]
@@ -124,12 +123,15 @@ def _known_map(call: Call, data: State, weight: State, product: Product) -> Stat
     if not _keeps_axes(product) or axis != at or not data.axes[axis]:
         return None
     matrix = _known_matrix(call, weight, product, made[0], labels[0])
-    if matrix is None:
-        return None
+    return None if matrix is None else _mapped(call, data, axis, matrix, product.scale)
+
+
+def _mapped(call: Call, data: State, axis: int, matrix: torch.Tensor, scale: float) -> State:
+    """Return a known map along one axis; of complex numbers, with the energy of its real and its imaginary part."""
     if not matrix.is_complex():
-        return mapped(data, axis, product.scale * array_of(matrix), pairs=True)
+        return mapped(data, axis, scale * array_of(matrix), pairs=True)
     real, imaginary = (
-        mapped(data, axis, product.scale * array_of(part), pairs=True).as_new(call.root())
+        mapped(data, axis, scale * array_of(part), pairs=True).as_new(call.root())
         for part in (matrix.real, matrix.imag)
     )
     both = combine(call, real, imaginary, 1.0, 1.0)
