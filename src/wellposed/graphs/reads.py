@@ -45,10 +45,8 @@ class PythonReads(TorchFunctionMode):
         """Answer for the device and values of a tensor, and run all else with new constants on the CPU."""
         if func in _PLACES:
             return _PLACES[func]
-        if func in _READERS and args[0].device.type == "meta":
+        if _is_reader(func) and args[0].device.type == "meta":
             return self._read(func, args, kwargs or {})
-        if func is torch.Tensor.untyped_storage and args[0].device.type == "meta" and _is_pickled():
-            return self._read(_storage, (args[0], args[0]), {})
         if func is torch.Tensor.to and not kwargs and _is_there(*args):
             return args[0]
         if func in _MAKERS and kwargs:
@@ -68,6 +66,8 @@ class PythonReads(TorchFunctionMode):
             record = self.find(args[0])
             if not record.base.known or record.real is None:
                 raise NeedsValuesError(f"Tensor.{func.__name__}() reads values that depend on parameters")
+            if func is torch.Tensor.untyped_storage:
+                return _storage(record.real, args[0])
             return func(record.real.clone(), *args[1:], **kwargs)
 
 
@@ -99,10 +99,13 @@ class Leaving(TorchFunctionMode):
         return func(*args, **kwargs) if kwargs else func(*args)
 
 
-def _is_pickled() -> bool:
-    """Whether the storage of a tensor is asked for where it is pickled: PyTorch shows no other sign of that."""
-    frame = sys._getframe(2)
-    caller = frame.f_back
+def _is_reader(func: Any) -> bool:
+    """Whether a function asks for the values of a tensor: also for its memory, where it is pickled, of which PyTorch
+    shows no other sign.
+    """
+    if func is not torch.Tensor.untyped_storage:
+        return func in _READERS
+    caller = sys._getframe(2).f_back
     return caller is not None and caller.f_code is torch.Tensor._reduce_ex_internal.__code__
 
 

@@ -267,10 +267,8 @@ class Recorder(TorchDispatchMode):
         if isinstance(func, HigherOrderOperator):
             with self.reads, self:
                 return func.py_kernels[_EAGER](*args, **kwargs)
-        if func in _OF_MEMORY:
-            return self._of_memory(func, *args)
         func, args = whole(ALIASES.get(func, func), args)
-        if func in SUMMING and (made := self._of_elements(func, args)) is not None:
+        if func in _OF_MEMORY | SUMMING and (made := self._made(func, args)) is not None:
             return made
         args = without_axes(func, args)
         operands: Operands = []
@@ -290,6 +288,10 @@ class Recorder(TorchDispatchMode):
         outcome = self.execution.run(operation)
         self._record(operation, refs, named_refs, outcome)
         return outcome.result
+
+    def _made(self, func: Any, args: tuple[Any, ...]) -> torch.Tensor | None:
+        """Run an operator that is recorded in another way; None where it is recorded as it is."""
+        return self._of_memory(func, *args) if func in _OF_MEMORY else self._of_elements(func, args)
 
     def _of_elements(self, func: Any, args: tuple[Any, ...]) -> torch.Tensor | None:
         """Run and record an operator that sums nothing of a signal and what is none as a product of elements."""
@@ -315,8 +317,7 @@ class Recorder(TorchDispatchMode):
     def _of_memory(self, func: Any, tensor: torch.Tensor, *where: Any) -> torch.Tensor:
         """Let a tensor stand for what its new memory holds: a constant, or a view of memory that is known."""
         laid = func(torch.empty(0, dtype=tensor.dtype, device=where[0].device), *where)
-        record = self.find(laid)
-        held = record.tensor
+        held = (record := self.find(laid)).tensor
         tensor.set_(held.untyped_storage(), held.storage_offset(), held.shape, held.stride())
         self.bind(tensor, new_alias(record, tensor, record.real))
         return tensor

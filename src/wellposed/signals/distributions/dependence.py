@@ -264,7 +264,7 @@ class Dependence:
 
         met = behind(self.made, x, Grid(y, where), end)
         on_grids = any(one is not None for _, (one,) in met)
-        if not on_grids and ((depth < TIMES and self._is_of_times(x, y)) or self._is_sum_of(x, y, where)):
+        if not on_grids and self._leads_there(x, y, where, depth):
             yield from self._through_links_of_x(x, y, where, depth, swapped=swapped)
             return
         for other, (one,) in met:
@@ -286,6 +286,10 @@ class Dependence:
                     yield kernels.placed(kernel * (one.factor * other.factor), inverse)
             if near:
                 return
+
+    def _leads_there(self, x: State, y: State, where: Dims, depth: int) -> bool:
+        """Whether links of x lead to what y is made of: ways 2 and 3 of `_across`."""
+        return (depth < TIMES and self._is_of_times(x, y)) or self._is_sum_of(x, y, where)
 
     def _is_of_times(self, x: State, y: State) -> bool:
         """Whether y is one position of a tensor of which x may hold others: x is made by a loop over time."""
