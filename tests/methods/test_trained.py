@@ -55,4 +55,6 @@ def test_gains_that_are_drawn_about_zero_are_no_training() -> None:
     assert plan.prescriptions["1.weight"].constant == 1.0
     with torch.no_grad():
         model[1].weight.add_(0.1)  # all on one side, as trainings leave gains
+        assert wp.plan(model, x).warnings == ()  # but those that GANs draw, whose shifts are zero
+        nn.init.normal_(model[1].bias, std=0.02)
     assert "looks trained" in wp.plan(model, x).warnings[0]

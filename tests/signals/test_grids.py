@@ -13,6 +13,8 @@ from torch.nn import functional as F
 import wellposed as wp
 from wellposed.signals.integration import taps
 
+from .test_local_scales import assert_alike
+
 SAMPLES = 4000
 RUNNING = torch.arange(1.0, 13.0).view(1, 1, 12, 1)
 
@@ -102,6 +104,31 @@ def test_a_signal_meets_itself_from_another_grid(form: str) -> None:
     energy = model(x).double().square().flatten(1).mean(1)
     error = float(energy.std()) / SAMPLES**0.5
     assert predicted.second_moment == pytest.approx(float(energy.mean()), abs=4.0 * error)
+
+
+class Hourglass(nn.Module):
+    """A picture that skips a level, and what comes up from that: both by residual branches, the stem with a bias."""
+
+    def __init__(self, first: bool) -> None:
+        super().__init__()
+        self.first = first
+        self.stem = nn.Conv2d(3, 32, 3, padding=1)
+        self.skip, self.low = nn.Conv2d(32, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        skip = x + self.skip(torch.relu(x)) if self.first else None
+        low = F.avg_pool2d(x, 2)
+        up = F.interpolate(low + self.low(torch.relu(low)), scale_factor=2)
+        return (x + self.skip(torch.relu(x)) if skip is None else skip) + up
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["skip first", "skip last"])
+def test_what_skips_a_level_shares_the_picture_with_what_comes_up(first: bool) -> None:
+    torch.manual_seed(0)
+    graph = wp.trace(Hourglass(first), torch.randn(4, 3, 32, 32))
+    plan = wp.plan(graph)
+    assert_alike(wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=4)[-1], 0.1)
 
 
 def test_combinations_of_combinations_grow_no_longer_than_what_they_combine():

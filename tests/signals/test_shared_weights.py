@@ -113,6 +113,27 @@ def test_a_difference_of_two_times_of_few_features_is_as_measured() -> None:
     assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.35
 
 
+class WithBias(nn.Module):
+    """One layer on two signals, their sum and their difference; its bias is a prior that is set on purpose."""
+
+    def __init__(self, level: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(32, 32)
+        nn.init.constant_(self.linear.bias, level)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first, second = self.linear(x), self.linear(y)
+        return first + second, first - second
+
+
+@pytest.mark.parametrize("level", [-2.0, 0.0, 3.0])
+def test_a_bias_that_two_uses_share_makes_their_sums_large_and_no_less_independent(level: float) -> None:
+    graph = wp.trace(WithBias(level), torch.randn(8, 32), torch.randn(8, 32))
+    signals = wp.propagate(graph, weights=wp.plan(graph, method="autoinit"))
+    assert signals["add"].second_moment == pytest.approx(2.0 + 4.0 * level**2)
+    assert signals["sub"].second_moment == pytest.approx(2.0)
+
+
 def test_results_of_other_weights_stay_strangers() -> None:
     """The sum of W x and V x, each met twice, has the variance of four terms, of which pairs are equal."""
 

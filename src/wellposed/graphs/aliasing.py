@@ -16,6 +16,8 @@ import torch
 from wellposed.graphs.graph import Ref
 from wellposed.graphs.operators import VIEW_WRITE
 
+SMALL = 2**12
+"""Tensors in at most this many bytes of memory are kept as they are."""
 Emit: TypeAlias = Callable[[torch._ops.OpOverload, tuple[Any, ...], Mapping[str, Any], list[torch.Tensor]], list[int]]
 
 
@@ -119,6 +121,17 @@ def new_view(
     view.step = step
     step.records.append((view, position))
     return view
+
+
+def compact(real: torch.Tensor) -> torch.Tensor:
+    """Return the same values in their own memory alone, or in that of one element where all are one number."""
+    held = real.untyped_storage().nbytes()
+    if held <= SMALL or not real.numel():
+        return real
+    first = real[(0,) * real.dim()]
+    if torch.equal(real, first.expand(real.shape)):
+        return first.clone().expand(real.shape)
+    return real if real.numel() * real.element_size() >= held else real.clone()
 
 
 def same_geometry(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import _lru_cache_wrapper
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 from torch import nn
@@ -30,13 +30,14 @@ def forgotten_results(model: nn.Module) -> Iterator[None]:
 
 
 def _memos(model: nn.Module) -> list[Memo]:
-    """Return the memoised functions in the classes of the model's modules and in the files that define these."""
+    """Return the memoised functions in the classes of the model's modules and in the packages that define these."""
     classes = {base for module in model.modules() for base in type(module).__mro__}
     classes = {kind for kind in classes if kind.__module__.partition(".")[0] not in ("torch", "builtins")}
-    files = {kind.__module__ for kind in classes} & sys.modules.keys()
+    packages = {kind.__module__.partition(".")[0] for kind in classes}
+    files = [file for name, file in list(sys.modules.items()) if name.partition(".")[0] in packages]
     memos: dict[int, Memo] = {}
-    for namespace in [vars(kind) for kind in classes] + [vars(sys.modules[name]) for name in files]:
-        for value in namespace.values():
+    for namespace in [vars(kind) for kind in classes] + [vars(file) for file in files if isinstance(file, ModuleType)]:
+        for value in list(namespace.values()):
             for memo in _inside(value):
                 memos[id(memo)] = memo
     return list(memos.values())

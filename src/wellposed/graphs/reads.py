@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,7 +45,7 @@ class PythonReads(TorchFunctionMode):
         """Answer for the device and values of a tensor, and run all else with new constants on the CPU."""
         if func in _PLACES:
             return _PLACES[func]
-        if func in _READERS and args[0].device.type == "meta":
+        if _is_reader(func) and args[0].device.type == "meta":
             return self._read(func, args, kwargs or {})
         if func is torch.Tensor.to and not kwargs and _is_there(*args):
             return args[0]
@@ -65,6 +66,8 @@ class PythonReads(TorchFunctionMode):
             record = self.find(args[0])
             if not record.base.known or record.real is None:
                 raise NeedsValuesError(f"Tensor.{func.__name__}() reads values that depend on parameters")
+            if func is torch.Tensor.untyped_storage:
+                return _storage(record.real, args[0])
             return func(record.real.clone(), *args[1:], **kwargs)
 
 
@@ -94,6 +97,24 @@ class Leaving(TorchFunctionMode):
                 if func is not torch.Tensor.tolist:
                     self.keep(base)
         return func(*args, **kwargs) if kwargs else func(*args)
+
+
+def _is_reader(func: Any) -> bool:
+    """Whether a function asks for the values of a tensor: also for its memory, where it is pickled, of which PyTorch
+    shows no other sign.
+    """
+    if func is not torch.Tensor.untyped_storage:
+        return func in _READERS
+    caller = sys._getframe(2).f_back
+    return caller is not None and caller.f_code is torch.Tensor._reduce_ex_internal.__code__
+
+
+def _storage(values: torch.Tensor, tensor: torch.Tensor) -> torch.UntypedStorage:
+    """Return memory that holds known values as a meta tensor's memory would."""
+    held = torch.zeros(tensor.untyped_storage().nbytes() // tensor.itemsize, dtype=tensor.dtype)
+    places = torch.arange(held.numel()).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    held[places.reshape(-1)] = values.reshape(-1)
+    return held.untyped_storage()
 
 
 def _is_there(tensor: torch.Tensor, *wanted: Any) -> bool:

@@ -17,6 +17,7 @@ from wellposed.graphs.aliasing import (
     Base,
     Record,
     ViewCall,
+    compact,
     current,
     memory,
     new_alias,
@@ -37,13 +38,12 @@ from wellposed.graphs.source import user_line
 _aten = torch.ops.aten
 _CPU = torch.device("cpu")
 _EAGER = torch._C.DispatchKey.CompositeExplicitAutograd
+_OF_MEMORY = frozenset({_aten.set_.source_Storage, _aten.set_.source_Storage_storage_offset})
+"""Operators that lay a tensor over memory, as unpickling does; the memory says what it holds."""
 _ALIASES = frozenset(
     {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default, _aten.lift.default, _aten.detach_.default}
 )
 """Operators that give their argument back under another name; no node is recorded for them."""
-
-_SMALL = 2**12
-"""Tensors in at most this many bytes of memory are kept as they are."""
 
 Fresh: TypeAlias = tuple[int, torch.Tensor, Record | None]
 """A new output: its position, the tensor, and the first record of the memory that it lies in."""
@@ -199,7 +199,7 @@ class Recorder(TorchDispatchMode):
         if base.known and not base.random:
             for other in base.records:
                 if other.real is not None and other.version == base.version and other.value not in self.known:
-                    self.known[other.value] = _compact(other.real) if spared else other.real.clone()
+                    self.known[other.value] = compact(other.real) if spared else other.real.clone()
         if spared:
             base.forget_real()
         elif base.borrowed and self.meta:
@@ -268,7 +268,7 @@ class Recorder(TorchDispatchMode):
             with self.reads, self:
                 return func.py_kernels[_EAGER](*args, **kwargs)
         func, args = whole(ALIASES.get(func, func), args)
-        if func in SUMMING and (made := self._of_elements(func, args)) is not None:
+        if func in _OF_MEMORY | SUMMING and (made := self._made(func, args)) is not None:
             return made
         args = without_axes(func, args)
         operands: Operands = []
@@ -288,6 +288,10 @@ class Recorder(TorchDispatchMode):
         outcome = self.execution.run(operation)
         self._record(operation, refs, named_refs, outcome)
         return outcome.result
+
+    def _made(self, func: Any, args: tuple[Any, ...]) -> torch.Tensor | None:
+        """Run an operator that is recorded in another way; None where it is recorded as it is."""
+        return self._of_memory(func, *args) if func in _OF_MEMORY else self._of_elements(func, args)
 
     def _of_elements(self, func: Any, args: tuple[Any, ...]) -> torch.Tensor | None:
         """Run and record an operator that sums nothing of a signal and what is none as a product of elements."""
@@ -309,6 +313,14 @@ class Recorder(TorchDispatchMode):
         if type(arg) in (list, tuple):
             return type(arg)([self._ref(item, operands) for item in arg])
         return arg
+
+    def _of_memory(self, func: Any, tensor: torch.Tensor, *where: Any) -> torch.Tensor:
+        """Let a tensor stand for what its new memory holds: a constant, or a view of memory that is known."""
+        laid = func(torch.empty(0, dtype=tensor.dtype, device=where[0].device), *where)
+        held = (record := self.find(laid)).tensor
+        tensor.set_(held.untyped_storage(), held.storage_offset(), held.shape, held.stride())
+        self.bind(tensor, new_alias(record, tensor, record.real))
+        return tensor
 
     def _alias(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], record: Record) -> torch.Tensor:
         """Run an operator that gives its argument back; its result stands for the same value."""
@@ -377,17 +389,6 @@ class Recorder(TorchDispatchMode):
                     step = steps[id(parent)] = ViewCall(node.op, node.args, node.kwargs, parent.value)
                 record = new_view(parent, step, position, output, value, real)
             self.bind(output, record)
-
-
-def _compact(real: torch.Tensor) -> torch.Tensor:
-    """Return the same values in their own memory alone, or in that of one element where all are one number."""
-    held = real.untyped_storage().nbytes()
-    if held <= _SMALL or not real.numel():
-        return real
-    first = real[(0,) * real.dim()]
-    if torch.equal(real, first.expand(real.shape)):
-        return first.clone().expand(real.shape)
-    return real if real.numel() * real.element_size() >= held else real.clone()
 
 
 def _makes_integers(tensors: list[torch.Tensor]) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wellposed.errors import OptionError, PlanError, joined, listed
 from wellposed.graphs import Graph, Parameter
-from wellposed.methods.independence import Floats, levels_of, pattern_of, sample_of, varies
+from wellposed.methods.independence import Floats, is_trained_gain, levels_of, pattern_of, sample_of, varies
 from wellposed.operators.contraction import Contraction
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.options import check_choice
@@ -176,6 +176,8 @@ class _Reader:
             return None if levels is None else Deliberate("bias", levels)
         head = sample_of(values)
         if role == "gain":
+            if is_trained_gain(self.graph, self.part, name, values):
+                return Deliberate("trained", "a gain that varies")
             return _of_gain(values, head)
         if role not in ("weight", "embedding"):
             return None
@@ -205,9 +207,7 @@ def _of_gain(values: Tensor, head: Floats) -> Deliberate | None:
     """Return what the gain of a norm says; one number for all channels is kept by every method."""
     if not bool((head != head[0]).any()):
         return None
-    if varies(values):
-        return Deliberate("trained", "a gain that varies")
-    levels = levels_of(values)
+    levels = None if varies(values) else levels_of(values)
     return None if levels is None else Deliberate("bias", levels)
 
 

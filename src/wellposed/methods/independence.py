@@ -8,6 +8,7 @@ a sample is looked at first, which most draws end at; what it finds is then held
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 
 from wellposed.arrays import array_of
+from wellposed.graphs import Graph
+from wellposed.structure.roles import Role
 
 Pattern = Literal["identity", "orthogonal", "sparse", "structured", "constant"]
 Floats = npt.NDArray[Any]
@@ -247,6 +250,18 @@ def varies(gain: Tensor) -> bool:
         return False
     levels = levels_of(gain)
     return not _is_about_zero(gain) if levels is None else levels.startswith(_ONE_SIGN)
+
+
+def is_trained_gain(graph: Graph, part: Mapping[str, Role], name: str, gain: Tensor) -> bool:
+    """Whether the gain of a norm varies as a training leaves it: beside a shift that is zero still, none has moved it,
+    and the model draws gains about 1.
+    """
+    if not varies(gain):
+        return False
+    module = name.rpartition(".")[0]
+    shifts = [other for other, role in part.items() if role == "shift" and other.rpartition(".")[0] == module]
+    held = [graph.parameters[shift].values for shift in shifts]
+    return not any(shift is not None and not bool(shift.any()) for shift in held)
 
 
 def _is_about_zero(values: Tensor) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wellposed.errors import joined
 from wellposed.graphs import Graph
-from wellposed.methods.independence import levels_of, varies
+from wellposed.methods.independence import is_trained_gain, levels_of
 from wellposed.methods.schemes import scheme_of
 from wellposed.operators.contraction import contractions
 from wellposed.plans import Plan
@@ -56,10 +56,11 @@ def is_written(plan: Plan, name: str) -> bool:
 
 def _gains_and_counters(graph: Graph) -> dict[str, str]:
     """Return by name, in words, gains that vary and counters of batches that are not 0."""
+    part = roles(graph)
     found = {
         name: "a gain that varies"
-        for name, role in roles(graph).items()
-        if role == "gain" and (gain := _values(graph, name)) is not None and varies(gain)
+        for name, role in part.items()
+        if role == "gain" and (gain := _values(graph, name)) is not None and is_trained_gain(graph, part, name, gain)
     }
     for name, buffer in graph.buffer_tensors.items():
         if name.endswith("num_batches_tracked") and not buffer.is_meta and bool(buffer.any()):

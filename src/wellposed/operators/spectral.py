@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wellposed.graphs import Graph, Node
-from wellposed.graphs.graph import once
 from wellposed.graphs.operators import traits
 from wellposed.operators.facts import facts_of
 from wellposed.operators.product import is_product
@@ -54,12 +53,6 @@ class Transform:
     inverse: bool
     real: bool
     scale: float
-
-
-@once
-def has_transforms(graph: Graph) -> bool:
-    """Whether a node transforms axes, so that complex numbers may be spectra; else they are states of a recurrence."""
-    return any(_TRANSFORM.fullmatch(plain_name(node.op)) for node in graph.nodes)
 
 
 def transform_of(graph: Graph, node: Node) -> Transform | None:

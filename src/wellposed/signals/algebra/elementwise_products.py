@@ -27,13 +27,14 @@ from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.statistics import jointly, times_statistic
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned, align, covariances, without_repeats
+from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.marginals import marginal, shape_of, sign_of
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.repeats import REPEATED, Factors
 from wellposed.signals.distributions.spread import Spread, source
 from wellposed.signals.distributions.state import Ancestry, Link, Marginal, Scaled, State, weakest
-from wellposed.signals.distributions.views import expand, pooled
+from wellposed.signals.distributions.views import expand
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import times
@@ -50,7 +51,7 @@ def multiply(call: Call, x: State, y: State) -> State:
     recognised = first_recognised(PRODUCTS, call, x, y)
     if recognised is not None:
         return recognised
-    result = _product_of_moments(call, *without_repeats(pooled(x), pooled(y)))
+    result = _product_of_moments(call, *without_repeats(laid_out(x), laid_out(y)))
     both = jointly(x, y, torch.mul)
     return result if both is None else result.amended(statistic=both)
 

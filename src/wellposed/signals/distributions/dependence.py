@@ -149,7 +149,7 @@ class Dependence:
                 continue
             kernel = self._covariance(x, y, tuple(range(len(x.lengths))), depth)
             kernel = None if kernel is None else kernels.by_displacement(kernel)
-            if first.raw and kernels.nonzero(x.mean) and kernels.nonzero(y.mean):
+            if first.raw[at] and kernels.nonzero(x.mean) and kernels.nonzero(y.mean):
                 have = (1,) * len(x.lengths) if kernel is None else kernel.shape
                 lengths = [max(n, min(2, size)) for n, size in zip(have, x.lengths, strict=True)]
                 means = maps.products_at_pairs(x.mean, y.mean, lengths)
@@ -249,7 +249,8 @@ class Dependence:
         1. Back from y through grids and numbers alone lies a state that x is made of in the same way: two parts of one
            tensor, or x itself, as in x - up(pool(x)). The covariance is that of the positions that both combine.
         2. y is one position of a tensor, of which x may hold others (`_is_of_times`): links of x lead to earlier times.
-        3. x has several parents, one of which is made of what y is made of (`_is_sum_of`): links of x lead there.
+        3. x has several parents, one of which is made of what y is made of (`_is_sum_of`): links of x lead there, also
+           where what y is made of holds a part that is alike along the axis (a bias), which alone lies on no grid.
         4. Back from y lies a state on one grid with one that x is made of, and depends on it.
 
         ``swapped`` says that this was called from the links of x, which then are not followed across grids again.
@@ -262,6 +263,10 @@ class Dependence:
             return None if other is None and grid.taps else (other,)
 
         met = behind(self.made, x, Grid(y, where), end)
+        on_grids = any(one is not None for _, (one,) in met)
+        if not on_grids and self._leads_there(x, y, where, depth):
+            yield from self._through_links_of_x(x, y, where, depth, swapped=swapped)
+            return
         for other, (one,) in met:
             if one is None:
                 kernel = self._covariance(x, other.state, other.places, depth)
@@ -270,9 +275,6 @@ class Dependence:
                 continue
             kernel = combined(_as_told(one.state.covariance(), x), one.taps, other.taps)
             yield kernels.placed(kernel * (one.factor * other.factor), one.inverse(len(x.lengths)))
-        if not met and ((depth < TIMES and self._is_of_times(x, y)) or self._is_sum_of(x, y, where)):
-            yield from self._through_links_of_x(x, y, where, depth, swapped=swapped)
-            return
         for one in () if met else earlier:
             inverse = one.inverse(len(x.lengths))
             start = Grid(y, tuple(None if i is None else inverse[i] for i in where))
@@ -284,6 +286,10 @@ class Dependence:
                     yield kernels.placed(kernel * (one.factor * other.factor), inverse)
             if near:
                 return
+
+    def _leads_there(self, x: State, y: State, where: Dims, depth: int) -> bool:
+        """Whether links of x lead to what y is made of: ways 2 and 3 of `_across`."""
+        return (depth < TIMES and self._is_of_times(x, y)) or self._is_sum_of(x, y, where)
 
     def _is_of_times(self, x: State, y: State) -> bool:
         """Whether y is one position of a tensor of which x may hold others: x is made by a loop over time."""

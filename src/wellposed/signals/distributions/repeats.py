@@ -22,13 +22,13 @@ class Made:
         operands: the states that it was made of, the weight aside.
         again: given the place of an operand and a covariance kernel of it, returns the kernel of the result; of a
             product with a weight, the kernel is that of second moments.
-        raw: whether ``again`` asks for second moments, means included.
+        raw: of each operand, whether ``again`` asks for second moments, means included; of a bias it does not.
     """
 
     key: object
     operands: tuple[State, ...]
     again: Callable[[int, Array], Array]
-    raw: bool
+    raw: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

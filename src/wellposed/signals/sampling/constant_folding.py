@@ -14,7 +14,6 @@ from wellposed.graphs import Node
 from wellposed.graphs.operators import traits
 from wellposed.operators.facts import facts_of
 from wellposed.operators.product import describe
-from wellposed.operators.spectral import has_transforms
 from wellposed.signals.context.arguments import is_masked, known_state
 from wellposed.signals.context.call import Pass
 from wellposed.signals.context.parameters import state_of_tensor, state_of_values
@@ -69,7 +68,7 @@ def _state(run: Pass, out: int, value: torch.Tensor) -> State | None:
         return None
     if any(use.weight == out for use in run.weights.uses):
         return state_of_tensor(value, run.root())
-    if is_masked(value) or (value.is_complex() and has_transforms(run.graph)):
+    if is_masked(value) or value.is_complex():
         return known_state(value, run.root())
     return state_of_values(value, run.root(), value.ndim == 1)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from wellposed.graphs import Ref
+from wellposed.operators.product import describe
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.making import rescaled
 from wellposed.signals.distributions.repeats import REPEATED, Made
@@ -40,7 +41,7 @@ def remember(call: Call, rule: Rule, args: Any, kwargs: Any, results: list[State
         if result.serial in [x.serial for x in again.operands]:
             continue
         key = call.run.weights.same.number((node.op, index, *node.args, *node.kwargs.values()))
-        results[index] = dependence.keep(result, Made(key, tuple(again.operands), again, sums))
+        results[index] = dependence.keep(result, Made(key, tuple(again.operands), again, again.raw))
 
 
 class _Again:
@@ -49,7 +50,11 @@ class _Again:
     def __init__(self, call: Call, rule: Rule, args: Any, kwargs: Any, index: int, sums: bool) -> None:
         self._call, self._rule, self._args, self._kwargs, self._index = call, rule, args, kwargs, index
         self._kept = {call.run.weights.weight_at[call.node.index]} if sums else _others(call, rule)
-        self.operands = [state for state, raw in _pairs((args, kwargs), self._raw()) if not self._is_kept(raw)]
+        given = [(state, raw) for state, raw in _pairs((args, kwargs), self._raw()) if not self._is_kept(raw)]
+        self.operands = [state for state, _ in given]
+        product = describe(call.graph, call.node) if sums else None
+        bias = None if product is None or product.bias is None else Ref(product.bias)
+        self.raw = tuple([sums and raw != bias for _, raw in given])
 
     def _raw(self) -> Any:
         return self._call.node.args, dict(self._call.node.kwargs)

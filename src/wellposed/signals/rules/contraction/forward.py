@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from wellposed.arrays import array_of
@@ -115,27 +116,47 @@ def _known_map(call: Call, data: State, weight: State, product: Product) -> Stat
     that it is: what its rows have in common, and with what else is made of the data, is then known. None of others.
     """
     labels = [label for label in product.left_axes if label not in product.out_axes]
-    made = [label for label in product.right_axes if label not in labels]
+    made = [label for label in product.right_axes if label not in product.left_axes]
     if call.independent or product.window is not None or len(labels) != 1 or len(made) != 1:
         return None
     axis, at = product.left_axes.index(labels[0]), product.out_axes.index(made[0])
-    if made[0] in product.left_axes or not _keeps_axes(product) or axis != at or not data.axes[axis]:
+    if not _keeps_axes(product) or axis != at or not data.axes[axis]:
         return None
-    matrix = _known_matrix(call, weight, product)
-    if matrix is None:
-        return None
-    matrix = matrix if product.right_axes[1] == labels[0] else matrix.T
-    return mapped(data, axis, product.scale * array_of(matrix), pairs=True)
+    matrix = _known_matrix(call, weight, product, made[0], labels[0])
+    return None if matrix is None else _mapped(call, data, axis, matrix, product.scale)
 
 
-def _known_matrix(call: Call, weight: State, product: Product) -> torch.Tensor | None:
-    """Return the numbers of a weight that is a small known matrix; None of one that is trained, or anything else."""
+def _mapped(call: Call, data: State, axis: int, matrix: torch.Tensor, scale: float) -> State:
+    """Return a known map along one axis; of complex numbers, with the energy of its real and its imaginary part."""
+    if not matrix.is_complex():
+        return mapped(data, axis, scale * array_of(matrix), pairs=True)
+    real, imaginary = (
+        mapped(data, axis, scale * array_of(part), pairs=True).as_new(call.root())
+        for part in (matrix.real, matrix.imag)
+    )
+    both = combine(call, real, imaginary, 1.0, 1.0)
+    return both.with_moments(mean=np.zeros((1,) * both.mean.ndim), var=both.mean**2 + both.var)
+
+
+def _known_matrix(call: Call, weight: State, product: Product, made: str, summed: str) -> torch.Tensor | None:
+    """Return the numbers of a weight that is a small known matrix, the same for all that is batched, as (made, summed);
+    None of one that is trained, or anything else.
+    """
     trained = weight.scale_parameter is not None or call.graph.values[product.right].kind == "parameter"
-    if trained or len(product.right_axes) != 2 or max(weight.shape) > kernels.MOST:
+    if trained or max(weight.shape) > kernels.MOST:
         return None
     known = numbers(call.run, product.right)
-    matrix = None if known is None else dense(known)
-    return None if matrix is None or matrix.is_complex() or not bool(torch.isfinite(matrix).all()) else matrix
+    if known is None:
+        return None
+    labels, values = list(product.right_axes), dense(known)
+    for label in [label for label in labels if label not in (made, summed)]:
+        first = values.narrow(labels.index(label), 0, 1)
+        if not bool((values == first).all()):
+            return None
+        values = values.select(labels.index(label), 0)
+        labels.remove(label)
+    matrix = values if labels == [made, summed] else values.T
+    return matrix if bool(torch.isfinite(matrix).all()) else None
 
 
 def _of_factors(call: Call, states: Mapping[int, State]) -> State | None:
@@ -187,7 +208,7 @@ def _pairs(call: Call, weight: State, product: Product) -> Pairs | None:
         values = numbers(call.run, product.right)
         if values is None:
             return None
-        share, sized = _of_known_filters(values.double(), summed)
+        share, sized = _of_known_filters(values, summed)
     else:
         return None
     return Pairs(share, count, sized) if share < CENTRED_SHARE else None
@@ -197,11 +218,12 @@ def _of_known_filters(values: torch.Tensor, summed: list[int]) -> tuple[float, b
     """Return E (sum w)² / E sum w² over the axes ``summed`` of known filters, and whether they differ in size by less
     than filters of independent numbers do.
     """
+    values = values.to(torch.complex128 if values.is_complex() else torch.float64)
     count = math.prod(values.shape[i] for i in summed)
-    sizes = values.square().sum(dim=summed)
+    sizes = values.abs().square().sum(dim=summed)
     power = float(sizes.mean())
     sized = sizes.numel() > 1 and float(sizes.var()) < power**2 / count
-    return float(values.sum(dim=summed).square().mean()) / power if power > 0.0 else 1.0, sized
+    return float(values.sum(dim=summed).abs().square().mean()) / power if power > 0.0 else 1.0, sized
 
 
 CENTRED_SHARE = 0.5

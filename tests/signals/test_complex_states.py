@@ -1,0 +1,64 @@
+"""States of a linear recurrence that are complex numbers: known decays, and a known matrix that leads into them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from .test_local_scales import assert_alike, predicted_and_measured
+
+WIDTH, STATES, STEPS = 32, 32, 6
+
+
+class Recurrence(nn.Module):
+    """x' = A x + B u with diagonal A, discretised with a step for each state, read out by a weight that is drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        frequencies = 1j * torch.arange(STATES) * torch.pi - 0.5
+        self.decays = nn.Parameter(torch.view_as_real(frequencies))
+        self.log_step = nn.Parameter(torch.linspace(-5.0, 1.0, STATES))
+        self.register_buffer("into", torch.randn(STATES, WIDTH, 2))
+        self.out = nn.Linear(2 * STATES, WIDTH, bias=False)
+
+    def forward(self, u: Tensor) -> Tensor:
+        rate, step = torch.view_as_complex(self.decays), self.log_step.exp()
+        decay = torch.exp(rate * step)
+        matrix = ((decay - 1.0) / rate)[:, None] * torch.view_as_complex(self.into)
+        driven = u.to(matrix.dtype) @ matrix.T
+        state = driven[:, 0]
+        for t in range(1, STEPS):
+            state = torch.addcmul(driven[:, t], decay, state)
+        return self.out(torch.view_as_real(state).flatten(1))
+
+
+def test_states_that_are_driven_most_and_decay_fastest_are_known_one_by_one():
+    predicted, measured = predicted_and_measured(Recurrence(), torch.randn(32, STEPS, WIDTH), draws=4)
+    states = [signal.name for signal in predicted if signal.name.startswith("addcmul")]
+    assert len(states) == STEPS - 1
+    for name in [*states, "out"]:
+        assert_alike(predicted[name], measured[name], 0.1)
+
+
+class Halves(nn.Module):
+    """Channels of known sizes, halves of which are cut, put together again and weighted by what those sizes are not."""
+
+    def __init__(self, *, picked: bool) -> None:
+        super().__init__()
+        self.picked = picked
+        self.weight = nn.Parameter(torch.randn(STATES, WIDTH) / WIDTH**0.5)
+        self.log_size = nn.Parameter(torch.linspace(-4.0, 0.0, STATES))
+        self.out = nn.Linear(STATES, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        size = self.log_size.exp()
+        y = x @ (self.weight * size[:, None]).T
+        y = torch.cat([y[..., : STATES // 2], y[..., STATES // 2 :].flip(1)], -1)
+        return self.out((y[:, 1] if self.picked else y) * (1.0 - size))
+
+
+@pytest.mark.parametrize("picked", [False, True], ids=["all times", "one time"])
+def test_channels_of_parts_put_together_are_known_one_by_one(picked: bool) -> None:
+    predicted, measured = predicted_and_measured(Halves(picked=picked), torch.randn(64, STEPS, WIDTH), draws=8)
+    assert_alike(predicted["mul#2"], measured["mul#2"], 0.1)
