@@ -191,23 +191,26 @@ def branch_factors(graph: Graph, request: Request, kind: Branches) -> dict[Resid
     shared: dict[ResidualBranch, tuple[float, str]] = {}
     closed: dict[ResidualBranch, tuple[float, str]] = {}
     gains = {name for name, role in roles(graph).items() if role == "gain"}
-    for stream in residual_streams(graph) if kind != "full" else ():
+    for stream, branches in _scalable(graph, request, kind):
         count = len(stream.sums)
-        if count == 1 and kind == "auto":
-            continue
+        of_them = f"at the end of one of {count} residual branches"
         by_depth = kind == "depth" or (kind == "auto" and _is_held(graph, stream))
-        words = f"× 1/√{count} at the end of one of {count} residual branches"
-        carried_on = f"0 at the end of one of {count} residual branches, so that the stream is carried on as it begins"
-        for branch in stream.branches:
-            if not branch.carriers or not request.kept.keys().isdisjoint(branch.carriers):
-                continue
-            shared[branch] = count**-0.5 / _own_gain(graph, branch, gains), words
+        for branch in branches:
+            shared[branch] = count**-0.5 / _own_gain(graph, branch, gains), f"× 1/√{count} {of_them}"
             if not by_depth and not ends_in_function(graph, branch.value):
-                closed[branch] = 0.0, carried_on
+                closed[branch] = 0.0, f"0 {of_them}, so that the stream is carried on as it begins"
     asked = {name for branch in closed for name in branch.carriers}
     waiting = set(asleep(graph, asked)) if asked else set()  # before a ReLU, for one, zeros would stay
     factors = shared | {branch: told for branch, told in closed.items() if waiting.isdisjoint(branch.carriers)}
     return {branch: told for branch, told in factors.items() if told[0] < 1.0 - _ROUNDING}
+
+
+def _scalable(graph: Graph, request: Request, kind: Branches) -> Iterator[tuple[Stream, list[ResidualBranch]]]:
+    """Yield the streams that are held, each with the branches that something can scale."""
+    for stream in residual_streams(graph) if kind != "full" else ():
+        if len(stream.sums) > 1 or kind != "auto":
+            own = [b for b in stream.branches if b.carriers and request.kept.keys().isdisjoint(b.carriers)]
+            yield stream, own
 
 
 def _is_held(graph: Graph, stream: Stream) -> bool:
