@@ -199,10 +199,17 @@ def branch_factors(graph: Graph, request: Request, kind: Branches) -> dict[Resid
             shared[branch] = count**-0.5 / _own_gain(graph, branch, gains), f"× 1/√{count} {of_them}"
             if not by_depth and not ends_in_function(graph, branch.value):
                 closed[branch] = 0.0, f"0 {of_them}, so that the stream is carried on as it begins"
-    asked = {name for branch in closed for name in branch.carriers}
-    waiting = set(asleep(graph, asked)) if asked else set()  # before a ReLU, for one, zeros would stay
-    factors = shared | {branch: told for branch, told in closed.items() if waiting.isdisjoint(branch.carriers)}
+    factors = shared | _that_open(graph, closed)
     return {branch: told for branch, told in factors.items() if told[0] < 1.0 - _ROUNDING}
+
+
+def _that_open(
+    graph: Graph, closed: Mapping[ResidualBranch, tuple[float, str]]
+) -> dict[ResidualBranch, tuple[float, str]]:
+    """Return the closed branches that a gradient opens: before a ReLU, for one, zeros would stay."""
+    asked = {name for branch in closed for name in branch.carriers}
+    waiting = set(asleep(graph, asked)) if asked else set()
+    return {branch: told for branch, told in closed.items() if waiting.isdisjoint(branch.carriers)}
 
 
 def _scalable(graph: Graph, request: Request, kind: Branches) -> Iterator[tuple[Stream, list[ResidualBranch]]]:
