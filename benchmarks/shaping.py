@@ -82,7 +82,9 @@ ARMS: dict[str, Callable[[int, Tensor, int], nn.Module]] = {
     "ReLU, steady": lambda d, x, s: _started(plain(d), x, s),
     "shaped ReLU, steady": lambda d, x, s: _shaped(plain(d), x, s),
     "shaped ReLU, autoinit": lambda d, x, s: _shaped(plain(d), x, s, method="autoinit"),
+    "tanh, autoinit": lambda d, x, s: _started(plain(d, nn.Tanh), x, s, method="autoinit"),
     "shaped tanh, autoinit": lambda d, x, s: _shaped(plain(d, nn.Tanh), x, s, method="autoinit"),
+    "GELU, autoinit": lambda d, x, s: _started(plain(d, nn.GELU), x, s, method="autoinit"),
     "shaped GELU, autoinit": lambda d, x, s: _shaped(plain(d, nn.GELU), x, s, method="autoinit"),
     "ResNet without norms, steady": lambda d, x, s: _started(Residual(d), x, s),
 }
