@@ -230,8 +230,8 @@ def divided(recipe: Recipe, plan: Plan, module: nn.Module) -> Recipe:
     groups = plan.param_groups(module, 1.0, likeness, 1.0)
     if len({group["lr"] for group in groups}) > 1:
         raise OptionError(
-            f"a plan by {plan.method!r} has several learning rates, and the search is for one: plan by another method, "
-            "or search with the small model's plan by another method and train at wk.param_groups(plan, model, rate)"
+            f"a plan by {plan.method!r} has several learning rates, and the search is for one: search on the small "
+            "model that the plan was made from, which has one, and train this one by wk.param_groups(plan, model, rate)"
         )
     if not recipe.weight_decay:
         return recipe
