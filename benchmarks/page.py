@@ -688,6 +688,15 @@ def draw_backward(results: Results) -> dict[str, Chart]:
     }  # fmt: skip
 
 
+def draw_similarity(results: Results) -> dict[str, Chart]:
+    x = Scale("p95 of |predicted - measured|", 0.0001, 1, (0.0001, 0.001, 0.01, 0.05, 1), log=True)
+    told = [row for row in results["similarity"] if row["nodes"]]
+    rows = [row | {"goal": 0.05, "reached": row["beyond_chance"] >= 0.9} for row in told]
+    series = {"p95": ("all nodes", TEAL), "error": ("standard error, median", PURPLE)}
+    about = "95th percentile over nodes of the difference of predicted and measured similarity, by net and input."
+    return {"similarity": draw_nets("Similarity of two samples", rows, x, series, about)}
+
+
 def draw_spread(results: Results) -> dict[str, Chart]:
     rows = results["spread"]
     kinds = {"white": "white", "image": "pictures"}
@@ -1095,6 +1104,7 @@ def draw_ablation(results: Results) -> dict[str, Chart]:
 PICTURES: Sequence[Callable[[Results], dict[str, Chart]]] = (
     draw_accuracy,
     draw_backward,
+    draw_similarity,
     draw_spread,
     draw_teeth,
     draw_speed,

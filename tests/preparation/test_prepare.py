@@ -451,7 +451,6 @@ def size_of(model: nn.Module, plan: Any) -> float:
     return float(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).square().mean().sqrt())
 
 
-@pytest.mark.slow
 def test_without_batches_adams_rate_is_a_share_of_the_weights() -> None:
     model = model_fn()
     before = state(model)
@@ -536,7 +535,6 @@ def test_a_new_model_on_labels_of_chance_is_not_taken_for_trained() -> None:
         assert not [text for text in prepared(given=noise, steps=steps).warnings if "looks trained" in text]
 
 
-@pytest.mark.slow
 def test_a_small_head_whose_loss_no_search_comes_below_is_not_taken_for_trained() -> None:
     labels = torch.randint(3, (64, 16), generator=torch.Generator().manual_seed(2))
     noise = [(x, label) for (x, _), label in zip(batches(64), labels, strict=True)]

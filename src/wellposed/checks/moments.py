@@ -117,7 +117,8 @@ class Accumulator:
 
     def _similarity(self, value: int) -> float:
         """Return the mean over passes of a value's similarity; NaN where one of them tells none."""
-        return math.fsum(seen.get(value, math.nan) for seen in self._similarities) / len(self._similarities)
+        seen = [one.get(value, math.nan) for one in self._similarities]
+        return math.nan if any(map(math.isnan, seen)) else math.fsum(seen) / len(seen)
 
     def signals(self, graph: Graph, entries: Iterable[Entry], *, centred: bool = True) -> Signals:
         """Return what was seen in every pass of the values of ``entries``, in their order.
@@ -141,10 +142,12 @@ class Accumulator:
             columns = (
                 means.mean(axis=1) if centred else np.zeros(len(kept)), pooled,
                 _log2_std(seconds), log2_error(seconds), np.log2(seconds).mean(axis=1),
-                np.array([self._similarity(value) for _, _, value in kept]),
             )  # fmt: skip
         signals = [
-            Signal(graph.values[value].name, module, op, graph.values[value].shape, mean, var, "measured", *logarithms)
+            Signal(
+                graph.values[value].name, module, op, graph.values[value].shape, mean, var, "measured", *logarithms,
+                self._similarity(value),
+            )
             for (module, op, value), mean, var, *logarithms in zip(
                 kept, *(column.tolist() for column in columns), strict=True
             )
