@@ -145,7 +145,14 @@ class Accumulator:
             )  # fmt: skip
         signals = [
             Signal(
-                graph.values[value].name, module, op, graph.values[value].shape, mean, var, "measured", *logarithms,
+                graph.values[value].name,
+                module,
+                op,
+                graph.values[value].shape,
+                mean,
+                var,
+                "measured",
+                *logarithms,
                 self._similarity(value),
             )
             for (module, op, value), mean, var, *logarithms in zip(

@@ -16,7 +16,7 @@ from wellposed.errors import RuleError, WellposedError
 from wellposed.graphs import Node
 from wellposed.operators.norms import NORMS
 from wellposed.operators.spectral import holds_for_complex, is_complex
-from wellposed.signals.context.arguments import given_state, known_state, resolve
+from wellposed.signals.context.arguments import given_state, known_state, resolve, state_of
 from wellposed.signals.context.call import FAILED, Call, Pass, PostponedState, Unknown
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.making import make_state
@@ -150,11 +150,14 @@ def _with_tails(node: Node, rule: Rule | None, weak: Tag, result: State | None) 
 
 
 def _rule_of(run: Pass, node: Node) -> Rule | None:
-    """Return the operator's rule, None where it says nothing of complex numbers and there are some."""
+    """Return the operator's rule, None where there are complex numbers, and it says nothing of them, or nothing is
+    known of some.
+    """
     rule = RULES.get(node.op)
-    if rule is None or not is_complex(run.graph, node) or holds_for_complex(run.graph, node):
+    if rule is None or not is_complex(run.graph, node):
         return rule
-    return None
+    told = all(state_of(run, v) is not None for v in node.inputs if run.graph.values[v].dtype.is_complex)
+    return rule if told and holds_for_complex(run.graph, node) else None
 
 
 def follow_condition(run: Pass, node: Node) -> None:
