@@ -153,7 +153,7 @@ class Accumulator:
                 var,
                 "measured",
                 *logarithms,
-                self._similarity(value),
+                similarity=self._similarity(value),
             )
             for (module, op, value), mean, var, *logarithms in zip(
                 kept, *(column.tolist() for column in columns), strict=True
