@@ -152,10 +152,12 @@ class Accumulator:
                 mean,
                 var,
                 "measured",
-                *logarithms,
-                similarity=self._similarity(value),
-            )
-            for (module, op, value), mean, var, *logarithms in zip(
+                std,
+                error,
+                level,
+                self._similarity(value),
+            )  # fmt: skip
+            for (module, op, value), mean, var, std, error, level in zip(
                 kept, *(column.tolist() for column in columns), strict=True
             )
         ]
