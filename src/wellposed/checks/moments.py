@@ -143,23 +143,11 @@ class Accumulator:
                 means.mean(axis=1) if centred else np.zeros(len(kept)), pooled,
                 _log2_std(seconds), log2_error(seconds), np.log2(seconds).mean(axis=1),
             )  # fmt: skip
+        rows = zip(kept, *(column.tolist() for column in columns), strict=True)
         signals = [
-            Signal(
-                graph.values[value].name,
-                module,
-                op,
-                graph.values[value].shape,
-                mean,
-                var,
-                "measured",
-                std,
-                error,
-                level,
-                self._similarity(value),
-            )  # fmt: skip
-            for (module, op, value), mean, var, std, error, level in zip(
-                kept, *(column.tolist() for column in columns), strict=True
-            )
+            Signal(one.name, module, op, one.shape, mean, var, "measured", std, error, level, self._similarity(value))
+            for (module, op, value), mean, var, std, error, level in rows
+            for one in [graph.values[value]]
         ]
         return Signals(tuple(signals), source=f"{len(passes)} real passes")
 
