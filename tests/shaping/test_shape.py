@@ -145,6 +145,14 @@ def test_a_shaped_model_is_copied_saved_and_loaded():
     assert torch.equal(other(X), net(X))
 
 
+def test_a_compiled_model_is_shaped_inside():
+    net = stack(30)
+    shaped = wp.shape_(torch.compile(net, backend="eager"), X)
+    assert composed(30, shaped.slope) == pytest.approx(0.9, abs=1e-8)
+    assert len(shaped.activations) == 30
+    assert isinstance(net[1], wp.nn.Shaped)
+
+
 def test_a_model_that_is_in_use_is_refused():
     with pytest.raises(OptionError, match="evaluation mode"):
         wp.shape_(stack(12).eval(), X)

@@ -12,6 +12,7 @@ from torch import nn
 
 from wellposed.errors import OptionError, joined
 from wellposed.graphs import Graph, trace
+from wellposed.graphs.unwrap import unwrap
 from wellposed.methods import plan
 from wellposed.nn import Shaped
 from wellposed.operators.schema import plain_name
@@ -138,9 +139,9 @@ def shape_(model: nn.Module, *args: Any, similarity: float = 0.9, curvature: flo
     """
     check_share(similarity=similarity)
     check_positive(curvature=curvature)
-    _require_new(model)
     graph = trace(model, *args, **kwargs)
-    swaps, left = _found(model, graph)
+    _require_new(model)
+    swaps, left = _found(unwrap(model), graph)
     slope = local = None
     made: dict[str, Shaped] = {}
     before = _similarity_at_the_end(graph, swaps)
