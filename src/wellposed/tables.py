@@ -67,9 +67,11 @@ __all__ = [
     "MofNCompleteColumn",
     "Progress",
     "RenderableType",
+    "SpinnerColumn",
     "Table",
     "Text",
     "TextColumn",
+    "TimeElapsedColumn",
     "TimeRemainingColumn",
     "tracked",
 ]

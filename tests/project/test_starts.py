@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,3 +112,14 @@ def test_what_is_said_of_the_default_is_what_the_stored_trainings_say():
     better, undecided, worse = _counts("starts_values.json", "chosen")
     assert better + undecided + worse == 24
     assert f"{better} end better than from PyTorch's own weights, {worse} worse" in " ".join(limits.split())
+
+
+def test_what_is_said_of_shaping_is_what_the_stored_trainings_say():
+    rows = json.loads((ROOT / "docs/results/shaping.json").read_text(encoding="utf-8"))["rows"]
+    arms = {row["arm"]: row for row in rows}
+    of_relu = [arms[name]["loss"] for name in ("ReLU, autoinit", "ReLU, steady")]
+    assert min(of_relu) > math.log(10) - 0.01  # learnt nothing
+    assert arms["shaped ReLU, steady"]["loss"] + 2.0 * arms["shaped ReLU, steady"]["error"] < min(of_relu)
+    resnet = arms["ResNet without norms, steady"]
+    for name in ("shaped tanh, autoinit", "shaped GELU, autoinit"):
+        assert arms[name]["loss"] < resnet["loss"] + resnet["error"]

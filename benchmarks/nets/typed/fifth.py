@@ -320,10 +320,13 @@ class RetinaNet(nn.Module):
         self.smooth = nn.ModuleList([nn.Conv2d(width, width, 3, padding=1) for _ in range(3)])
         self.p6 = nn.Conv2d(width, width, 3, 2, 1)
         self.classes, self.k = classes, anchors
-        tower = lambda out: nn.Sequential(  # noqa: E731
-            nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), nn.ReLU(),
-            nn.Conv2d(width, out, 3, padding=1),
-        )  # fmt: skip
+
+        def tower(out):
+            return nn.Sequential(
+                nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), nn.ReLU(),
+                nn.Conv2d(width, out, 3, padding=1),
+            )  # fmt: skip
+
         self.classify, self.box = tower(classes * anchors), tower(4 * anchors)
         for layer in [*self.classify, *self.box]:
             if isinstance(layer, nn.Conv2d):
@@ -340,7 +343,10 @@ class RetinaNet(nn.Module):
         p3 = self.lateral[0](c3) + F.interpolate(p4, scale_factor=2)
         maps = [smooth(p) for smooth, p in zip(self.smooth, (p3, p4, p5), strict=True)]
         maps.append(self.p6(maps[-1]))
-        flat = lambda y, n: y.permute(0, 2, 3, 1).reshape(y.shape[0], -1, n)  # noqa: E731
+
+        def flat(y, n):
+            return y.permute(0, 2, 3, 1).reshape(y.shape[0], -1, n)
+
         scores = torch.cat([flat(self.classify(m), self.classes) for m in maps], 1)
         return scores, torch.cat([flat(self.box(m), 4) for m in maps], 1)
 
@@ -461,7 +467,10 @@ class HiFiBlock(nn.Module):
     def __init__(self, channels, kernel, dilations):
         super().__init__()
         norm = nn.utils.parametrizations.weight_norm
-        same = lambda d: d * (kernel - 1) // 2  # noqa: E731
+
+        def same(d):
+            return d * (kernel - 1) // 2
+
         self.first = nn.ModuleList(
             [norm(nn.Conv1d(channels, channels, kernel, dilation=d, padding=same(d))) for d in dilations]
         )
@@ -502,11 +511,14 @@ class Graphormer(nn.Module):
         self.token = nn.Parameter(torch.randn(1, 1, dim))
         self.distance, self.edge = nn.Embedding(far, heads), nn.Embedding(5, heads, padding_idx=0)
         self.virtual = nn.Parameter(torch.zeros(heads))
-        layer = lambda: nn.ModuleDict({  # noqa: E731
-            "norm1": nn.LayerNorm(dim), "norm2": nn.LayerNorm(dim), "qkv": nn.Linear(dim, 3 * dim),
-            "out": nn.Linear(dim, dim),
-            "mlp": nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim)),
-        })  # fmt: skip
+
+        def layer():
+            return nn.ModuleDict({
+                "norm1": nn.LayerNorm(dim), "norm2": nn.LayerNorm(dim), "qkv": nn.Linear(dim, 3 * dim),
+                "out": nn.Linear(dim, dim),
+                "mlp": nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim)),
+            })  # fmt: skip
+
         self.layers = nn.ModuleList([layer() for _ in range(depth)])
         self.heads, self.norm, self.head = heads, nn.LayerNorm(dim), nn.Linear(dim, 1)
 
@@ -682,9 +694,10 @@ class ExU(nn.Module):
 class NeuralAdditive(nn.Module):
     def __init__(self, features=8, units=64):
         super().__init__()
-        make = lambda: nn.Sequential(  # noqa: E731
-            ExU(units), nn.Dropout(0.1), nn.Linear(units, 32), nn.ReLU(), nn.Linear(32, 1)
-        )
+
+        def make():
+            return nn.Sequential(ExU(units), nn.Dropout(0.1), nn.Linear(units, 32), nn.ReLU(), nn.Linear(32, 1))
+
         self.nets, self.bias = nn.ModuleList([make() for _ in range(features)]), nn.Parameter(torch.zeros(1))
 
     def forward(self, x):
@@ -733,12 +746,16 @@ class Autoformer(nn.Module):
     def __init__(self, variables=5, dim=32, heads=4, length=48, horizon=12):
         super().__init__()
         self.length, self.horizon, self.split = length, horizon, Decomposition()
-        embed = lambda: nn.Conv1d(variables, dim, 3, padding=1, padding_mode="circular", bias=False)  # noqa: E731
+
+        def embed():
+            return nn.Conv1d(variables, dim, 3, padding=1, padding_mode="circular", bias=False)
+
         self.encode, self.decode = embed(), embed()
         self.attention = nn.ModuleList([AutoCorrelation(dim, heads) for _ in range(3)])
-        feed = lambda: nn.Sequential(  # noqa: E731
-            nn.Linear(dim, 64, bias=False), nn.GELU(), nn.Linear(64, dim, bias=False)
-        )
+
+        def feed():
+            return nn.Sequential(nn.Linear(dim, 64, bias=False), nn.GELU(), nn.Linear(64, dim, bias=False))
+
         self.feeds = nn.ModuleList([feed(), feed()])
         self.trends = nn.Conv1d(dim, variables, 3, padding=1, padding_mode="circular", bias=False)
         self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, variables)
@@ -785,7 +802,10 @@ class SplineCoupling(nn.Module):
         inside = (b > -3.0) & (b < 3.0)
         t = b.clamp(-3.0 + 1e-6, 3.0 - 1e-6)
         at = (t[..., None] >= xs[..., 1:-1]).sum(-1, keepdim=True)
-        pick = lambda values, k: values.gather(-1, k).squeeze(-1)  # noqa: E731
+
+        def pick(values, k):
+            return values.gather(-1, k).squeeze(-1)
+
         x0, x1, y0, y1 = pick(xs, at), pick(xs, at + 1), pick(ys, at), pick(ys, at + 1)
         d0, d1 = pick(slopes, at), pick(slopes, at + 1)
         s, u = (y1 - y0) / (x1 - x0), (t - x0) / (x1 - x0)

@@ -9,7 +9,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-from rich.progress import (
+from wellposed.cli import streams
+from wellposed.limit import watched
+from wellposed.tables import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
@@ -18,9 +20,6 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-
-from wellposed.cli import streams
-from wellposed.limit import watched
 
 _LONG = 2.0
 """Seconds from which on a loop says how far it is."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from wellposed.checks.moments import similarity
 from wellposed.graphs import Graph, Node, run
 from wellposed.reports.record import Differing
 from wellposed.structure.roles import roles
+from wellposed.structure.samples import Samples
 
 _ALIKE = 1e-3
 """Share below which the inputs of a pass are alike themselves, and tell nothing of the net."""
@@ -87,12 +90,8 @@ def _share(tensor: Tensor) -> float:
     """Return the share of a second moment that differs along the first axis; 1 for zero, and for what is not finite."""
     if not tensor.is_floating_point():
         return float(bool((tensor != tensor[:1]).any()))
-    x = tensor.double()
-    size = x.shape[0]
-    squares, whole = float(x.square().sum()), float(x.sum(0).square().sum())
-    if not 0.0 < squares < float("inf"):
-        return 1.0
-    return max(0.0, 1.0 - (whole / squares - 1.0) / (size - 1))
+    common = similarity(tensor.double(), Samples(0, 1, tensor.shape[0], 1))
+    return 1.0 if math.isnan(common) else max(0.0, 1.0 - common)
 
 
 def _second_moment(tensor: Tensor) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from wellposed.options import check_positive, check_share
 from wellposed.shaping.local import leaky, smooth
 from wellposed.shaping.walk import largest
 from wellposed.showing import ROWS, Shown, Summary
-from wellposed.signals import propagate
+from wellposed.signals import Signal, propagate
 from wellposed.surroundings import settled
 
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU, nn.PReLU)
@@ -144,17 +144,19 @@ def shape_(model: nn.Module, *args: Any, similarity: float = 0.9, curvature: flo
     swaps, left = _found(unwrap(model), graph)
     slope = local = None
     made: dict[str, Shaped] = {}
-    before = _similarity_at_the_end(graph, swaps)
     now = graph
+    signals: Sequence[Signal] = propagate(graph, weights=plan(graph)) if swaps else ()
+    before = _similarity_at_the_end(signals, swaps)
     try:
         for _ in range(_ROUNDS if swaps else 0):
-            seconds = _second_moments(now)
+            seconds = _second_moments(now, signals)
             slope, local = _slope(now, swaps, seconds, similarity), _curvature(now, swaps, seconds, curvature)
             made = {swap.name: module for swap in swaps if (module := _shaped(swap.before, slope, local)) is not None}
             for swap in swaps:
                 swap.put_(made.get(swap.name, swap.before))
             now = trace(model, *args, **kwargs)
-        after = _similarity_at_the_end(now, swaps)
+            signals = propagate(now, weights=plan(now))
+        after = _similarity_at_the_end(signals, swaps)
     except BaseException:
         for swap in swaps:
             swap.undo_()
@@ -231,9 +233,9 @@ def _nodes_of(graph: Graph, swaps: Sequence[_Swap]) -> list[int]:
     ]
 
 
-def _second_moments(graph: Graph) -> dict[int, float]:
-    """Return the second moments of a graph's values under the default plan, of inputs 1."""
-    told = {signal.name: signal.second_moment for signal in propagate(graph, weights=plan(graph))}
+def _second_moments(graph: Graph, signals: Iterable[Signal]) -> dict[int, float]:
+    """Return the second moments of a graph's values, of inputs 1."""
+    told = {signal.name: signal.second_moment for signal in signals}
     found = {value.id: told[value.name] for value in graph.values if value.name in told}
     return dict.fromkeys(graph.inputs, 1.0) | found
 
@@ -256,8 +258,7 @@ def _shaped(module: nn.Module, slope: float | None, curvature: float | None) -> 
     return Shaped(module, **numbers)
 
 
-def _similarity_at_the_end(graph: Graph, swaps: list[_Swap]) -> float:
+def _similarity_at_the_end(signals: Iterable[Signal], swaps: Sequence[_Swap]) -> float:
     """Return the predicted similarity of two samples behind the last activation."""
-    told = propagate(graph, weights=plan(graph)) if swaps else ()
-    last = [signal.similarity for signal in told if any(swap.runs(signal.module) for swap in swaps)]
+    last = [signal.similarity for signal in signals if any(swap.runs(signal.module) for swap in swaps)]
     return last[-1] if last else math.nan

@@ -30,6 +30,9 @@ def gradcosine(
         batch_size: where the data is arrays, of which the batch is drawn at random.
         settings: further ones of `wellposed.gradients.gradcosine`, and for a worker.
 
+    Returns:
+        The mean cosine of gradients and their norms, by group of parameters (Yang et al. 2022, eq. 6 and 7).
+
     Raises:
         OptionError: no loss, or a model that trains by a ``train_step`` of its own.
         RateError: no batch, or one without targets.
@@ -67,7 +70,7 @@ def nio(
         settings: further ones of `wellposed.gradients.nio`, and for a worker.
 
     Returns:
-        A plan of scales, which `apply_` writes.
+        A plan of scales, which `apply_` writes (Yang et al. 2022, Algorithm 3).
 
     Raises:
         OptionError: no loss, or a model that trains by a ``train_step`` of its own.
