@@ -13,6 +13,7 @@ import io
 import itertools
 import re
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -137,6 +138,8 @@ def test_python_blocks_run(document, tmp_path, monkeypatch):
         pytest.skip("Flax is not installed: pip install 'wellposed[jax]'")
     if "import transformers" in document.read_text(encoding="utf-8"):
         zoo.import_torchvision()  # which transformers imports, and which may have been built for another torch
+    if "keras" in sys.modules:  # layers of tests before count in Keras' names, from which numbers are drawn
+        sys.modules["keras"].utils.clear_session(free_memory=False)
     namespace = {"__name__": "__document__"}
     code = [block for block in blocks(document) if block["language"] == "python" and not block["title"]]
     for number, block in enumerate(code, 1):
