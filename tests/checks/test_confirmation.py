@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from wellposed.checks import Verdict, check, compare, explain
 from wellposed.checks.batches import Batches
 from wellposed.checks.check import Trial
+from wellposed.checks.measure import passes
 from wellposed.graphs import Graph, trace
 from wellposed.methods import plan
 from wellposed.plans import Drawn
@@ -251,3 +254,44 @@ def test_the_first_look_stands_where_fresh_passes_end_early() -> None:
     assert all(c.off for c in second.comparisons)
     assert [c.passes for c in second.comparisons] == [8] * 5 + [4] * (NODES - 5)
     assert math.isclose(second.comparisons[-1].error, 2.0)
+
+
+def test_gradients_stand_where_fresh_passes_run_forward_alone() -> None:
+    """Passes back take most of the time, and are left out where no gradient is in doubt."""
+    expected = replace(predicted(4.0, 0.0), gradients=predicted(1.0, 0.0))
+    first = compare(
+        expected, replace(measured(np.zeros((NODES, 4))), gradients=measured(np.zeros((NODES, 4)))),
+        draws=4, weight_draws=4,
+    )  # fmt: skip
+    second = compare(expected, measured(np.zeros((NODES, 8))), draws=8, weight_draws=8, before=first)
+    assert [(c.direction, c.passes) for c in second.comparisons] == [("forward", 8)] * NODES + [("backward", 4)] * NODES
+    assert [c for c in second.comparisons if c.direction == "backward"] == [
+        c for c in first.comparisons if c.direction == "backward"
+    ]
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_only_doubts_of_gradients_run_back_again(back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One node is said to be off by 8 octaves, or one gradient."""
+    model, example = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)), torch.zeros(64, 64)
+    graph = trace(model, example)
+
+    def wrong(told: Any) -> Signals:
+        signals = propagate(graph, inputs=told, weights=made, backward=True)
+        assert signals.gradients is not None
+        side = signals.gradients if back else signals
+        worse = replace(side, items=(replace(side[0], mean=0.0, var=256.0 * side[0].second_moment), *side[1:]))
+        return replace(signals, gradients=worse) if back else replace(worse, gradients=signals.gradients)
+
+    asked: list[bool] = []
+
+    def watched(graph: Graph, batches: Any, weights: Any, seed: int, cotangents: Any = None, first: int = 0) -> Signals:
+        asked.append(cotangents is not None)
+        return passes(graph, batches, weights, seed, cotangents, first)
+
+    made = plan(model, example)
+    monkeypatch.setattr(sys.modules["wellposed.checks.check"], "passes", watched)
+    cotangents = dict.fromkeys(graph.outputs, 1.0)
+    found = Trial(graph, Batches(graph, None, 0), made, wrong, cotangents=cotangents).verdict(8)
+    assert [c.direction for c in found.comparisons if c.off] == ["backward" if back else "forward"]
+    assert asked == [True, back]

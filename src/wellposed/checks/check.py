@@ -146,19 +146,22 @@ class Trial:
         own, said = own_parameters(self.graph, self.plan), self.source.remarks()
         given = list(self.source.take(range(draws)))
         predicted = predicted or self.predict(self.source.description(given))
-        first = self._look(predicted, measured or self._passes(given), given)
+        first = self._look(predicted, measured or self._passes(given, self.cotangents), given)
         if not first.doubted:
             return replace(first, own=own, inputs=said)
         fresh = list(self.source.take(range(draws, (1 + AGAIN) * draws)))
         if not self.source.drawn:
             predicted = self.predict(self.source.description(fresh))
-        return replace(self._look(predicted, self._passes(fresh, draws), fresh, first), own=own, inputs=said)
+        again = self._passes(fresh, _asked(first, self.cotangents), draws)
+        return replace(self._look(predicted, again, fresh, first), own=own, inputs=said)
 
-    def _passes(self, given: Sequence[Mapping[int, Tensor]], first: int = 0) -> Signals:
+    def _passes(
+        self, given: Sequence[Mapping[int, Tensor]], cotangents: Mapping[int, float] | None, first: int = 0
+    ) -> Signals:
         weights = drawing(self.graph, self.plan, self.seed)
         again = "measuring again what is in doubt"
         shown = tracked(given, again if first else "measuring", True) if self.progress else walked(given)
-        return passes(self.graph, shown, weights, self.seed, self.cotangents, first)
+        return passes(self.graph, shown, weights, self.seed, cotangents, first)
 
     def _look(
         self,
@@ -209,7 +212,13 @@ def verdict_on(
     verdict = ask()
     if verdict.doubted and (values := one_set_of(graph, plan)):
         first = 0 if before is None else before.draws
-        scatter = passes(graph, given, shuffling(graph, plan, seed), seed, cotangents, first)
+        asked = _asked(verdict, cotangents)
+        scatter = passes(graph, given, shuffling(graph, plan, seed), seed, asked, first)
         reached = {graph.values[value].name for value in values}
         verdict = ask(scatter=replace(scatter, items=tuple(signal for signal in scatter if signal.name in reached)))
     return verdict
+
+
+def _asked(verdict: Verdict, cotangents: Mapping[int, float] | None) -> Mapping[int, float] | None:
+    """Return what further passes run back from: nothing where no gradient is in doubt, as that takes most of a pass."""
+    return cotangents if any(item.direction == "backward" for item in verdict.doubted) else None

@@ -138,12 +138,13 @@ class _Matching:
 
 
 def _after(before: Verdict, verdict: Verdict) -> Verdict:
-    """Return the verdict of a first look with what fresh passes decided in it."""
+    """Return the verdict of a first look with what fresh passes decided in it; what they left out stands."""
     doubted = {_key(c) for c in before.doubted}
+    looked = {c.direction for c in verdict.comparisons}
     decided = [c for c in verdict.comparisons if _key(c) in doubted]
     return replace(
         before,
-        comparisons=verdict.comparisons,
+        comparisons=verdict.comparisons + tuple(c for c in before.comparisons if c.direction not in looked),
         causes=verdict.causes,
         draws=before.draws + verdict.draws,
         weight_draws=before.weight_draws + verdict.weight_draws if before.weight_draws > 1 else 1,

@@ -293,10 +293,8 @@ def _off(report: Record) -> str:
         explained = {name.name: why for why in item.explanations for name in why.leaving}
         shown = []
         for comparison in item.off[:LISTED]:
-            why = explained.get(comparison.name) if comparison.direction == "forward" else None
-            if comparison.direction == "backward":
-                shown.append(f"<li>the gradient with respect to {escape(str(comparison))}</li>")
-            elif why is None:
+            why = explained.get(comparison.name)
+            if why is None:
                 command = explain_command(report, item, comparison.name)
                 shown.append(f"<li>{escape(str(comparison))}; why: <code>{escape(command)}</code></li>")
             else:

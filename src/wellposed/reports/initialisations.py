@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -204,22 +204,24 @@ class _Begun:
             yield batch
 
     def compare(self) -> None:
-        """Hold the prediction against the measurement, and explain what is off."""
+        """Hold predicted signals against measured ones, and explain what is off.
+
+        Gradients are shown side by side: their prediction is experimental, and to decide what is off in it would take
+        more passes than all else in a report.
+        """
         made = self.made
         if self.predicted is None or self.measured is None or self.draws < 2:  # one pass does not know its own error
             return
-        both = self.predicted.gradients is not None and self.measured.gradients is not None
+        forward = replace(self.measured, gradients=None, parameter_gradients=None, input_gradients=None)
 
         def predict(told: Described) -> Signals:
-            return propagate(made.graph, inputs=told, weights=self._weights, backward=both)
+            return propagate(made.graph, inputs=told, weights=self._weights)
 
-        trial = Trial(
-            made.graph, made.source, self.plan, predict, made.seed, None, cotangent_variances(made.graph, 1.0, both)
-        )
+        trial = Trial(made.graph, made.source, self.plan, predict, made.seed)
         with self.stages.stage("measuring"):
-            ask = partial(trial.verdict, self.draws, self.predicted, self.measured)
+            ask = partial(trial.verdict, self.draws, self.predicted, forward)
             self.verdict = self.stages.attempt(f"comparison under {self.title}", ask)
-        off = [c.name for c in self.initialisation.off if c.direction == "forward"]
+        off = [c.name for c in self.initialisation.off]
         if nodes := _explained(made.graph, off, made.draws):
             explain = partial(explain_nodes, made.graph, nodes, self.plan, made.given, made.assumed, made.seed)
             with self.stages.stage("explaining"):
