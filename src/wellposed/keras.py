@@ -47,12 +47,13 @@ from wellposed.frontends.keras.gradients import gradcosine, nio
 from wellposed.frontends.keras.keras2 import from_keras2
 from wellposed.frontends.keras.preparing import KerasStart
 from wellposed.frontends.keras.rates import param_groups
+from wellposed.frontends.keras.shaping import Shaped, shape_
 from wellposed.frontends.keras.starting import find_max_lr, prepare, prepare_
 from wellposed.options import DEFAULT_METHOD
 
 __all__ = [
-    "KerasModule", "KerasStart", "apply_", "check", "explain", "find_max_lr", "from_keras2", "gradcosine",
-    "initialize_", "measure", "nio", "param_groups", "plan", "prepare", "prepare_", "report", "trace",
+    "KerasModule", "KerasStart", "Shaped", "apply_", "check", "explain", "find_max_lr", "from_keras2", "gradcosine",
+    "initialize_", "measure", "nio", "param_groups", "plan", "prepare", "prepare_", "report", "shape_", "trace",
 ]  # fmt: skip
 
 

@@ -234,6 +234,19 @@ def rated_by_hand():
     return np.concatenate([one.ravel() for one in weights]).tolist()
 
 
+def shaped():
+    """Return the slope and the first numbers of a shaped network, and whether it is made again with them."""
+    model = table(*[layers.Dense(16, activation="relu") for _ in range(20)], layers.Dense(3))
+    found = wk.shape_(model)
+    first = next(layer for layer in model.layers if isinstance(getattr(layer, "activation", None), wk.Shaped))
+    again = type(model).from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    x = np.ones((2, *model.input_shape[1:]), "float32")
+    wk.plan(model)
+    same = np.allclose(model.predict(x, verbose=0), again.predict(x, verbose=0))
+    return {"slope": found.slope, "first": first.activation.get_config(), "again": same}
+
+
 def refused(call, *args, **kwargs):
     """Return the class and message of the error of a call, the seconds that it took, and whether values changed."""
     before, start = digest(args[0]), time.perf_counter()
@@ -313,7 +326,7 @@ def main():
     batches = (np.random.default_rng(draw).normal(size=(8, 12, 12, 3)).astype("float32") for draw in range(100))
     verdict = wk.check(small, inputs=batches, draws=4)
     keras.utils.clear_session(free_memory=False)
-    said |= {"trained": trained(), "agreeing": agreeing(), "rated": rated()}
+    said |= {"trained": trained(), "agreeing": agreeing(), "rated": rated(), "shaped": shaped()}
     said |= {"check": verdict.to_json(), "unread": sum(1 for _ in batches)}
 
     said |= {"own": wk.plan(of_own_classes()).model_dump_json()}

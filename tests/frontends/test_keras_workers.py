@@ -105,6 +105,12 @@ def test_variables_are_trained_at_the_rates_of_a_plan(said):
     assert said["rated"]["goes_on"]
 
 
+@pytest.mark.slow
+def test_activations_are_shaped_as_on_torch(said):
+    assert said["shaped"] == keras_sent.shaped()
+    assert said["shaped"]["again"]
+
+
 REFUSED = {
     "died": r"WorkerError: .* exit code 3 .* as it was. Its last lines:\nthese are the last words",
     "hung": "WorkerError: .* no answer within time_limit=0.05 seconds, and was stopped; the model is as it was",

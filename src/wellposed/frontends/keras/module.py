@@ -45,7 +45,7 @@ class KerasModule(Frontend):
         _check_backend()
         check_model(model)
         self._model = (model,)  # in a tuple, or it would be registered: on this backend a layer is a module itself
-        self._scopes = dict(_scopes(model))
+        self._scopes = dict(scopes(model))
         self.added: list[Tensor] = []
         trained = trained_in(model)
         self._variables = named_variables(model)
@@ -148,7 +148,7 @@ def _check_backend() -> None:
         )
 
 
-def _scopes(model: Any) -> Iterator[tuple[int, tuple[str, str, bool]]]:
+def scopes(model: Any) -> Iterator[tuple[int, tuple[str, str, bool]]]:
     """Yield, for every layer inside the model by id, its path, its class and whether no other layer runs inside it.
 
     A layer's path is that of its variables. One that has none stands under the layer that holds it, where its siblings
