@@ -38,6 +38,7 @@ from wellposed.frontends.jax import (  # noqa: E402 - the message for a library 
     FunctionModule,
     JaxModule,
     JaxStart,
+    Shaped,
     array_of,
     front_end,
     kernels_of_zeros,
@@ -46,12 +47,13 @@ from wellposed.frontends.jax import (  # noqa: E402 - the message for a library 
     rate_groups,
     rule,
     seed_of,
+    shape,
     transformation,
 )
 
 __all__ = [
-    "Function", "JaxModule", "JaxStart", "apply_", "callback", "check", "draw", "explain", "initialize", "initialize_",
-    "measure", "module", "plan", "prepare", "prepare_", "report", "rule", "trace", "transform",
+    "Function", "JaxModule", "JaxStart", "Shaped", "apply_", "callback", "check", "draw", "explain", "initialize",
+    "initialize_", "measure", "module", "plan", "prepare", "prepare_", "report", "rule", "shape", "trace", "transform",
 ]  # fmt: skip
 
 

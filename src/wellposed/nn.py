@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,18 @@ class Centered(nn.Module):
         return f"mean={self.mean:.6g}"
 
 
+def transformed(shaped: Any, f: Callable[[Any], Any], x: Any) -> Any:
+    """Return ``a (f(b x + c) + d)``, with the numbers of ``shaped``, of an array of any library."""
+    if shaped.input_scale != 1.0:
+        x = shaped.input_scale * x
+    if shaped.input_shift != 0.0:
+        x = x + shaped.input_shift
+    y = f(x)
+    if shaped.output_shift != 0.0:
+        y = y + shaped.output_shift
+    return shaped.output_scale * y if shaped.output_scale != 1.0 else y
+
+
 class Shaped(nn.Module):
     """An activation whose input and output are scaled and shifted: ``a (f(b x + c) + d)``.
 
@@ -73,14 +86,8 @@ class Shaped(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the activation of ``x``, of its shape."""
-        if self.input_scale != 1.0:
-            x = self.input_scale * x
-        if self.input_shift != 0.0:
-            x = x + self.input_shift
-        y = self.f(x)
-        if self.output_shift != 0.0:
-            y = y + self.output_shift
-        return self.output_scale * y if self.output_scale != 1.0 else y
+        y: Tensor = transformed(self, self.f, x)
+        return y
 
     def get_extra_state(self) -> Tensor:
         """Return the four numbers, for the state dict."""

@@ -40,17 +40,18 @@ def of_torch(activation: type[nn.Module]) -> nn.Module:
     return nn.Sequential(*pairs, nn.Linear(WIDTH, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
         ("relu", nn.ReLU),
-        pytest.param("leaky_relu", lambda: nn.LeakyReLU(0.2), marks=pytest.mark.slow),
-        pytest.param("gelu", nn.GELU, marks=pytest.mark.slow),
-        pytest.param("silu", nn.SiLU, marks=pytest.mark.slow),
-        pytest.param("tanh", nn.Tanh, marks=pytest.mark.slow),
-        pytest.param("softplus", nn.Softplus, marks=pytest.mark.slow),
-        pytest.param("elu", nn.ELU, marks=pytest.mark.slow),
-        pytest.param("celu", nn.CELU, marks=pytest.mark.slow),
+        ("leaky_relu", lambda: nn.LeakyReLU(0.2)),
+        ("gelu", nn.GELU),
+        ("silu", nn.SiLU),
+        ("tanh", nn.Tanh),
+        ("softplus", nn.Softplus),
+        ("elu", nn.ELU),
+        ("celu", nn.CELU),
     ],
 )
 def test_activations_become_those_of_the_same_net_in_pytorch(name, kind):
@@ -64,6 +65,7 @@ def test_activations_become_those_of_the_same_net_in_pytorch(name, kind):
     assert one == pytest.approx(twin[1](torch.from_numpy(z)).detach().numpy(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_shaped_model_is_saved_loaded_and_planned():
     model = deep("relu")
     wk.shape_(model, X)
@@ -85,6 +87,7 @@ def test_undo_gives_back_what_was_there_and_what_was_compiled_is_dropped():
     assert all(layer.activation is keras.activations.relu for layer in model.layers[:-1])
 
 
+@pytest.mark.slow
 def test_layers_that_cannot_be_shaped_are_named_and_recurrent_ones_stay():
     model = net(
         *[layers.Dense(WIDTH, activation="relu") for _ in range(DEPTH)], layers.ReLU(name="whole"),

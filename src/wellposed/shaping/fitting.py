@@ -41,8 +41,8 @@ class Place(Protocol):
     def before(self) -> nn.Module:
         """What it is, as a module of PyTorch: one of `RECTIFIERS` or `SMOOTH`."""
 
-    def runs(self, module: str) -> bool:
-        """Whether an operator of this module belongs to the activation."""
+    def runs(self, module: str, op: str, /) -> bool:
+        """Whether an operator of this module, by its plain name, belongs to the activation."""
 
     def put_(self, shaped: Shaped | None) -> None:
         """Put a transformed activation there, or back what was there."""
@@ -165,7 +165,7 @@ def _nodes_of(graph: Graph, places: Sequence[Place]) -> list[int]:
     return [
         node.index
         for node in graph.nodes
-        if plain_name(node.op) in FUNCTIONAL and any(place.runs(node.module) for place in places)
+        if (op := plain_name(node.op)) in FUNCTIONAL and any(place.runs(node.module, op) for place in places)
     ]
 
 
@@ -196,5 +196,9 @@ def _shaped(module: nn.Module, slope: float | None, curvature: float | None) -> 
 
 def _similarity_at_the_end(signals: Iterable[Signal], places: Sequence[Place]) -> float:
     """Return the predicted similarity of two samples behind the last activation."""
-    last = [signal.similarity for signal in signals if any(place.runs(signal.module) for place in places)]
+    last = [
+        signal.similarity
+        for signal in signals
+        if any(place.runs(signal.module, signal.op.partition(".")[0]) for place in places)
+    ]
     return last[-1] if last else math.nan

@@ -33,7 +33,7 @@ class _Swap:
         """Its first name."""
         return self.paths[0]
 
-    def runs(self, module: str) -> bool:
+    def runs(self, module: str, _op: str = "") -> bool:
         """Whether an operator of this module belongs to the activation."""
         return any(module == path or module.startswith(f"{path}.") for path in self.paths)
 

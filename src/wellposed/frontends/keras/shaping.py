@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import keras
@@ -75,11 +76,7 @@ class Shaped:
     def __call__(self, x: Any) -> Any:
         """Return the activation of ``x``, of its shape."""
         slope = {} if self.negative_slope is None else {"negative_slope": self.negative_slope}
-        x = x if self.input_scale == 1.0 else self.input_scale * x
-        x = x if self.input_shift == 0.0 else x + self.input_shift
-        y = self.f(x, **slope)
-        y = y if self.output_shift == 0.0 else y + self.output_shift
-        return y if self.output_scale == 1.0 else self.output_scale * y
+        return wn.transformed(self, partial(self.f, **slope), x)
 
     def __repr__(self) -> str:
         """Show what makes it again."""
@@ -143,7 +140,7 @@ class _Place:
         """The activation in PyTorch."""
         return _TORCH[self.f]()
 
-    def runs(self, module: str) -> bool:
+    def runs(self, module: str, _op: str) -> bool:
         """Whether an operator of this layer, by its path, belongs to the activation."""
         return module == self.name
 
