@@ -46,9 +46,7 @@ class ArchitectureSearch(Experiment):
     )
     listed = ("beside",)
     partial = tuple(BESIDE)  # of the text alone
-    reversal = (
-        "more searches for each task, and for the text a body that is planned as if the kept embedding gave N(0, 1)"
-    )
+    reversal = "more searches for each task"
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each search; those that are compared follow each other."""

@@ -158,6 +158,7 @@ class Trial:
     def _passes(
         self, given: Sequence[Mapping[int, Tensor]], cotangents: Mapping[int, float] | None, first: int = 0
     ) -> Signals:
+        """Return what passes show with these inputs, back from the cotangents too where any are given."""
         weights = drawing(self.graph, self.plan, self.seed)
         again = "measuring again what is in doubt"
         shown = tracked(given, again if first else "measuring", True) if self.progress else walked(given)
