@@ -195,6 +195,7 @@ def test_biases_that_make_inputs_alike_are_named_with_and_without_a_pass(draws):
     assert "all inputs look alike" in said.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [10, 25])
 def test_rectifiers_that_make_inputs_alike_are_named_before_any_pass_and_shaped(depth):
     model, x = stack(depth, nn.ReLU), torch.randn(8, 64)
@@ -209,6 +210,7 @@ def test_rectifiers_that_make_inputs_alike_are_named_before_any_pass_and_shaped(
         assert wp.report(model, x, draws=0).judgement.word == "Good"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps", [nn.Tanh, Skip])
 def test_deep_nets_that_keep_inputs_apart_are_not_named(keeps):
     layers = [Skip(64) for _ in range(25)] if keeps is Skip else stack(25, nn.Tanh)
