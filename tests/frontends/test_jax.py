@@ -930,3 +930,15 @@ def test_a_primitive_without_a_rule_is_named_with_its_line():
             wj.rule(primitive)
     finally:
         del RULES["tenfold"]
+
+
+@pytest.mark.slow
+def test_signals_tell_the_similarity_of_samples():
+    model = nnx.Sequential(
+        *(layer for seed in range(3) for layer in (nnx.Linear(128, 128, rngs=nnx.Rngs(seed)), nnx.relu))
+    )
+    similarities = [c.similarity for c in wj.check(model, jnp.zeros((8, 128)), draws=4).comparisons if "relu" in c.op]
+    measured = wj.measure(model, jnp.zeros((8, 128)), draws=4)
+    seen = [signal.similarity for signal in measured if "relu" in signal.op]
+    assert len(similarities) == 3
+    assert seen == pytest.approx(similarities, abs=0.1)

@@ -599,3 +599,13 @@ def test_a_base_is_matched_however_keras_counts_its_layers(cleared):
     report = wk.report(large, method="complete_p", options={"base": small}, draws=0)
     assert report.plan.prescriptions == plan.prescriptions
     assert all(np.array_equal(a, b) for a, b in zip(before, values(small), strict=True))
+
+
+@pytest.mark.slow
+def test_signals_tell_the_similarity_of_samples():
+    model = keras.Sequential([keras.Input((128,)), *(layers.Dense(128, "relu") for _ in range(3))])
+    x = np.zeros((8, 128), "float32")
+    compared = [c.similarity for c in wk.check(model, x, draws=4).comparisons if "relu" in c.op]
+    seen = [signal.similarity for signal in wk.measure(model, x, draws=4) if "relu" in signal.op]
+    assert len(compared) == 3
+    assert seen == pytest.approx(compared, abs=0.1)

@@ -102,6 +102,19 @@ def test_signals_are_those_of_the_first_batch_at_the_weights_of_the_moment():
     assert record[4]["signals/4"] != record[2]["signals/4"]
 
 
+def test_the_similarity_of_the_first_batch_is_logged():
+    model, record = mlp(), Record()
+    optimizer = sgd(model)
+    watch(model, optimizer, record, every=2)
+    with torch.no_grad():
+        h = model[0](X[:8]).double()
+    train(model, optimizer, 1)
+    gram = h @ h.T
+    expected = (gram.sum() - gram.trace()) / 7 / gram.trace()
+    assert record[0]["similarity/0"] == pytest.approx(float(expected), rel=1e-4)
+    assert {name.partition("/")[2] for name in record[0] if name.startswith("similarity/")} >= {"0", "4"}
+
+
 def test_a_loop_may_use_the_memory_of_its_batch_again():
     model, record, batch = mlp(), Record(), X.clone()
     optimizer = sgd(model, lr=0.0)

@@ -98,7 +98,7 @@ def test_it_has_landmarks_headings_and_texts_for_the_plots(report, text):
         if tag == "a":
             assert attributes["href"][1:] in ids
     plots = [attributes for _, attributes in own.tags if attributes.get("class") == "plot"]
-    assert len(plots) == 3
+    assert len(plots) == 4
     assert all(plot["role"] == "img" and plot["aria-describedby"] for plot in plots)
     assert {"width=device-width, initial-scale=1"} <= {a.get("content") for t, a in own.tags if t == "meta"}
 
@@ -117,6 +117,10 @@ def test_its_data_are_the_report(report, text):
         ):
             for name, value in zip(names, shown[key], strict=True):
                 assert value == pytest.approx(signals[name].second_moment, rel=1e-3)
+        for key, signals in (("alike_predicted", item.predicted), ("alike_measured", item.measured)):
+            shares = {s.name: max(0.0, 1.0 - s.similarity) for s in signals if math.isfinite(s.similarity)}
+            told = {name: share for name, share in zip(names, shown[key], strict=True) if share is not None}
+            assert told == pytest.approx(shares, rel=1e-3)
     assert len(data["tables"]["parameters"]["rows"]) == len(report.parameters)
     assert [row[0] for row in data["tables"]["merges"]["rows"]] == ["1.0:add", "1.1:add", "1.2:add"]
     assert [row[0] for row in data["tables"]["agreement"]["rows"]] == list(report.agreement["own"].parts)

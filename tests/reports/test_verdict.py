@@ -122,7 +122,7 @@ def test_tokens_that_wait_for_a_closed_branch_are_not_dead():
 
 @pytest.mark.slow
 def test_the_call_repeats_how_the_plan_was_made():
-    model, example = mlp(20)
+    model, example = mlp(10)
     asked = {"method": "kaiming", "options": {"only": "*.weight"}, "draws": 1}
     assert wp.report(model, example, **asked).judgement.call in (
         "wp.initialize_(model, x, method='kaiming', only='*.weight')",
@@ -184,3 +184,36 @@ def test_scales_that_leave_gradients_even_are_not_opened():
     report = wp.report(LateToken(0.5, spread=1.7), torch.randn(64, 5, 8), draws=2)
     assert report.judgement.why == "signals and gradients reach every layer, and inputs stay apart"
     assert all(item.opened is None for item in report.initialisations)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draws", [0, 2])
+def test_biases_that_make_inputs_alike_are_named_with_and_without_a_pass(draws):
+    models, example = five()
+    said = wp.report(models["alike"], example, draws=draws).judgement
+    assert said.where == "14"
+    assert "all inputs look alike" in said.why
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [10, 25])
+def test_rectifiers_that_make_inputs_alike_are_named_before_any_pass_and_shaped(depth):
+    model, x = stack(depth, nn.ReLU), torch.randn(8, 64)
+    wp.initialize_(model, x)
+    said = wp.report(model, x, draws=0).judgement
+    assert ("inputs become alike" in said.why) == (depth == 25)
+    if depth == 25:
+        assert said.word == "Doubtful"
+        assert re.search(r"the similarity is 0.9[67] behind the last relu", said.why)
+        assert said.call == "wp.shape_(model, x); wp.initialize_(model, x)"
+        eval("(" + said.call.replace(";", ",") + ")", {"wp": wp, "model": model, "x": x})
+        assert wp.report(model, x, draws=0).judgement.word == "Good"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps", [nn.Tanh, Skip])
+def test_deep_nets_that_keep_inputs_apart_are_not_named(keeps):
+    layers = [Skip(64) for _ in range(25)] if keeps is Skip else stack(25, nn.Tanh)
+    model, x = nn.Sequential(*layers), torch.randn(8, 64)
+    wp.initialize_(model, x)
+    assert "alike" not in wp.report(model, x, draws=0).judgement.why

@@ -230,3 +230,57 @@ def test_what_is_drawn_for_labels_are_labels() -> None:
     assert set(values.unique().tolist()) == {0.0, 1.0}
     within(values.flatten(1).mean(1), found.mean)
     assert Input.from_batch(torch.randn(64, 64)).values is None
+
+
+ALIKE = {
+    "white": (Input.white(0.5, 2.0, similarity=0.4), (8, 4, 16)),
+    "image": (Input.image(similarity=0.6), (8, 3, 12, 10)),
+    "few values": (Input("white", 0.5, 0.25, values=((0.0, 0.5), (1.0, 0.5)), similarity=0.8), (8, 4, 16)),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_samples_are_as_similar_as_they_are_said_to_be(name):
+    descriptor, shape = ALIKE[name]
+    x = drawn(descriptor, shape)
+    pairs = x[:, 0] * x[:, 1]
+    within(pairs.flatten(1).mean(1) / (x * x).mean(), descriptor.similarity)
+    state = wp.propagate(wp.trace(nn.LeakyReLU(1.0), torch.zeros(shape)), inputs=descriptor)
+    assert state[0].similarity == pytest.approx(descriptor.similarity, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_the_similarity_of_a_batch_is_measured(name):
+    descriptor, shape = ALIKE[name]
+    batch = descriptor.sample((64, *shape[1:]), torch.Generator().manual_seed(1))
+    assert Input.from_batch(batch).similarity == pytest.approx(descriptor.similarity, abs=0.1)
+    assert "similarity of two" in Input.from_batch(batch).describe()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_samples_that_share_nothing_have_no_similarity(seed):
+    for descriptor, shape in ((Input.white(), (32, 5, 8)), (Input.image(), (32, 3, 16, 16))):
+        batch = descriptor.sample(shape, torch.Generator().manual_seed(seed))
+        assert Input.from_batch(batch).similarity is None
+
+
+def test_a_net_of_similar_inputs_is_predicted_as_it_is_measured():
+    torch.manual_seed(0)
+    graph = wp.trace(nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)), torch.zeros(8, 256))
+    told = Input.white(similarity=0.5)
+    predicted, measured = wp.propagate(graph, inputs=told), wp.measure(graph, inputs=told, draws=16)
+    for signal in predicted:
+        assert signal.similarity == pytest.approx(measured[signal.name].similarity, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"similarity": 1.5}, "between 0, by the mean, and 1, not 1.5"),
+        ({"mean": 1.0, "similarity": 0.3}, "between 0.5, by the mean, and 1, not 0.3"),
+        ({"kind": "tokens", "similarity": 0.3}, "not tokens, independent"),
+    ],
+)
+def test_a_similarity_that_cannot_be_is_refused(options, said):
+    with pytest.raises(InputError, match=said):
+        Input(**options)

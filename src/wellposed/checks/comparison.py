@@ -34,6 +34,9 @@ SPREAD_FACTOR, SPREAD_FLOOR = 2.0, ILL_CONDITIONED
 """A predicted spread may be off by this factor, and by so many octaves, beyond the interval of the measured one: less
 does not make a node ill-conditioned that is not."""
 
+APART = 0.1
+"""By how much a predicted similarity of samples may miss, beside chance. Chosen: twice what is said of its rules."""
+
 DOUBT = 1.0
 """Octaves beyond its tolerance from which on a miss is looked into, also where it may be chance."""
 
@@ -60,6 +63,9 @@ class Comparison(Shown):
             with `SPREAD_FACTOR` and `SPREAD_FLOOR`.
         fixed: whether weights that it depends on were the same in every pass.
         passes: what this rests on: those of the first look, or the fresh ones that looked again.
+        similarity, similarity_measured: of two samples, as in `Signal`.
+        similarity_allowed: by how much the predicted one may miss: `APART`, and the interval of the measured mean; NaN
+            where one set of weights was measured, which does not show how far it may be from others.
     """
 
     name: str
@@ -80,6 +86,9 @@ class Comparison(Shown):
     spread_most: float
     fixed: bool
     passes: int
+    similarity: float = math.nan
+    similarity_measured: float = math.nan
+    similarity_allowed: float = math.nan
 
     @property
     def off(self) -> bool:
@@ -90,6 +99,16 @@ class Comparison(Shown):
     def spread_off(self) -> bool:
         """Whether the predicted spread is not the measured one."""
         return not self.spread_least <= self.spread <= self.spread_most
+
+    @property
+    def similarity_error(self) -> float:
+        """Predicted minus measured similarity of samples; NaN where one of them is not known."""
+        return self.similarity - self.similarity_measured
+
+    @property
+    def similarity_off(self) -> bool:
+        """Whether the predicted similarity of samples is not the measured one."""
+        return abs(self.similarity_error) > self.similarity_allowed
 
     @property
     def excused(self) -> bool:
@@ -198,7 +217,17 @@ def compare_one(
         spread_most=most,
         fixed=scatter is not measured,
         passes=draws,
+        similarity=predicted.similarity,
+        similarity_measured=measured.similarity,
+        similarity_allowed=_apart(draws, scatter, rate, fixed=scatter is not measured),
     )
+
+
+def _apart(draws: int, scatter: Signal | None, rate: float, fixed: bool) -> float:
+    """Return by how much a predicted similarity may miss; NaN where nothing shows its scatter."""
+    if scatter is None or draws < 2:
+        return math.nan
+    return APART + student(draws - 1, rate) * scatter.similarity_error * (math.sqrt(draws) if fixed else 1.0)
 
 
 def _chance(measured: Signal, draws: int, scatter: Signal | None, rate: float, above: bool) -> float:

@@ -20,11 +20,13 @@ from wellposed.graphs import Node, Ref
 from wellposed.operators.contraction import Contraction
 from wellposed.operators.product import describe
 from wellposed.plans import Plan
+from wellposed.signals.algebra.similarity import similarity
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.state import State
 from wellposed.signals.passes.application import apply_rule
 from wellposed.signals.registry import RULES
 from wellposed.signals.signal import Tag
+from wellposed.structure.samples import samples_of
 from wellposed.walks import reached
 
 
@@ -150,6 +152,8 @@ class Explained:
             rule_standard_error=rule_standard_error,
             came_error=came_error,
             finding="as predicted",
+            similarity=item.similarity,
+            similarity_measured=item.similarity_measured,
         )
         return replace(leaving, finding=_finding(leaving, base, student(len(seen) - 1)))
 
@@ -174,11 +178,17 @@ class Explained:
                     signal.mean, signal.var, signal.second_moment, signal.log2_std,
                     (math.nan,) * len(info.shape) if samples is None or samples.fixed else
                     mean_correlations(samples.state(every)),
-                    "measured", math.nan if samples is None else samples.kurtosis,
+                    "measured", math.nan if samples is None else samples.kurtosis, signal.similarity,
                 )  # fmt: skip
             spread = math.sqrt(state.spread.variance) / math.log(2.0)
             foreseen = TensorStatistics(
-                state.pooled_mean, state.pooled_var, state.second_moment, spread, mean_correlations(state), state.tag
+                state.pooled_mean,
+                state.pooled_var,
+                state.second_moment,
+                spread,
+                mean_correlations(state),
+                state.tag,
+                similarity=similarity(state, samples_of(self.graph).get(value)),
             )
             yield Entering(
                 info.name, arguments.get(value, ""), info.kind, info.shape, foreseen, facts,

@@ -27,6 +27,7 @@ class TensorStatistics:
             length 1).
         tag: how the figures were obtained.
         kurtosis: E z⁴ of the standardised elements, 3 where they are Gaussian (measured ones only, else NaN).
+        similarity: of two samples, as in `Signal`.
     """
 
     mean: float
@@ -36,6 +37,7 @@ class TensorStatistics:
     correlations: tuple[float, ...]
     tag: Tag
     kurtosis: float = math.nan
+    similarity: float = math.nan
 
     def __str__(self) -> str:
         return f"E[x²] {self.second_moment:.3g} (mean {self.mean:.2g}, variance {self.var:.3g})"
@@ -136,6 +138,7 @@ class Leaving:
         rule_standard_error: of ``rule_error``: both sides are of the same passes, whose chance they share.
         came_error: standard error of ``came``.
         finding: where the error was made.
+        similarity, similarity_measured: of two samples, as in `Signal`.
     """
 
     name: str
@@ -152,6 +155,8 @@ class Leaving:
     rule_standard_error: float
     came_error: float
     finding: Finding
+    similarity: float = math.nan
+    similarity_measured: float = math.nan
 
     @property
     def came(self) -> float:
@@ -288,6 +293,7 @@ class Explanation(Shown):
             lines.append(f"leaves: {result.name} {by_size(result.shape)}")
             lines.append(
                 f"  predicted               E[x²] {result.predicted:.4g}, {result.error:+.2f} octaves, {result.tag}"
+                f"{_alike(result.similarity)}"
             )
             if not math.isnan(result.on_measured):
                 lines.append(
@@ -296,6 +302,7 @@ class Explanation(Shown):
                 )
             lines.append(
                 f"  measured                E[x²] {result.measured:.4g}, standard error {result.standard_error:.2f}"
+                f"{_alike(result.similarity_measured)}"
             )
         lines.append(f"{self.draws} passes, {self.weight_draws} weight draw{'' if self.weight_draws == 1 else 's'}")
         return visible("\n".join(lines))
@@ -320,6 +327,11 @@ def _excess(item: Leaving) -> float:
 
 
 def _correlated(statistics: TensorStatistics) -> str:
-    """Return in words the correlations that are not 0, by axis."""
+    """Return in words the correlations that are not 0, by axis, and the similarity of samples."""
     shown = [f"{rho:.2f} along axis {axis}" for axis, rho in enumerate(statistics.correlations) if abs(rho) >= 0.005]
-    return ", correlated " + ", ".join(shown) if shown else ""
+    return (", correlated " + ", ".join(shown) if shown else "") + _alike(statistics.similarity)
+
+
+def _alike(similarity: float) -> str:
+    """Return in words how similar samples are; ``""`` where that is not known."""
+    return "" if math.isnan(similarity) else f", similarity of samples {similarity:.2f}"

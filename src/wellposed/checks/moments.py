@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -115,10 +116,13 @@ class Accumulator:
         for value, tensor in zip(node.outputs, outputs, strict=True):
             self.record(value, tensor)
 
-    def _similarity(self, value: int) -> float:
-        """Return the mean over passes of a value's similarity; NaN where one of them tells none."""
+    def _similarity(self, value: int) -> tuple[float, float]:
+        """Return the mean over passes of a value's similarity, and its standard error; NaN where one tells none."""
         seen = [one.get(value, math.nan) for one in self._similarities]
-        return math.nan if any(map(math.isnan, seen)) else math.fsum(seen) / len(seen)
+        if any(map(math.isnan, seen)):
+            return math.nan, math.nan
+        error = statistics.stdev(seen) / math.sqrt(len(seen)) if len(seen) > 1 else math.nan
+        return math.fsum(seen) / len(seen), error
 
     def signals(self, graph: Graph, entries: Iterable[Entry], *, centred: bool = True) -> Signals:
         """Return what was seen in every pass of the values of ``entries``, in their order.
@@ -145,7 +149,7 @@ class Accumulator:
             )  # fmt: skip
         rows = zip(kept, *(column.tolist() for column in columns), strict=True)
         signals = [
-            Signal(one.name, module, op, one.shape, mean, var, "measured", std, error, level, self._similarity(value))
+            Signal(one.name, module, op, one.shape, mean, var, "measured", std, error, level, *self._similarity(value))
             for (module, op, value), mean, var, std, error, level in rows
             for one in [graph.values[value]]
         ]

@@ -19,6 +19,7 @@ from wellposed.limit import walked
 from wellposed.plans import Plan
 from wellposed.signals.context.call import Pass
 from wellposed.signals.signal import Signals
+from wellposed.structure.samples import samples_of
 
 LARGEST = 2**27
 """Elements that are kept of the real passes for one node; of larger signals fewer passes are kept."""
@@ -32,7 +33,7 @@ class Observed:
         self.graph, self.node = run_.graph, node
         self.tensors: dict[int, list[Tensor]] = {value: [] for value in values_needed(run_, node)}
         self.seconds: dict[int, list[float]] = {value: [] for value in node.outputs}
-        self.accumulator = Accumulator()
+        self.accumulator = Accumulator(samples_of(run_.graph))
         self.draws = 0
         self.kept = 0
 

@@ -99,6 +99,11 @@ class Verdict(Shown):
         return tuple(c for c in self.comparisons if c.spread_off)
 
     @property
+    def similarity_off(self) -> tuple[Comparison, ...]:
+        """The signals whose predicted similarity of samples is not the measured one: a remark, which fails no check."""
+        return tuple(c for c in self.comparisons if c.similarity_off)
+
+    @property
     def doubted(self) -> tuple[Comparison, ...]:
         """What is off, or undecided: fresh passes tell, and `wellposed.check` makes them."""
         return tuple(c for c in self.comparisons if c.off or c.spread_off or c.excused)
@@ -121,8 +126,7 @@ class Verdict(Shown):
 
         NaN counts as infinite, zeros that agree as 0.
         """
-        errors = [math.inf if math.isnan(c.error) else abs(c.error) for c in self.comparisons]
-        return float(np.percentile(errors, percent, method="higher")) if errors else 0.0
+        return _percentile([math.inf if math.isnan(c.error) else abs(c.error) for c in self.comparisons], percent)
 
     def __str__(self) -> str:
         return self.summary()
@@ -157,6 +161,9 @@ class Verdict(Shown):
         if self.comparisons:
             percentiles = (f"{p}th percentile {self.percentile(p):.2f}" for p in (50, 95, 100))
             yield f"error in octaves: {', '.join(percentiles)}"
+        if alike := [abs(c.similarity_error) for c in self.comparisons if math.isfinite(c.similarity_error)]:
+            percentiles = (f"{p}th percentile {_percentile(alike, p):.2f}" for p in (50, 95, 100))
+            yield f"error in similarity of samples: {', '.join(percentiles)}"
         if self.again:
             doubted = len(self.confirmed) + len(self.dismissed)
             yield (
@@ -173,6 +180,13 @@ class Verdict(Shown):
             yield from _told(cause, "a remark, as no weight and no output meets it", own=self.weight_draws == 1)
         if wrong := self.spread_off:
             yield _wrong_spread(wrong)
+        if unlike := self.similarity_off:
+            first = unlike[0]
+            yield (
+                f"a remark, which fails no check: similarity of samples is off at {len(unlike)}, the first "
+                f"{first.name}: predicted {first.similarity:.2f}, measured {first.similarity_measured:.2f} (allowed "
+                f"±{first.similarity_allowed:.2f})"
+            )
         if zeros := sum(c.zero for c in self.comparisons):
             backward = any(c.direction == "backward" for c in self.comparisons)
             why = "zero-initialised gates or readouts" + (", biases before norms" if backward else "")
@@ -246,8 +260,7 @@ class Verdict(Shown):
     def to_json(self) -> str:
         """Return the verdict as JSON; numbers that JSON does not have are the strings "inf", "-inf" and "nan"."""
         nodes = [
-            {field: getattr(c, field) for field in (*Comparison.__dataclass_fields__, "off", "spread_off", "zero")}
-            for c in self.comparisons
+            {field: getattr(c, field) for field in (*Comparison.__dataclass_fields__, *_SAID)} for c in self.comparisons
         ]
         document = {
             "model": self.model,
@@ -279,6 +292,14 @@ class Verdict(Shown):
             "nodes": nodes,
         }
         return to_json(document)
+
+
+_SAID = ("off", "spread_off", "similarity_off", "zero")
+"""What a comparison says of itself, beside its fields."""
+
+
+def _percentile(errors: Sequence[float], percent: float) -> float:
+    return float(np.percentile(errors, percent, method="higher")) if errors else 0.0
 
 
 def _as_json(cause: Cause) -> dict[str, object]:

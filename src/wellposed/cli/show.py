@@ -161,27 +161,39 @@ def explanation(why: Explanation) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     table.add_column("signal", overflow="fold")
-    for title in ("E[x²]", "mean", "octaves"):
+    for title in ("E[x²]", "mean", "octaves", "similar"):
         table.add_column(escape(title), justify="right", no_wrap=True)
     table.add_column("correlated, by axis", overflow="fold")
     for item in why.entering:
         predicted, seen = item.predicted, item.measured
         table.add_row(
             "enters", f"{escape(item.name)} as {escape(item.argument)}", f"{predicted.second_moment:.3g}",
-            f"{predicted.mean:.2g}", "" if seen is None else f"{item.error:+.2f}", _by_axis(predicted.correlations),
+            f"{predicted.mean:.2g}", "" if seen is None else f"{item.error:+.2f}", _known(predicted.similarity),
+            _by_axis(predicted.correlations),
         )  # fmt: skip
         if seen is not None:
-            figures = (f"{seen.second_moment:.3g}", f"{seen.mean:.2g}", "", _by_axis(seen.correlations))
+            figures = (
+                f"{seen.second_moment:.3g}",
+                f"{seen.mean:.2g}",
+                "",
+                _known(seen.similarity),
+                _by_axis(seen.correlations),
+            )
             table.add_row("", "[dim]measured[/]", *figures)
         if item.drawn:
             table.add_row("", f"[dim]{escape(item.drawn)}[/]")
     for result in why.leaving:
-        table.add_row("leaves", escape(result.name), f"{result.predicted:.3g}", "", f"{result.error:+.2f}")
+        figures = (f"{result.predicted:.3g}", "", f"{result.error:+.2f}", _known(result.similarity))
+        table.add_row("leaves", escape(result.name), *figures)
         alone = (f"{result.on_measured:.3g}", "", f"{result.rule_error:+.2f}") if why.kept > 1 else ("–", "", "–")
         table.add_row("", "[dim]rule on measured inputs[/]", *alone)
-        table.add_row("", "[dim]measured[/]", f"{result.measured:.3g}")
+        table.add_row("", "[dim]measured[/]", f"{result.measured:.3g}", "", "", _known(result.similarity_measured))
     console.print(table)
     console.print(f"[dim]{plural(why.draws, 'pass').replace('passs', 'passes')}, weights drawn {why.weight_draws} ×[/]")
+
+
+def _known(similarity: float) -> str:
+    return "" if math.isnan(similarity) else f"{similarity:.2f}"
 
 
 def _by_axis(correlations: Sequence[float]) -> str:

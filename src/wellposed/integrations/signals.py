@@ -16,6 +16,7 @@ from wellposed.graphs import Graph, Node, run
 from wellposed.graphs.operators import uninitialised
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.signals import Signals, propagate
+from wellposed.structure.samples import samples_of
 
 Patterns = str | Sequence[str] | None
 
@@ -51,8 +52,8 @@ class Observed:
         )
 
     def measured(self) -> Signals:
-        """Return mean and variance of the chosen nodes' first outputs at the model's present weights."""
-        accumulator = Accumulator()
+        """Return mean, variance and similarity of the chosen nodes' first outputs at the model's present weights."""
+        accumulator = Accumulator(samples_of(self.graph))
         accumulator.next_pass()
 
         def observe(node: Node, outputs: Sequence[Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -62,6 +63,7 @@ def watch(
 
     - ``signals/<node>``: second moment of what each module makes of the *first* batch at the weights before the step;
       ``predicted/<node>``, with the first of them, is the prediction at the start;
+    - ``similarity/<node>``: of two samples of that batch (`Signal.similarity`), where it holds several;
     - ``updates/<parameter>``, ``update_rms/<parameter>``: ‖ΔW‖ / ‖W‖, and the root mean square of ΔW;
     - ``rates/<group>``: learning rates over that of the first group, and for groups of `Plan.param_groups`
       ``rates_over_plan/<group>``, 1 where the ratio is the planned one. Where a scheduler changes it,
@@ -266,7 +268,7 @@ class Watcher:
     # ---- measuring ---------------------------------------------------------------------------------------------------
 
     def _signals(self) -> Figures:
-        """Return the second moments of the signals; with the first of them, the predictions."""
+        """Return second moments of the signals and similarities of samples; with the first of them, the predictions."""
         if self._observed is None:
             return {}
         first = self.measured is None
@@ -275,6 +277,8 @@ class Watcher:
             self._observed = None
             return {}
         figures = {f"signals/{self._prefix}{signal.name}": signal.second_moment for signal in self.measured}
+        alike = [signal for signal in self.measured if math.isfinite(signal.similarity)]
+        figures |= {f"similarity/{self._prefix}{signal.name}": signal.similarity for signal in alike}
         if first:
             predicted = self._observed.predicted
             figures |= {f"predicted/{self._prefix}{signal.name}": signal.second_moment for signal in predicted}

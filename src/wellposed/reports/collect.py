@@ -17,7 +17,7 @@ from wellposed.plans import Plan
 from wellposed.rates import TransferCheck
 from wellposed.reports.document import Report
 from wellposed.reports.initialisations import initialisations_of
-from wellposed.reports.judge import judge
+from wellposed.reports.judge import APPLY, judge
 from wellposed.reports.parts import (
     Stages,
     affordable,
@@ -209,7 +209,7 @@ def _require_fit(graph: Graph, plan: Plan) -> None:
 def _drawing(plan: Plan | None, method: str, options: Mapping[str, Any] | None) -> str:
     """Return the call that draws a model's weights by a plan, or where there is none by a method."""
     if plan is not None:
-        return "plan.apply_(model)"
+        return APPLY
     given = {} if method == DEFAULT_METHOD else {"method": method}
     given |= {name: value for name, value in (options or {}).items() if value is not None}
     plain = (str, int, float, list, tuple, dict)

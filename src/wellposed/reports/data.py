@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from wellposed.reports.record import Direction, Initialisation, Record
-from wellposed.reports.spans import moments_by_name
+from wellposed.reports.spans import differing_by_name, moments_by_name
 from wellposed.reports.structure import Operation, Structure
 from wellposed.showing import by_size, visible
 from wellposed.signals import Signals
@@ -111,15 +111,21 @@ def signals_of(item: Initialisation, direction: Direction, kind: Kind) -> Signal
 
 
 def _moments(report: Record, item: Initialisation) -> dict[str, list[Number] | None]:
-    """Return the second moments by operation, for the four kinds; None for a kind that there is not."""
-    return {f"{direction}_{kind}": _aligned(report, signals_of(item, direction, kind)) for direction, kind in KINDS}
+    """Return the second moments by operation, for the four kinds, and the shares of them that differ between inputs,
+    for two; None for a kind that there is not.
+    """
+    columns = {}
+    for direction, kind in KINDS:
+        signals = signals_of(item, direction, kind)
+        columns[f"{direction}_{kind}"] = None if signals is None else _aligned(report, moments_by_name(signals))
+        if direction == "forward":
+            shares = differing_by_name(signals or ())
+            columns[f"alike_{kind}"] = _aligned(report, shares) if shares else None
+    return columns
 
 
-def _aligned(report: Record, signals: Signals | None) -> list[Number] | None:
+def _aligned(report: Record, known: Mapping[str, float]) -> list[Number]:
     """Return one number for each operation: that of its first output, unless another one is infinite or NaN."""
-    if signals is None:
-        return None
-    known = moments_by_name(signals)
     column: list[Number] = []
     for operation in report.structure.operations:
         levels = [known[name] for name in operation.outputs if name in known]
@@ -173,7 +179,11 @@ def signal_table(report: Record) -> dict[str, Any]:
             if signals_of(item, direction, kind) is not None:
                 symbol = "E[x²]" if direction == "forward" else "E[g²]"
                 columns[f"{symbol} {item.title}, {kind}"] = "number"
-    return _table("Second moments of every signal x and of its gradient g", columns, ())
+        for _, kind in KINDS[:2]:
+            if differing_by_name(signals_of(item, "forward", kind) or ()):
+                columns[f"differs {item.title}, {kind}"] = "number"
+    caption = "Second moments of every signal x and of its gradient g, and the share of x that differs between inputs"
+    return _table(caption, columns, ())
 
 
 def merge_table(report: Record) -> dict[str, Any]:

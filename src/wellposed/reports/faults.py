@@ -24,9 +24,16 @@ from wellposed.reports.spans import (
     trunk_names,
 )
 from wellposed.reports.structure import Structure
+from wellposed.shaping.fitting import RECTIFYING
 
 Spans = tuple[Span | None, Span | None, Span | None]
 """Of the signals, of the gradients along the trunk, and from all of a signal to what differs of it between inputs."""
+
+ALIKE = 0.94
+"""Similarity of two inputs with nothing in common, behind the last rectifier, from which on a net is said to make
+inputs alike: 20 rectifiers in a row. Fitted: trainings whose loss `wellposed.shape_` betters lie above (chapter S1 of
+the papers' page)."""
+_SLOWLY = "Perhaps, and slowly: most of what its layers see is the same for every input."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,7 @@ class Fault:
         why: what happens there, and since when, in one sentence without its full stop.
         trains: what becomes of a training.
         asleep: whether weights at zero are the reason, which a plan keeps unless it is told to draw them.
+        shapes: whether `wellposed.shape_` mends it.
     """
 
     level: Level
@@ -48,6 +56,7 @@ class Fault:
     why: str
     trains: str
     asleep: bool = False
+    shapes: bool = False
 
 
 def spans_of(structure: Structure, item: Initialisation) -> Spans:
@@ -57,13 +66,16 @@ def spans_of(structure: Structure, item: Initialisation) -> Spans:
     return *spans(structure, item), alike
 
 
-def worst(structure: Structure, item: Initialisation, parameters: Sequence[ParameterRow]) -> Fault | None:
+def worst(
+    structure: Structure, item: Initialisation, others: Sequence[Initialisation], parameters: Sequence[ParameterRow]
+) -> Fault | None:
     """Return the worst fault of an initialisation, of equals the first to look at; None where there is none."""
     signals, gradients, alike = spans_of(structure, item)
     found = [
         *(_extreme(structure, signals, "forward") if signals is not None else ()),
         *(_extreme(structure, gradients, "backward") if gradients is not None else ()),
         *(_alike(structure, item, alike.level) if alike is not None and alike.level != "good" else ()),
+        *_crowded(structure, (item, *others)),
         *(_unreached(item) if item.unreached else ()),
         *(_drifting(structure, item, signals, "forward", parameters) if signals is not None else ()),
         *(_drifting(structure, item, gradients, "backward", parameters) if gradients is not None else ()),
@@ -94,11 +106,25 @@ def _alike(structure: Structure, item: Initialisation, level: Level) -> list[Fau
     function = _functions(structure) or "the functions between weights"
     cause = "the biases outweigh what the input adds" if seen.biases else f"{function} adds the same to all of them"
     left = f"{'only ' if seen.share > ROUNDING else ''}{share_text(seen.share)} of the signal's power"
-    why = f"all inputs look alike: {left} differs between them at {seen.name}, since {cause}"
-    slowly = "Perhaps, and slowly: most of what its layers see is the same for every input."
+    since = "as is predicted without a pass" if seen.biases is None else f"since {cause}"
+    why = f"all inputs look alike: {left} differs between them at {seen.name}, {since}"
     never = "No: the loss falls to that of one constant answer, and stays there."
     first = next((name for name, share in seen.shares.items() if share * SIGNALS[0] <= 1), seen.name)
-    return [Fault(level, first, "alike", why, slowly if level == "fair" else never)]
+    return [Fault(level, first, "alike", why, _SLOWLY if level == "fair" else never)]
+
+
+def _crowded(structure: Structure, items: Sequence[Initialisation]) -> list[Fault]:
+    """Return that rectifiers one after the other make inputs alike, as predicted for every way to draw the weights."""
+    crowds = min(item.crowds for item in items)
+    if crowds <= ALIKE or structure.merges:  # what passes by a branch keeps inputs apart
+        return []
+    last = [operation for operation in structure.operations if operation.op.partition(".")[0].rstrip("_") in RECTIFYING]
+    function = last[-1].op.partition(".")[0].rstrip("_")
+    why = (
+        f"inputs become alike: of two that have nothing in common the similarity is {crowds:.2f} behind the last "
+        f"{function}, as predicted for weights of any scale, since each {function} adds the same to all of them"
+    )
+    return [Fault("fair", last[-1].name, "alike", why, _SLOWLY, shapes=True)]
 
 
 def _drifting(

@@ -17,6 +17,7 @@ from wellposed.reports.pictures import before_after
 from wellposed.reports.record import Record
 from wellposed.reports.summary import (
     agreement_summary,
+    alike_summary,
     check_summary,
     depth_summary,
     depth_words,
@@ -159,10 +160,11 @@ def _sentence(text: str) -> str:
 
 
 def _signals(report: Record) -> str:
-    """Return the section of the two charts over depth, which the page's script draws."""
+    """Return the section of the three charts over depth, which the page's script draws."""
     captions = {
         "forward": (depth_words(report, "forward"), depth_summary(report, "forward")),
         "backward": (depth_words(report, "backward"), depth_summary(report, "backward")),
+        "alike": (alike_summary(report), "It is 1 − the similarity of two samples of a batch."),
     }
     figures = "".join(
         f'<h3 id="{name}-title">{title}</h3><figure><div class="legend" id="legend-{name}"></div>'
@@ -170,7 +172,11 @@ def _signals(report: Record) -> str:
         f'</div><figcaption id="{name}-text">{escape(captions[name][0])}<details><summary>In numbers</summary>'
         f'{escape(captions[name][1])} All are in the table <a href="#every-signal">every signal</a>.</details>'
         "</figcaption></figure>"
-        for name, title in (("forward", "Forward: signals"), ("backward", "Backward: gradients"))
+        for name, title in (
+            ("forward", "Forward: signals"),
+            ("backward", "Backward: gradients"),
+            ("alike", "What differs between inputs"),
+        )
     )
     controls = """<div class="controls" role="group" aria-label="What the plots show">
 <label>operations <select id="plot-which"><option value="main">outputs of weights, and sums</option>
@@ -181,7 +187,8 @@ def _signals(report: Record) -> str:
 <option value="tensor">whole tensor, ‖g‖²</option></select></label></div>"""
     merges = '<div class="table" id="table-merges"></div>' if report.structure.merges else "<p>No branches meet.</p>"
     lead = (
-        "How large signals and gradients are from layer to layer. Level lines are good, steady slopes are not. Lines "
+        "How large signals and gradients are from layer to layer, and how much of a signal differs between inputs. "
+        "Level lines are good, steady slopes are not. Lines "
         "are predicted, circles are measured on real passes, and each branch of the network is a line of its own. The "
         "scale is logarithmic: E[x²] of the signals, and (‖x‖ ‖g‖)² of the gradients, which a change of scale between "
         "layers leaves alone."

@@ -20,12 +20,13 @@ from wellposed.graphs import Graph, Node
 from wellposed.plans import Plan
 from wellposed.ranks import is_held
 from wellposed.reports.gates import opened
-from wellposed.reports.likeness import differing
+from wellposed.reports.likeness import differing, foreseen
 from wellposed.reports.parts import Stages
 from wellposed.reports.record import Differing, Initialisation, Label
 from wellposed.reports.spans import hidden_names, sensitivity
 from wellposed.reports.structure import Structure
 from wellposed.reports.unreached import unreached
+from wellposed.shaping.fitting import unshaped
 from wellposed.signals import Signals, propagate
 from wellposed.signals.examples import Described
 from wellposed.signals.passes.propagation import cotangent_variances, in_two_steps
@@ -115,6 +116,7 @@ class _Begun:
         self.unreached: tuple[str, ...] = ()
         self.asleep = False
         self.opened: Signals | None = None
+        self.crowds = 0.0
         self.draws = 0
         self._onwards: Callable[[], Signals] | None = None
 
@@ -131,6 +133,7 @@ class _Begun:
             self.unreached,
             self.asleep,
             self.opened,
+            self.crowds,
         )
 
     @property
@@ -144,6 +147,9 @@ class _Begun:
             found = self.stages.attempt(f"predicted signals under {self.title}", call)
         if found is not None:
             self.predicted, self._onwards = found
+            self.crowds = unshaped(self.made.graph, self.predicted)
+            if not self.made.draws:
+                self.differing = foreseen(self.predicted, hidden_names(self.made.structure))
 
     def predict_gradients(self) -> None:
         """Predict gradients too, from where the prediction of signals ended."""

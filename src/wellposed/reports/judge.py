@@ -10,6 +10,8 @@ from wellposed.reports.spans import Span, factor_text, fold_text, share_text, we
 from wellposed.reports.structure import Structure
 
 _ZEROS_TOO = 'wp.initialize_(model, x, zeros="write")'
+APPLY = "plan.apply_(model)"
+_SHAPE = "wp.shape_(model, x)"
 RATE = "wp.rates.find_max_lr(model, loss_fn, batches, seeds=1)"
 
 
@@ -26,7 +28,7 @@ def judge(
     untold = _untold(structure, failure, bool(known))
     if untold is not None:
         return untold
-    faults = {label: worst(structure, item, parameters) for label, (item, _) in known.items()}
+    faults = {label: worst(structure, item, initialisations, parameters) for label, (item, _) in known.items()}
     fault = faults["own" if "own" in known else "plan"]
     why = _good(known["own" if "own" in known else "plan"][1]) if fault is None else fault.why
     action, call = _remedy(known.get("plan"), faults, call)
@@ -86,6 +88,9 @@ def _remedy(
         return f"draw the weights anew, before the optimizer is made; then {_then(own, *plan)}", call
     if left.asleep:
         return "draw the weights anew, those that start at zero too", _ZEROS_TOO
+    if left.shapes:
+        drawn = "wp.initialize_(model, x)" if call == APPLY else call  # a plan is of the activations that there were
+        return "transform the activations, so that inputs stay apart, and draw the weights anew", f"{_SHAPE}; {drawn}"
     if left.level != own.level:
         return f"draw the weights anew, before the optimizer is made; what is left then: {left.why}", call
     return f"change the model: with weights drawn anew {left.why}", ""
@@ -108,7 +113,7 @@ def _figures(known: Mapping[Label, tuple[Initialisation, Spans]]) -> str:
     """Return the verdict in numbers, in the measures that the charts show."""
     whens: Mapping[Label, str] = {"own": "with its current weights", "plan": "under the plan"}
     said = "; ".join(
-        _phrase(found, whens[label], item.differing is not None and item.differing.biases)
+        _phrase(found, whens[label], item.differing is not None and bool(item.differing.biases))
         for label, (item, found) in known.items()
     )
     return f"{said[:1].upper()}{said[1:]}."

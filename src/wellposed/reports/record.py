@@ -64,15 +64,16 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """How little of the signals along the trunk differs between inputs, on a real pass.
+    """How little of the signals along the trunk differs between inputs: on a real pass, or as predicted.
 
     Attributes:
         shares: of each second moment, what does, by name in the graph's order.
-        biases: whether what is alike is made of biases; otherwise the nonlinearities make inputs alike.
+        biases: whether what is alike is made of biases; otherwise the nonlinearities make inputs alike. None where no
+            pass tells.
     """
 
     shares: Mapping[str, float]
-    biases: bool
+    biases: bool | None
 
     @property
     def name(self) -> str:
@@ -96,11 +97,13 @@ class Initialisation(Shown):
         measured: the same on real passes; None where none were made.
         verdict: the one held against the other; None where one is missing.
         explanations: of the first operations whose signals are off, at most `wellposed.reports.parts.EXPLAINED`.
-        differing: where least differs between inputs; None where that was not seen.
+        differing: where least differs between inputs, on a real pass, or as predicted where none is made; None where
+            neither tells.
         unreached: operations of weights that no gradient reaches, nor will after a step.
         asleep: whether parameters that stay at zero are a reason for that.
         opened: signals and gradients on one real pass in which small scales of branches are 1; None where there are
             none, or gradients are even without that.
+        crowds: predicted similarity that two inputs with nothing in common end with through the model's rectifiers.
     """
 
     label: Label
@@ -112,6 +115,7 @@ class Initialisation(Shown):
     unreached: tuple[str, ...] = ()
     asleep: bool = False
     opened: Signals | None = None
+    crowds: float = 0.0
 
     def _summary(self) -> Summary:
         """Return whether the signals are predicted or measured, and how many were compared."""

@@ -81,6 +81,11 @@ def moments_by_name(signals: Iterable[Signal]) -> dict[str, float]:
     return {signal.name: moment(signal) for signal in signals}
 
 
+def differing_by_name(signals: Iterable[Signal]) -> dict[str, float]:
+    """Return the share of second moments that differs between inputs, 1 − similarity, by name where it is known."""
+    return {s.name: max(0.0, 1.0 - s.similarity) for s in signals if math.isfinite(s.similarity)}
+
+
 def figures(signals: Signals, direction: Direction) -> dict[str, float]:
     """Return what a direction is judged by, by name: E[x²], or (‖x‖ ‖g‖)² (`sensitivity`)."""
     moments = moments_by_name(signals)

@@ -10,7 +10,16 @@ from wellposed.reports.data import Kind, signals_of
 from wellposed.reports.judge import RATE
 from wellposed.reports.pictures import series
 from wellposed.reports.record import Direction, Initialisation, Record
-from wellposed.reports.spans import factor_text, figures, fold_text, judged_names, share_text, span_of
+from wellposed.reports.spans import (
+    differing_by_name,
+    factor_text,
+    figures,
+    fold_text,
+    hidden_names,
+    judged_names,
+    share_text,
+    span_of,
+)
 
 _KINDS: tuple[Kind, ...] = ("measured", "predicted")
 _MEASURES: dict[Direction, tuple[str, str]] = {
@@ -60,6 +69,22 @@ def depth_words(report: Record, direction: Direction) -> str:
             factor = fold_text((extremes.high[0] / extremes.low[0]) ** 0.5)
             parts.append(f"{title}: the largest of the {_WORDS[direction]} is {factor} times the smallest")
     return (". ".join(_capital(part) for part in parts) if parts else f"No {_WORDS[direction]} are known") + "."
+
+
+def alike_summary(report: Record) -> str:
+    """Return what the plot of what differs between inputs shows: the range along the trunk of each initialisation."""
+    names, parts = hidden_names(report.structure), []
+    for item in report.initialisations:
+        shares = [differing_by_name(signals or ()) for signals in (item.measured, item.predicted)]
+        kind, known = next(((k, found) for k, found in zip(_KINDS, shares, strict=True) if found), ("", {}))
+        seen = [(share, name) for name, share in known.items() if name in names]
+        if seen:
+            (low, least), (high, most) = min(seen), max(seen)
+            parts.append(
+                f"{_capital(item.title)} ({kind}): between inputs differs from {share_text(low)} of E[x²] at {least} "
+                f"to {share_text(high)} at {most}"
+            )
+    return (". ".join(parts) if parts else "Nothing along the trunk tells inputs apart") + "."
 
 
 def _capital(text: str) -> str:

@@ -23,8 +23,9 @@ from wellposed.signals import Signal, propagate
 RECTIFIERS = (nn.ReLU, nn.LeakyReLU, nn.PReLU)
 SMOOTH = (nn.GELU, nn.SiLU, nn.Tanh, nn.Softplus, nn.ELU, nn.CELU, nn.Mish)
 """Not SELU: its slope jumps at 0, so that its map has no curvature."""
-_RECTIFYING = frozenset({"relu", "leaky_relu", "prelu"})
-FUNCTIONAL = _RECTIFYING | {"gelu", "silu", "tanh", "softplus", "elu", "celu", "mish"}
+RECTIFYING = frozenset({"relu", "leaky_relu"})
+"""Operators of rectifiers whose slope is a constant."""
+FUNCTIONAL = RECTIFYING | {"prelu", "gelu", "silu", "tanh", "softplus", "elu", "celu", "mish"}
 """Operators that are named where no module can be put in their place."""
 _ROUNDS = 2
 """How often the numbers are chosen: what branches weigh is known once activations are shaped. Chosen."""
@@ -152,6 +153,19 @@ def _slope(graph: Graph, places: Sequence[Place], seconds: Mapping[int, float], 
     from scipy.optimize import brentq  # slow to import
 
     return float(brentq(beyond, 0.0, 1.0, xtol=1e-10))
+
+
+def unshaped(graph: Graph, signals: Iterable[Signal]) -> float:
+    """Return the similarity that two orthogonal inputs end with through a graph's rectifiers as they are; 0 without.
+
+    Args:
+        graph: from `wellposed.trace`.
+        signals: predicted for it, whose second moments tell what branches weigh.
+    """
+    nodes = [node for node in graph.nodes if plain_name(node.op) in RECTIFYING]
+    slope = max((float(node.args[1]) for node in nodes if len(node.args) > 1), default=0.0)  # the mildest of several
+    acting = [node.index for node in nodes]
+    return largest(graph, acting, _second_moments(graph, signals), 0.0, lambda c: leaky(c, slope)) if nodes else 0.0
 
 
 def _curvature(graph: Graph, places: Sequence[Place], seconds: Mapping[int, float], whole: float) -> float | None:

@@ -34,13 +34,14 @@ class Input:
             are), ``tokens`` (indices into a vocabulary), ``measured``, ``given`` (the example's own numbers).
         mean: mean of the elements.
         var: variance of the elements.
-        profile: correlation of two elements of one channel by displacement, one dimension per spatial axis (entry 0 is
-            1); None means the default of the kind.
+        profile: correlation of two elements of one channel by displacement, from 1 on; None: the default of the kind.
         channel_correlation: correlation of two channels at one position (images).
         vocabulary: number of different tokens, equally likely.
         columns: mean and variance of each column of a table (batch, columns) whose columns differ; None: alike.
         values: the values that elements take, in order, and the share of each, where they are few (labels of 0 and 1,
             one-hot rows); None: they are Gaussian.
+        similarity: of two samples, as `Signal.similarity`: they share a pattern beside the mean, which alone makes it
+            mean² / (mean² + var). None, the default: they share the mean alone.
     """
 
     kind: InputKind = "white"
@@ -51,15 +52,31 @@ class Input:
     vocabulary: int | None = None
     columns: tuple[tuple[float, float], ...] | None = None
     values: tuple[tuple[float, float], ...] | None = None
+    similarity: float | None = None
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.mean) and np.isfinite(self.var) and self.var >= 0):
             raise InputError(f"an input needs a finite mean and a variance >= 0, not mean={self.mean}, var={self.var}")
+        if self.similarity is not None and (self.kind in ("tokens", "given") or self.columns is not None):
+            raise InputError(
+                f"similarity describes inputs of numbers that are alike in all columns, not {self.describe()}"
+            )
+        if not 0.0 <= self._shared <= 1.0:
+            least = self.mean**2 / (self.mean**2 + self.var) if self.var else 1.0
+            bounds = f"between {least:.3g}, by the mean, and 1"
+            raise InputError(f"the similarity of two samples is {bounds}, not {self.similarity}")
+
+    @property
+    def _shared(self) -> float:
+        """The correlation of two samples at one place: what they share beside the mean."""
+        if self.similarity is None or self.var == 0.0:
+            return 0.0
+        return (self.similarity * (self.mean**2 + self.var) - self.mean**2) / self.var
 
     @classmethod
-    def white(cls, mean: float = 0.0, var: float = 1.0) -> Input:
-        """Independent Gaussian elements with ``mean`` and variance ``var``."""
-        return cls("white", mean, var)
+    def white(cls, mean: float = 0.0, var: float = 1.0, similarity: float | None = None) -> Input:
+        """Independent Gaussian elements with ``mean`` and variance ``var``; samples may share a ``similarity``."""
+        return cls("white", mean, var, similarity=similarity)
 
     @classmethod
     def image(
@@ -68,6 +85,7 @@ class Input:
         mean: float = 0.0,
         var: float = 1.0,
         channel_correlation: float = 0.9,
+        similarity: float | None = None,
     ) -> Input:
         """Images (N, C, H, W), or (N, H, W, C) where only the last axis can be that of 1 to 4 channels.
 
@@ -79,6 +97,7 @@ class Input:
             mean: mean of all elements.
             var: variance of all elements.
             channel_correlation: correlation of two colour channels of one pixel.
+            similarity: of two pictures, as for `Input`.
 
         Raises:
             InputError: a profile that does not start with 1.
@@ -89,7 +108,7 @@ class Input:
             if not np.isclose(array.ravel()[0], 1.0):
                 raise InputError(f"a correlation profile starts with 1 at displacement 0, not {array.ravel()[0]}")
             table = tuple(map(tuple, array.tolist())) if array.ndim == 2 else tuple(array.tolist())
-        return cls("image", mean, var, table, channel_correlation)
+        return cls("image", mean, var, table, channel_correlation, similarity=similarity)
 
     @classmethod
     def tokens(cls, vocabulary: int | None = None) -> Input:
@@ -98,7 +117,7 @@ class Input:
 
     @classmethod
     def from_batch(cls, batch: torch.Tensor) -> Input:
-        """Measure mean, variance and spatial correlation of a batch of real inputs, of a table by column.
+        """Measure mean, variance, spatial correlation and similarity of a batch of real inputs, of a table by column.
 
         Of four axes one holds channels, as for `image`.
 
@@ -118,8 +137,9 @@ class Input:
                 "measured", mean, var, columns=tuple(zip(data.mean(0).tolist(), data.var(0).tolist(), strict=True))
             )
         values = _few(data) if var > 0.0 else None
+        alike = _similarity(data, mean, var) if var > 0.0 else None
         if data.ndim != 4 or var == 0.0:
-            return cls("measured", mean, var, values=values)
+            return cls("measured", mean, var, values=values, similarity=alike)
         centred = np.moveaxis(data, channel_axis(data.shape), 1) - mean
         height, width = centred.shape[2:]
         spectrum = np.abs(np.fft.rfft2(centred, (2 * height, 2 * width))) ** 2
@@ -131,7 +151,7 @@ class Input:
         channels = centred.shape[1]
         common = float((across**2).mean() / var)
         rho = (common * channels - 1) / (channels - 1) if channels > 1 else 0.0
-        return cls("measured", mean, var, tuple(map(tuple, profile.tolist())), rho, values=values)
+        return cls("measured", mean, var, tuple(map(tuple, profile.tolist())), rho, values=values, similarity=alike)
 
     @classmethod
     def default(cls, shape: Sequence[int], dtype: torch.dtype) -> Input:
@@ -158,7 +178,8 @@ class Input:
             "image": "image-like (1/f)" if self.profile is None else "image-like (given profile)",
         }
         few = "" if self.values is None else ", values " + ", ".join(f"{value:g}" for value, _ in self.values)
-        return f"{words.get(self.kind, 'measured on a batch')}, mean {self.mean:g}, variance {self.var:g}{few}"
+        alike = "" if self.similarity is None else f", similarity of two {self.similarity:.2g}"
+        return f"{words.get(self.kind, 'measured on a batch')}, mean {self.mean:g}, variance {self.var:g}{few}{alike}"
 
     def state(self, shape: Sequence[int], root: int, *, independent: bool = False) -> State:
         """Return the state of an input of this shape (batch first) with the source ``root``, for the rules.
@@ -175,6 +196,9 @@ class Input:
             return made
         if self.kind in ("image", "measured") and len(shape) >= 4:
             made = self._in_space(made, shape)
+        if self._shared and made.axes[0]:
+            corr = np.concatenate([made.corr, self._shared * made.corr], axis=made.axes[0][0])
+            made = made.with_moments(corr=corr)
         return made if self.values is None else self._of_few(made)
 
     def _in_space(self, made: State, shape: Sequence[int]) -> State:
@@ -196,7 +220,7 @@ class Input:
         """Return an input of few values as a function of a Gaussian: 0 below a threshold and 1 above."""
         levels = _Levels(self.values or ())
         coefficients, _ = hermite(levels.function, 0.0, 1.0)
-        latent = standardised(levels.function(NODES)).latent(made.corr)
+        latent = levels.latent(made.corr)
         base = made.with_moments(
             mean=np.zeros_like(made.mean), var=np.ones_like(made.var), corr=kernels.with_diagonal(latent)
         )
@@ -240,16 +264,23 @@ class Input:
             if size is None:
                 raise InputError("the size of the vocabulary is not known: give Input.tokens(vocabulary)")
             return torch.randint(0, size, tuple(shape), generator=generator)
-        if len(shape) >= 4 and (self.kind == "image" or self.profile is not None):
-            noise = self._fields(tuple(int(n) for n in shape), generator)
-        else:
-            noise = torch.randn(tuple(shape), generator=generator)
+        noise = self._noise(shape, generator)
+        if shared := self._shared:
+            if self.values is not None:
+                shared = float(_Levels(self.values).latent(np.array([1.0, shared]))[1])
+            noise = math.sqrt(shared) * self._noise((1, *shape[1:]), generator) + math.sqrt(1.0 - shared) * noise
         if self.values is not None:
             return _Levels(self.values)(noise)
         if self.columns is not None:
             mean, var = torch.tensor(self.columns).T
             return torch.addcmul(mean, var.sqrt(), noise)
         return self.mean + math.sqrt(self.var) * noise
+
+    def _noise(self, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+        """Draw an input of mean 0 and variance 1, whose samples share nothing."""
+        if len(shape) >= 4 and (self.kind == "image" or self.profile is not None):
+            return self._fields(tuple(int(n) for n in shape), generator)
+        return torch.randn(tuple(shape), generator=generator)
 
     def _fields(self, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
         """Draw Gaussian fields of the given profile on a torus of twice the size, cut down to ``shape``."""
@@ -277,6 +308,8 @@ class Input:
         return np.asarray(power / power.mean(), dtype=np.float64)
 
 
+COMPARED = 64
+"""Samples of a batch that are compared, each with each. Chosen."""
 MOST_LEVELS, LOOKED_AT_FIRST = 8, 256
 """Most values that an input of few takes, and elements that are looked at before all are. Chosen."""
 
@@ -291,6 +324,16 @@ def _few(data: Array) -> tuple[tuple[float, float], ...] | None:
     return tuple(zip(values.tolist(), (counts / data.size).tolist(), strict=True))
 
 
+def _similarity(data: Array, mean: float, var: float) -> float | None:
+    """Return the similarity of two samples; None where what they share beside the mean may be chance (3 errors)."""
+    rows = data[:COMPARED].reshape(min(len(data), COMPARED), -1) - mean
+    gram = rows @ rows.T / rows.shape[1]
+    pairs = gram[np.triu_indices(len(rows), 1)]
+    if len(pairs) < 2 or pairs.mean() <= 3.0 * pairs.std() / math.sqrt(len(pairs)):
+        return None
+    return float(min((pairs.mean() + mean**2) / (var + mean**2), 1.0))
+
+
 class _Levels:
     """The step function that makes a variable of few values of a standard Gaussian."""
 
@@ -299,6 +342,10 @@ class _Levels:
         below = np.cumsum([share for _, share in values])[:-1]
         self._ends = torch.from_numpy(ndtri(below))
         self.function = Pointwise(("levels", *values), self)
+
+    def latent(self, corr: Array) -> Array:
+        """Return the correlations of Gaussians whose values have these."""
+        return standardised(self.function(NODES)).latent(corr)
 
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
         """Return the values at an array of points."""

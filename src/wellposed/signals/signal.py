@@ -35,6 +35,7 @@ class Signal:
         similarity: of two samples of a batch, E[x x'] / E[x²] at the same place of both: 0 of what they have nothing in
             common, 1 where all samples give the same signal. NaN where the batch holds one sample, or where samples are
             not told apart.
+        similarity_error: standard error of ``similarity`` (of measurements of several draws, else nan).
     """
 
     name: str
@@ -48,6 +49,7 @@ class Signal:
     log2_error: float = 0.0
     log2_mean: float = math.nan
     similarity: float = math.nan
+    similarity_error: float = math.nan
 
     @property
     def second_moment(self) -> float:
@@ -118,9 +120,9 @@ class Signals(Shown, Sequence[Signal]):
         ]
         return Summary(
             f"{len(self):,} signals ({counted}), {self.source}" + (f", with {', '.join(further)}" if further else ""),
-            ("name", "operation", "shape", "mean", "rms", "tag"),
+            ("name", "operation", "shape", "mean", "rms", "similarity", "tag"),
             tuple(
-                (s.name, s.op, by_size(s.shape), f"{s.mean:.3g}", f"{s.rms:.3g}", s.tag)
+                (s.name, s.op, by_size(s.shape), f"{s.mean:.3g}", f"{s.rms:.3g}", _similarity(s), s.tag)
                 for s in (self.items[i] for i in sorted(farthest))
             ),
             len(self) - len(farthest),
@@ -129,6 +131,10 @@ class Signals(Shown, Sequence[Signal]):
 
     def __contains__(self, key: object) -> bool:
         return key in self._by_name if isinstance(key, str) else key in self.items
+
+
+def _similarity(signal: Signal) -> str:
+    return "" if math.isnan(signal.similarity) else f"{signal.similarity:.2f}"
 
 
 def _octaves(signal: Signal) -> float:

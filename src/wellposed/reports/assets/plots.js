@@ -160,7 +160,7 @@ function drawDepth(direction) {
   plotLegend(direction, traces.map((trace) => [trace.name, SIGNS[trace.marker.symbol] || "—",
     typeof trace.marker.color === "string" ? trace.marker.color : colour("--text")]));
   const titles = { relative: "gradient times signal, (‖x‖ ‖g‖)²", element: "second moment E[g²]", tensor: "squared norm ‖g‖²" };
-  const title = direction === "forward" ? "second moment E[x²]" : titles[byId("plot-scale").value];
+  const title = { forward: "second moment E[x²]", alike: "differs between inputs, of E[x²]" }[direction] || titles[byId("plot-scale").value];
   const fault = DATA.fault === null ? {} : {
     shapes: [{ type: "line", x0: DATA.fault, x1: DATA.fault, yref: "paper", y0: 0, y1: 1,
       line: { color: colour("--bad"), width: 1.5, dash: "dot" } }],
@@ -206,7 +206,7 @@ function makePlots() {
       modules.append(element("option", { value: group.index }, pathOf(group.index)));
     }
   }
-  const parts = [() => drawDepth("forward"), () => drawDepth("backward"), drawAgreement];
+  const parts = [...["forward", "backward", "alike"].map((name) => () => drawDepth(name)), drawAgreement];
   const draw = () => parts.forEach((part) => part());
   for (const id of ["plot-which", "plot-module"]) byId(id).addEventListener("change", draw);
   byId("plot-scale").addEventListener("change", parts[1]);

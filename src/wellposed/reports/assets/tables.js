@@ -89,7 +89,8 @@ function makeTables() {
   const signals = DATA.tables.signals;
   const columns = [];
   for (const item of DATA.initialisations) {
-    for (const kind of ["forward_predicted", "forward_measured", "backward_predicted", "backward_measured"]) {
+    for (const kind of ["forward_predicted", "forward_measured", "backward_predicted", "backward_measured",
+      "alike_predicted", "alike_measured"]) {
       if (item[kind]) columns.push(item[kind]);
     }
   }
