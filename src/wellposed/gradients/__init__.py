@@ -2,6 +2,7 @@
 
 from wellposed.gradients.agreement import Agreement, Alignment
 from wellposed.gradients.cosine import gradcosine
+from wellposed.gradients.foreseen import PredictedAgreement, predicted_gradcosine
 from wellposed.gradients.gradient_norm import gradient_norm
 from wellposed.gradients.gradinit import GradInitSettings, gradinit
 from wellposed.gradients.lsuv import lsuv
@@ -15,6 +16,7 @@ __all__ = [
     "Alignment",
     "GradInitSettings",
     "NioSettings",
+    "PredictedAgreement",
     "Warmup",
     "find_refinement",
     "gradcosine",
@@ -24,6 +26,7 @@ __all__ = [
     "lsuv",
     "metainit",
     "nio",
+    "predicted_gradcosine",
     "random_batches",
     "refinements",
     "warmup",
