@@ -134,8 +134,9 @@ def judged(name: str, loss: Callable[[str, str, float, int], float]) -> dict[str
         arm: min(math.fsum(loss(name, arm, rate, seed) for seed in SEEDS) / len(SEEDS) for rate in RATES)
         for arm in ("plan", "shaped")
     }
-    told = {"net": name, "crowds": round(crowds, 3), "named": "yes" if named else "", **best}
-    return told | {"gain": round(best["plan"] - best["shaped"], 3)}
+    told = {"net": name, "crowds": round(crowds, 3), "named": "yes" if named else ""}
+    rounded = {arm: round(value, 3) for arm, value in best.items()}
+    return told | rounded | {"gain": round(best["plan"] - best["shaped"], 3)}
 
 
 def seen(name: str, build: Callable[[], nn.Module], batch: Any) -> dict[str, Any] | None:
@@ -146,19 +147,17 @@ def seen(name: str, build: Callable[[], nn.Module], batch: Any) -> dict[str, Any
     own = {key: parameter.tensor.detach() for key, parameter in graph.parameters.items()}
     given = next(iter(Batches(graph, None, 0).take(range(1))))
     predicted, measured = foreseen(wp.propagate(graph), names), differing(graph, names, own, given, 0)
-    if predicted is None or measured is None:
+    if measured is None:
         return None
 
-    def alike(found: Differing) -> bool:
-        return found.share * SIGNALS[0] <= 1.0
+    def told(found: Differing | None) -> tuple[float | None, str]:
+        """Return the share, and whether inputs are alike by it."""
+        if found is None:
+            return None, ""
+        return float(f"{found.share:.2g}"), "yes" if found.share * SIGNALS[0] <= 1.0 else ""
 
-    return {
-        "net": name,
-        "predicted": float(f"{predicted.share:.2g}"),
-        "measured": float(f"{measured.share:.2g}"),
-        "named": "yes" if alike(predicted) else "",
-        "is": "yes" if alike(measured) else "",
-    }
+    (share, named), (seen_, is_) = told(predicted), told(measured)
+    return {"net": name, "predicted": share, "measured": seen_, "named": named, "is": is_}
 
 
 def main() -> None:
@@ -199,7 +198,7 @@ def main() -> None:
     wrong = sum(bool(row["named"]) for row in passes) - found
     text = (
         f"Under PyTorch's own weights a real pass finds inputs alike in {len(alike)} of {len(passes)} nets. The "
-        f"prediction names {found} of them before any pass, and {wrong} others.\n\n{markdown(alike, SEEN)}\n"
+        f"prediction names {found} of them before any pass, and {wrong} others.\n\n{markdown(alike, SEEN)}\n\n"
         f"Whatever the weights, {len(true)} of {len(trainings)} plain nets are named. Shaping betters the loss of "
         f"{sum(row['gain'] > 0 for row in true)} of them.\n\n{markdown(trainings, COLUMNS)}"
     )

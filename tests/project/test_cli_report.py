@@ -48,7 +48,7 @@ from torch import nn
 
 
 def net():
-    layers = [layer for _ in range(20) for layer in (nn.Linear(32, 32), nn.ReLU())]
+    layers = [layer for _ in range(15) for layer in (nn.Linear(32, 32), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(32, 4))
     if Path("weights.pt").exists():
         model.load_state_dict(torch.load("weights.pt"))

@@ -83,6 +83,7 @@ def test_a_good_model_is_called_good_and_a_bad_one_bad():
     mantissa, exponent = re.search(r"trunk differ by a factor of (\S+)×10(\S+)", before.judgement.figures).groups()
     said = float(mantissa) * 10 ** int(exponent.translate(str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")))
     assert said == float(f"{max(norms) / min(norms):.2g}")
+    wp.shape_(model, example)
     wp.initialize_(model, example, method="autoinit")
     after = wp.report(model, example, draws=2)
     assert after.judgement.level == "good"

@@ -225,7 +225,7 @@ def compare_one(
 
 def _apart(draws: int, scatter: Signal | None, rate: float, fixed: bool) -> float:
     """Return by how much a predicted similarity may miss; NaN where nothing shows its scatter."""
-    if scatter is None or draws < 2:
+    if scatter is None or math.isnan(scatter.similarity_error):
         return math.nan
     return APART + student(draws - 1, rate) * scatter.similarity_error * (math.sqrt(draws) if fixed else 1.0)
 

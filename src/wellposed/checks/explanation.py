@@ -333,5 +333,5 @@ def _correlated(statistics: TensorStatistics) -> str:
 
 
 def _alike(similarity: float) -> str:
-    """Return in words how similar samples are; ``""`` where that is not known."""
-    return "" if math.isnan(similarity) else f", similarity of samples {similarity:.2f}"
+    """Return in words how similar samples are; ``""`` where they have nothing in common, or that is not known."""
+    return f", similarity of samples {similarity:.2f}" if abs(similarity) >= 0.005 else ""

@@ -183,8 +183,8 @@ def explanation(why: Explanation) -> None:
         if item.drawn:
             table.add_row("", f"[dim]{escape(item.drawn)}[/]")
     for result in why.leaving:
-        figures = (f"{result.predicted:.3g}", "", f"{result.error:+.2f}", _known(result.similarity))
-        table.add_row("leaves", escape(result.name), *figures)
+        leaving = (f"{result.predicted:.3g}", "", f"{result.error:+.2f}", _known(result.similarity))
+        table.add_row("leaves", escape(result.name), *leaving)
         alone = (f"{result.on_measured:.3g}", "", f"{result.rule_error:+.2f}") if why.kept > 1 else ("–", "", "–")
         table.add_row("", "[dim]rule on measured inputs[/]", *alone)
         table.add_row("", "[dim]measured[/]", f"{result.measured:.3g}", "", "", _known(result.similarity_measured))
@@ -193,7 +193,7 @@ def explanation(why: Explanation) -> None:
 
 
 def _known(similarity: float) -> str:
-    return "" if math.isnan(similarity) else f"{similarity:.2f}"
+    return "" if math.isnan(similarity) else f"{round(similarity, 2) + 0.0:.2f}"  # not -0.00
 
 
 def _by_axis(correlations: Sequence[float]) -> str:

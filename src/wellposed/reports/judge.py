@@ -11,7 +11,7 @@ from wellposed.reports.structure import Structure
 
 _ZEROS_TOO = 'wp.initialize_(model, x, zeros="write")'
 APPLY = "plan.apply_(model)"
-_SHAPE = "wp.shape_(model, x)"
+SHAPE = "wp.shape_(model, x)"
 RATE = "wp.rates.find_max_lr(model, loss_fn, batches, seeds=1)"
 
 
@@ -90,7 +90,7 @@ def _remedy(
         return "draw the weights anew, those that start at zero too", _ZEROS_TOO
     if left.shapes:
         drawn = "wp.initialize_(model, x)" if call == APPLY else call  # a plan is of the activations that there were
-        return "transform the activations, so that inputs stay apart, and draw the weights anew", f"{_SHAPE}; {drawn}"
+        return "transform the activations, so that inputs stay apart, and draw the weights anew", f"{SHAPE}; {drawn}"
     if left.level != own.level:
         return f"draw the weights anew, before the optimizer is made; what is left then: {left.why}", call
     return f"change the model: with weights drawn anew {left.why}", ""

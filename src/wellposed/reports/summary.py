@@ -7,7 +7,7 @@ import shlex
 
 from wellposed.options import DEFAULT_METHOD
 from wellposed.reports.data import Kind, signals_of
-from wellposed.reports.judge import RATE
+from wellposed.reports.judge import RATE, SHAPE
 from wellposed.reports.pictures import series
 from wellposed.reports.record import Direction, Initialisation, Record
 from wellposed.reports.spans import (
@@ -135,7 +135,7 @@ def explain_command(report: Record, item: Initialisation, name: str) -> str:
 def remedies(report: Record) -> list[str]:
     """Return what does what the verdict asks for: the call, and the command where the report was made by one."""
     said, asked = report.judgement, _asked(report)
-    if not said.call or asked is None:
+    if not said.call or asked is None or SHAPE in said.call:  # no command shapes a model
         return [said.call] if said.call else []
     if said.call == RATE:
         return [said.call, "wellposed lr FILE.py:FUNCTION --find"]

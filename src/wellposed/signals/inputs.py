@@ -55,6 +55,7 @@ class Input:
     similarity: float | None = None
 
     def __post_init__(self) -> None:
+        """Raise `InputError` for numbers that no input has."""
         if not (np.isfinite(self.mean) and np.isfinite(self.var) and self.var >= 0):
             raise InputError(f"an input needs a finite mean and a variance >= 0, not mean={self.mean}, var={self.var}")
         if self.similarity is not None and (self.kind in ("tokens", "given") or self.columns is not None):
@@ -62,8 +63,7 @@ class Input:
                 f"similarity describes inputs of numbers that are alike in all columns, not {self.describe()}"
             )
         if not 0.0 <= self._shared <= 1.0:
-            least = self.mean**2 / (self.mean**2 + self.var) if self.var else 1.0
-            bounds = f"between {least:.3g}, by the mean, and 1"
+            bounds = f"between {self.mean**2 / (self.mean**2 + self.var):.3g}, by the mean, and 1"
             raise InputError(f"the similarity of two samples is {bounds}, not {self.similarity}")
 
     @property

@@ -134,7 +134,7 @@ class Signals(Shown, Sequence[Signal]):
 
 
 def _similarity(signal: Signal) -> str:
-    return "" if math.isnan(signal.similarity) else f"{signal.similarity:.2f}"
+    return "" if math.isnan(signal.similarity) else f"{round(signal.similarity, 2) + 0.0:.2f}"  # not -0.00
 
 
 def _octaves(signal: Signal) -> float:
