@@ -30,9 +30,9 @@ Spans = tuple[Span | None, Span | None, Span | None]
 """Of the signals, of the gradients along the trunk, and from all of a signal to what differs of it between inputs."""
 
 ALIKE = 0.94
-"""Similarity of two inputs with nothing in common, behind the last rectifier of a wide net, above which a net is said to make inputs
-alike: that of 20 rectifiers in a row. Fitted on 24 nets (`benchmarks/alike.py`): `wellposed.shape_` betters the loss of
-all above by 0.05 or more, and of none below by more than 0.04."""
+"""Similarity of two inputs with nothing in common, behind the last rectifier of a wide net, above which a net is said
+to make inputs alike: that of 20 rectifiers in a row. Fitted on 24 nets (`benchmarks/alike.py`): `wellposed.shape_`
+betters the loss of all above by 0.05 or more, and of none below by more than 0.04."""
 _SLOWLY = "Perhaps, and slowly: most of what its layers see is the same for every input."
 
 

@@ -220,7 +220,7 @@ def _slope(graph: Graph, swaps: Sequence[_Swap], seconds: Mapping[int, float], s
 
 
 def unshaped(graph: Graph, signals: Iterable[Signal]) -> float:
-    """Return the similarity that two orthogonal inputs end with through a wide graph's rectifiers as they are; 0 without.
+    """Return the similarity that two orthogonal inputs end with through a wide net's rectifiers, 0 without.
 
     Args:
         graph: from `wellposed.trace`.
