@@ -41,7 +41,7 @@ from wellposed.shaping.fitting import unshaped
 SEEDS, BATCH, COUNT = (0, 1), 32, 4096
 COLUMNS = {
     "net": "net",
-    "crowds": "similarity behind the last rectifier",
+    "crowds": "similarity behind the last rectifier, wide",
     "named": "named",
     "plan": "loss",
     "shaped": "loss, shaped",

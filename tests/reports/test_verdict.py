@@ -204,7 +204,7 @@ def test_rectifiers_that_make_inputs_alike_are_named_before_any_pass_and_shaped(
     assert ("inputs become alike" in said.why) == (depth == 25)
     if depth == 25:
         assert said.word == "Doubtful"
-        assert re.search(r"the similarity is 0.9[67] behind the last relu", said.why)
+        assert re.search(r"a similarity of 0.9[67] behind the last relu", said.why)
         assert said.call == "wp.shape_(model, x); wp.initialize_(model, x)"
         eval("(" + said.call.replace(";", ",") + ")", {"wp": wp, "model": model, "x": x})
         assert wp.report(model, x, draws=0).judgement.word == "Good"

@@ -30,9 +30,9 @@ Spans = tuple[Span | None, Span | None, Span | None]
 """Of the signals, of the gradients along the trunk, and from all of a signal to what differs of it between inputs."""
 
 ALIKE = 0.94
-"""Similarity of two inputs with nothing in common, behind the last rectifier, above which a net is said to make inputs
-alike: that of 20 rectifiers in a row. Fitted on 24 nets (`benchmarks/alike.py`): `wellposed.shape_` betters the loss of
-all above by 0.05 or more, and of none below by more than 0.04."""
+"""Similarity of two inputs with nothing in common, behind the last rectifier of a wide net, above which a net is said
+to make inputs alike: that of 20 rectifiers in a row. Fitted on 24 nets (`benchmarks/alike.py`): `wellposed.shape_`
+betters the loss of all above by 0.05 or more, and of none below by more than 0.04."""
 _SLOWLY = "Perhaps, and slowly: most of what its layers see is the same for every input."
 
 
@@ -121,8 +121,8 @@ def _crowded(structure: Structure, items: Sequence[Initialisation]) -> list[Faul
     last = [operation for operation in structure.operations if operation.op.partition(".")[0].rstrip("_") in RECTIFYING]
     function = last[-1].op.partition(".")[0].rstrip("_")
     why = (
-        f"inputs become alike: of two that have nothing in common the similarity is {crowds:.2f} behind the last "
-        f"{function}, as predicted for weights of any scale, since each {function} adds the same to all of them"
+        f"inputs become alike: in a wide net two that have nothing in common have a similarity of {crowds:.2f} behind "
+        f"the last {function}, whatever the scale of the weights, since each {function} adds the same to all of them"
     )
     return [Fault("fair", last[-1].name, "alike", why, _SLOWLY, shapes=True)]
 

@@ -103,7 +103,7 @@ class Initialisation(Shown):
         asleep: whether parameters that stay at zero are a reason for that.
         opened: signals and gradients on one real pass in which small scales of branches are 1; None where there are
             none, or gradients are even without that.
-        crowds: predicted similarity that two inputs with nothing in common end with through the model's rectifiers.
+        crowds: similarity that two inputs with nothing in common end with through the model's rectifiers, were it wide.
     """
 
     label: Label

@@ -156,7 +156,7 @@ def _slope(graph: Graph, places: Sequence[Place], seconds: Mapping[int, float], 
 
 
 def unshaped(graph: Graph, signals: Iterable[Signal]) -> float:
-    """Return the similarity that two orthogonal inputs end with through a graph's rectifiers as they are; 0 without.
+    """Return the similarity that two orthogonal inputs end with through a wide net's rectifiers, 0 without.
 
     Args:
         graph: from `wellposed.trace`.
