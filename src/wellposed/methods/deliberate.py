@@ -179,12 +179,14 @@ class _Reader:
             if is_trained_gain(self.graph, self.part, name, values):
                 return Deliberate("trained", "a gain that varies")
             return _of_gain(values, head)
-        if role not in ("weight", "embedding"):
+        if role not in ("weight", "embedding", "recurrent"):
             return None
         if role == "weight" and use is not None:
             self.sizes[name] = math.sqrt(float(head @ head) / len(head))
         pattern = pattern_of(values, head, use.groups if use is not None and use.output_axis == 0 else 1)
-        return None if pattern is None else Deliberate(pattern.pattern, pattern.words)
+        if pattern is None or (role == "recurrent" and pattern.pattern == "orthogonal"):  # as they are drawn
+            return None
+        return Deliberate(pattern.pattern, pattern.words)
 
     def matrices(self) -> int:
         """Return how many weights have several rows and columns, so that they could be orthogonal."""
