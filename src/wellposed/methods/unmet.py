@@ -56,13 +56,14 @@ def words_on_unmet(graph: Graph, prescriptions: Mapping[str, Prescription], chos
         prescriptions: of all parameters.
         chosen: the parameters that the user, or the model, asked to be kept, with the reason.
     """
-    copied = [name for name in graph.unused_parameters if prescriptions[name].action == "write"]
-    if copied:
+    written = [name for name in graph.unused_parameters if prescriptions[name].action == "write"]
+    alike = [name for name in written if prescriptions[name].copy_of is None]
+    if alike:
         yield (
-            f"{len(copied)} parameters that the example does not reach are planned like their siblings: "
-            f"{listed(copied, _SHOWN)}"
+            f"{len(alike)} parameters that the example does not reach are planned like their siblings: "
+            f"{listed(alike, _SHOWN)}"
         )
-    left = [name for name in graph.unused_parameters if name not in chosen and name not in copied]
+    left = [name for name in graph.unused_parameters if name not in chosen and name not in written]
     if left:
         yield (
             f"{len(left)} parameters keep what they have, as the example does not reach them: {listed(left, _SHOWN)}; "
