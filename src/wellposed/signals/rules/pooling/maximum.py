@@ -85,7 +85,7 @@ def max_pool(
 
 
 LARGEST_WINDOW = 400
-"""Places of the largest window that is drawn as a field; elements of larger ones count as one number. Chosen for cost."""
+"""Places of the largest window that is drawn as a field; those of larger ones count as one number. Chosen for cost."""
 
 
 def _composed(first: list[Axis], second: list[Axis]) -> list[Axis] | None:
