@@ -198,7 +198,6 @@ def sines_(weight: torch.Tensor) -> None:
     [
         (nn.init.eye_, "identity"),
         (lambda weight: nn.init.eye_(weight).mul_(0.5), "identity"),
-        (nn.init.orthogonal_, "orthogonal"),
         (sparse_, "sparse"),
         (lambda weight: nn.init.sparse_(weight, 0.5), "sparse"),
         (sines_, "structured"),
@@ -307,6 +306,15 @@ def test_orthogonal_weights_throughout_are_how_a_model_draws_them() -> None:
     square = mlp(16, 16, 16, 16, 16)
     wp.initialize_(square, torch.zeros(2, 16), method="orthogonal")
     assert not kinds_of(square, torch.zeros(2, 16))
+
+
+def test_orthogonal_weights_from_step_to_step_are_kept_without_a_warning() -> None:
+    torch.manual_seed(0)
+    model = Recurrent(nn.init.orthogonal_)
+    for steps in (5, 1):
+        plan = wp.plan(model, torch.zeros(4, steps, 8), method="autoinit")
+        assert plan.prescriptions["h.weight"].action == "keep"
+        assert ["'h.weight' (a rotation)" in text for text in plan.warnings] == [True] * (steps == 1)
 
 
 DRAWS: dict[str, Callable[[torch.Tensor], object]] = {

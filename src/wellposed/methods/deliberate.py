@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -22,6 +22,7 @@ from wellposed.operators.scale_parameters import parameter_values
 from wellposed.options import check_choice
 from wellposed.plans import Prescription
 from wellposed.signals.weights.composite_scales import CompositeScales
+from wellposed.structure.reach import behind
 from wellposed.structure.roles import Role, roles
 from wellposed.structure.tables import rows_drawn
 
@@ -52,10 +53,12 @@ class Deliberate:
     Attributes:
         kind: how that shows.
         words: what it holds.
+        usual: whether weights of its part are drawn so in general, and keeping it needs no warning.
     """
 
     kind: Kind
     words: str
+    usual: bool = False
 
     @property
     def reason(self) -> str:
@@ -132,7 +135,15 @@ def deliberate(
     found |= {name: Deliberate("small", words) for name, words in read.small() if name not in found}
     if _is_general(orthogonal.values(), read.matrices()):
         return {name: one for name, one in found.items() if name not in orthogonal}
-    return found
+    usual = {name: replace(one, usual=_meets_itself(graph, uses, name)) for name, one in orthogonal.items()}
+    return found | usual
+
+
+def _meets_itself(graph: Graph, uses: Sequence[Contraction], name: str) -> bool:
+    """Whether a weight meets what it has made: from step to step of a loop, where libraries draw orthogonal ones."""
+    mine = [use for use in uses if use.parameter == name]
+    made = behind(graph, graph.nodes[mine[0].node].outputs) if len(mine) > 1 else frozenset()
+    return any(use.data in made for use in mine)
 
 
 def _without_padding(graph: Graph, parameter: Parameter, values: Tensor) -> Tensor:
@@ -254,7 +265,7 @@ def warnings_of(
             f"the model looks trained, as {len(trained)} gain(s) of its norms vary from channel to channel, such as "
             f"{listed(trained, 1)}: the plan draws its weights anew; only= and skip= leave parts of it as they are"
         )
-    kept = {n: one for n, one in unasked.items() if choices[one.kind] == "keep"}
+    kept = {n: one for n, one in unasked.items() if choices[one.kind] == "keep" and not one.usual}
     yield from _of_weights(kept, "that the model sets on purpose keep their values", "write", "draws them all the same")
     yield from _of_weights(over, "that may be set on purpose are written over", "keep", "keeps them")
 
