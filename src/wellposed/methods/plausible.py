@@ -26,7 +26,8 @@ def implausible(prescriptions: Mapping[str, Prescription]) -> Iterator[str]:
             rests = "" if told else f" ({mine.reason})"
             told.append(f"{name!r} has {mine.std:.3g} at {mine.op}, where 1/√fan-in is {usual:.3g}{rests}")
     if told:
+        listed = joined(told, _SHOWN, "; ", room=120 * _SHOWN)
         yield (
-            f"standard deviations that are far from any usual one: {joined(told, _SHOWN, '; ', room=120 * _SHOWN)}. Look at "
+            f"standard deviations that are far from any usual one: {listed}. Look at "
             "wp.propagate(graph) for the node that makes signals so large or so small, and bring constants near 1"
         )
