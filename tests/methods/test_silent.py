@@ -203,3 +203,21 @@ def test_second_derivatives_that_a_forward_takes_are_as_predicted(function: type
     model, x = Residual(True, function), torch.rand(64, 2, generator=torch.Generator().manual_seed(0))
     found = wp.check(model, x, plan=wp.plan(model, x))
     assert found.ok, found.summary()
+
+
+class Relative(nn.Module):
+    """Scores by relative position: a weight makes keys of a table of sines, which queries meet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.out = (nn.Linear(16, 16, bias=False) for _ in range(3))
+        steps = torch.arange(10.0)[:, None] * torch.logspace(0, -2, 8)
+        self.register_buffer("table", 0.3 * torch.cat([steps.sin(), steps.cos()], 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.query(x) @ self.key(self.table).T / 4.0
+        return self.out(torch.softmax(scores, -1) @ x)
+
+
+def test_what_a_weight_makes_of_constants_is_no_other_use_than_where_it_is_met() -> None:
+    assert wp.plan(Relative(), X).warnings == ()
