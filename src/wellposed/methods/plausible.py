@@ -19,7 +19,7 @@ def implausible(prescriptions: Mapping[str, Prescription]) -> Iterator[str]:
     Args:
         prescriptions: of all parameters.
     """
-    told = []
+    told: list[str] = []
     for name, mine in prescriptions.items():
         usual = (mine.fan_in or 1) ** -0.5
         if isinstance(mine, Drawn) and mine.fan_in and mine.std and not LEAST <= mine.std / usual <= MOST:
