@@ -30,19 +30,21 @@ def copies(graph: Graph, prescriptions: Mapping[str, Prescription], kept: Mappin
     """
     may = _candidates(graph, kept)
     written = [name for name in graph.parameters if name not in may and prescriptions[name].action == "write"]
-    pairs: dict[str, str] = {}
-    for name in may:
-        if not _is_constant(graph, name) and (other := _equal(graph, name, written)) is not None:
-            pairs[name] = other
-    if pairs and signs_of_training(graph):
+    random = (name for name in may if not _is_constant(graph, name))
+    pairs = {name: other for name in random if (other := _equal(graph, name, written)) is not None}
+    if not pairs or signs_of_training(graph):
         return {}
-    stems = dict.fromkeys(_stems(name, other) for name, other in pairs.items())
-    for name in may:
-        for mine, theirs in stems:
-            other = theirs + name.removeprefix(mine)
-            if name not in pairs and name.startswith(mine) and other in written and _alike(graph, name, other):
-                pairs[name] = other
+    pairs = _beside(graph, pairs, may, written) | pairs
     return {name: _copied(prescriptions[other], name, pairs) for name, other in pairs.items()}
+
+
+def _beside(graph: Graph, pairs: Mapping[str, str], may: list[str], written: list[str]) -> dict[str, str]:
+    """Return what copies, by its place beside known copies, parameters of which the numbers alone tell too little."""
+    found: dict[str, str] = {}
+    for mine, theirs in dict.fromkeys(_stems(name, other) for name, other in pairs.items()):
+        places = {name: theirs + name.removeprefix(mine) for name in may if name.startswith(mine)}
+        found |= {name: other for name, other in places.items() if other in written and _alike(graph, name, other)}
+    return found
 
 
 def words_on_copies(prescriptions: Mapping[str, Prescription]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wellposed.errors import OptionError, PlanError, joined, listed
 from wellposed.graphs import Graph, Parameter
-from wellposed.methods.independence import Floats, is_trained_gain, levels_of, pattern_of, sample_of, varies
+from wellposed.methods.independence import Floats, Found, is_trained_gain, levels_of, pattern_of, sample_of, varies
 from wellposed.operators.contraction import Contraction
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.options import check_choice
@@ -195,9 +195,7 @@ class _Reader:
         if role == "weight" and use is not None:
             self.sizes[name] = math.sqrt(float(head @ head) / len(head))
         pattern = pattern_of(values, head, use.groups if use is not None and use.output_axis == 0 else 1)
-        if pattern is None or (role == "recurrent" and pattern.pattern == "orthogonal"):  # as they are drawn
-            return None
-        return Deliberate(pattern.pattern, pattern.words)
+        return None if pattern is None or _is_drawn_so(role, pattern) else Deliberate(pattern.pattern, pattern.words)
 
     def matrices(self) -> int:
         """Return how many weights have several rows and columns, so that they could be orthogonal."""
@@ -214,6 +212,11 @@ class _Reader:
         for name, size in sizes.items():
             if size < SMALL * usual and scaled[name] < SMALL * usual_scaled:
                 yield name, f"{size / usual:.2g} times the size that is usual here"
+
+
+def _is_drawn_so(role: Role, pattern: Found) -> bool:
+    """Whether a pattern is that of draws: weights of recurrent layers are drawn orthogonal."""
+    return role == "recurrent" and pattern.pattern == "orthogonal"
 
 
 def _of_gain(values: Tensor, head: Floats) -> Deliberate | None:
@@ -265,14 +268,14 @@ def warnings_of(
             f"the model looks trained, as {len(trained)} gain(s) of its norms vary from channel to channel, such as "
             f"{listed(trained, 1)}: the plan draws its weights anew; only= and skip= leave parts of it as they are"
         )
-    kept = {n: one for n, one in unasked.items() if choices[one.kind] == "keep" and not one.usual}
+    kept = {n: one for n, one in unasked.items() if choices[one.kind] == "keep"}
     yield from _of_weights(kept, "that the model sets on purpose keep their values", "write", "draws them all the same")
     yield from _of_weights(over, "that may be set on purpose are written over", "keep", "keeps them")
 
 
 def _of_weights(found: Mapping[str, Deliberate], what: str, other: Choice, does: str) -> Iterator[str]:
     """Yield a warning of the weights among ``found``, with the choice that does otherwise."""
-    weights = {name: one for name, one in found.items() if one.kind in _WEIGHTS}
+    weights = {name: one for name, one in found.items() if one.kind in _WEIGHTS and not one.usual}
     if weights:
         kind = next(iter(weights.values())).kind
         yield (

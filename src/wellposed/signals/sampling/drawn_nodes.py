@@ -47,8 +47,7 @@ def is_drawn(run: Pass, node: Node) -> bool:
     # conditions that ask for no moments come first
     asked = is_cell_met_again(run.graph, node) or _chooses(run, node) or _goes_along(run, node)
     apart = not asked and (_selects(run, node) or _cancels(run, node))
-    asked = asked or _weighs_by_products(run, node) or _is_outer(run, node) or _bends_again(run, node)
-    if not (asked or apart) or not could_run(run, node):
+    if not (asked or apart or _multiplies_itself(run, node)) or not could_run(run, node):
         return False
     if large := is_too_large(run, node):
         run.too_large += [node.index] * (apart and node.index < run.last_weight)
@@ -166,6 +165,11 @@ def _is_outer(run: Pass, node: Node) -> bool:
         and share_sources(run, node.inputs)
         and not any(is_constant(run, value) for value in node.inputs)
     )
+
+
+def _multiplies_itself(run: Pass, node: Node) -> bool:
+    """Whether a node multiplies, or weighs, what depends on one source in a way that no rule follows; notes scans."""
+    return _weighs_by_products(run, node) or _is_outer(run, node) or _bends_again(run, node)
 
 
 def _bends_again(run: Pass, node: Node) -> bool:
@@ -295,7 +299,8 @@ def _may_start(run: Pass, node: Node) -> bool:
     values = run.graph.values
     if any(not values[v].is_signal and v not in run.graph.known and values[v].node is not None for v in node.inputs):
         return True
-    if _has_outer_shape(run.graph, node) or node.index in derivatives(run.graph):
+    if _has_outer_shape(run.graph, node):
         return True
-    differs = facts.subtracts or -1.0 in facts.powers
-    return (differs or _is_extreme(node) or is_product(node.op)) and len(node.inputs) > 1
+    several = len(node.inputs) > 1
+    differs = (facts.subtracts, -1.0 in facts.powers, node.index in derivatives(run.graph))
+    return several and (any(differs) or _is_extreme(node) or is_product(node.op))
