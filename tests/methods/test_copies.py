@@ -69,6 +69,24 @@ def test_a_frozen_teacher_that_is_trained_stays_what_it_is() -> None:
     assert {one.action for name, one in plan.prescriptions.items() if name.startswith("target")} == {"keep"}
 
 
+@pytest.mark.slow
+def test_nothing_is_a_copy_on_meta_where_numbers_that_are_made_again_are_alike() -> None:
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.other = nn.Linear(512, 1 << 16), nn.Linear(512, 1 << 16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.first(x)
+
+    with torch.device("meta"):
+        model = Wide()
+    plan = wp.plan(model, torch.zeros(2, 512))
+    assert plan.prescriptions["other.weight"].action == "keep"
+    assert not any("copies" in said for said in plan.warnings)
+
+
+@pytest.mark.slow
 def test_layers_that_are_made_as_copies_of_each_other_have_numbers_of_their_own() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)

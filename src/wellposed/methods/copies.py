@@ -69,11 +69,14 @@ def _is_constant(graph: Graph, name: str) -> bool:
 
 
 def _alike(graph: Graph, one: str, other: str) -> bool:
-    """Whether two parameters hold the same numbers."""
-    mine, theirs = (graph.parameters[name].values for name in (one, other))
-    if mine is None or theirs is None or mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+    """Whether two parameters hold the same numbers. Those on meta hold none: what is made again of them is alike."""
+    first, second = graph.parameters[one], graph.parameters[other]
+    mine, theirs = first.values, second.values
+    if mine is None or theirs is None or first.shape != second.shape or mine.dtype != theirs.dtype:
         return False
-    return mine.device == theirs.device and torch.equal(mine, theirs)
+    if first.tensor.is_meta or second.tensor.is_meta or mine.device != theirs.device:
+        return False
+    return torch.equal(mine, theirs)
 
 
 def _equal(graph: Graph, name: str, written: list[str]) -> str | None:
