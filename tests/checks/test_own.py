@@ -93,6 +93,13 @@ CORRUPTIONS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
+def test_a_part_that_is_written_over_by_one_number_is_no_training() -> None:
+    model, x, plan = planned("dense")
+    model[3].weight.data[:16] = 0.0
+    own = own_parameters(wp.trace(model, x), plan)
+    assert [(one.name, one.words) for one in own.wrong] == [("3.weight", "0 in 512 of 1024 elements")]
+
+
 def test_every_corruption_of_a_parameter_is_named_and_nothing_of_untouched_models() -> None:
     tried, missed, excused = 0, [], []
     for net in NETS:

@@ -64,3 +64,25 @@ def test_what_a_model_makes_of_one_argument_stays_one_signal() -> None:
 
     graph = wp.trace(Same(), X, X)
     assert wp.propagate(graph)["abs"].second_moment == pytest.approx(0.0, abs=1e-9)
+
+
+class Pairs(nn.Module):
+    """Rows of one table for two inputs, or for two parts of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(30, 16), nn.Linear(16, 2)
+
+    def forward(self, one: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        one, other = (one, other) if other is not None else one.unbind(1)
+        return self.head(self.table(one) - self.table(other))
+
+
+TOKENS = torch.randint(0, 30, (64,), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("example", [(TOKENS, TOKENS), (TOKENS, TOKENS.clone()), (TOKENS[:, None].expand(-1, 2),)])
+def test_tokens_that_the_example_has_alike_are_two_signals(example: tuple[torch.Tensor, ...]) -> None:
+    plan = wp.plan(Pairs(), *example, method="autoinit")
+    assert plan.warnings == ()
+    assert plan.prescriptions["head.weight"].signal_before == pytest.approx(2.0, rel=0.01)

@@ -116,6 +116,14 @@ def test_numbers_that_no_draw_gives_stay_in_a_bias(values: list[float], words: s
     assert words in found.reason
 
 
+def test_a_prior_that_was_added_to_draws_stays_in_a_bias() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 3 * 25, 1))
+    model[2].bias.data.view(3, 25)[:, 4] -= 5.0  # as YOLO's heads have it
+    plan = wp.plan(model, torch.zeros(2, 3, 8, 8), method="autoinit")
+    assert "two groups of numbers, up to -4.9" in plan.prescriptions["2.bias"].reason
+
+
 def test_biases_of_zeros_and_of_draws_are_planned() -> None:
     for seed in range(50):
         torch.manual_seed(seed)
@@ -134,6 +142,28 @@ def test_gains_are_kept_by_block_and_by_number() -> None:
 
 
 # ---- weights ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layer", "init", "kind"),
+    [
+        (nn.RNN, nn.init.eye_, "identity"),
+        (nn.RNN, lambda weight: nn.init.sparse_(weight, 0.9), "sparse"),
+        (nn.RNN, nn.init.orthogonal_, None),
+        (nn.LSTM, lambda weight: [nn.init.orthogonal_(part) for part in weight.chunk(4)], None),
+    ],
+)
+def test_recurrent_weights_that_are_no_draw_stay_and_orthogonal_ones_are_how_they_are_drawn(
+    layer: type[nn.RNNBase], init: Callable[[torch.Tensor], object], kind: str | None
+) -> None:
+    torch.manual_seed(0)
+    model, x = layer(4, 16, batch_first=True), torch.zeros(8, 5, 4)
+    with torch.no_grad():
+        init(model.weight_hh_l0)
+    before = model.weight_hh_l0.detach().clone()
+    plan = wp.initialize_(model, x)
+    assert torch.equal(model.weight_hh_l0, before) == (kind is not None)
+    assert [f"{{{kind!r}: 'write'}}" in one for one in plan.warnings] == [True] * (kind is not None)
 
 
 @pytest.mark.parametrize(("count", "found"), [(16, False), (32, True)])
@@ -168,7 +198,6 @@ def sines_(weight: torch.Tensor) -> None:
     [
         (nn.init.eye_, "identity"),
         (lambda weight: nn.init.eye_(weight).mul_(0.5), "identity"),
-        (nn.init.orthogonal_, "orthogonal"),
         (sparse_, "sparse"),
         (lambda weight: nn.init.sparse_(weight, 0.5), "sparse"),
         (sines_, "structured"),
@@ -277,6 +306,15 @@ def test_orthogonal_weights_throughout_are_how_a_model_draws_them() -> None:
     square = mlp(16, 16, 16, 16, 16)
     wp.initialize_(square, torch.zeros(2, 16), method="orthogonal")
     assert not kinds_of(square, torch.zeros(2, 16))
+
+
+def test_orthogonal_weights_from_step_to_step_are_kept_without_a_warning() -> None:
+    torch.manual_seed(0)
+    model = Recurrent(nn.init.orthogonal_)
+    for steps in (5, 1):
+        plan = wp.plan(model, torch.zeros(4, steps, 8), method="autoinit")
+        assert plan.prescriptions["h.weight"].action == "keep"
+        assert ["'h.weight' (a rotation)" in text for text in plan.warnings] == [True] * (steps == 1)
 
 
 DRAWS: dict[str, Callable[[torch.Tensor], object]] = {

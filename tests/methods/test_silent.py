@@ -172,9 +172,9 @@ def test_a_plan_does_not_follow_the_number_of_samples_and_says_so_where_it_does(
 class Residual(nn.Module):
     """A field in two coordinates, with its first derivative and a second one, as equations ask for them."""
 
-    def __init__(self, derive: bool) -> None:
+    def __init__(self, derive: bool, function: type[nn.Module] = nn.Tanh) -> None:
         super().__init__()
-        self.field = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
+        self.field = nn.Sequential(nn.Linear(2, 32), function(), nn.Linear(32, 32), function(), nn.Linear(32, 1))
         self.derive = derive
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -188,9 +188,36 @@ class Residual(nn.Module):
         return made, first, second
 
 
-def test_derivatives_that_a_forward_takes_do_not_count_as_uses_of_its_weights() -> None:
+@pytest.mark.parametrize("function", [nn.Tanh, nn.SiLU])
+def test_derivatives_that_a_forward_takes_do_not_count_as_uses_of_its_weights(function: type[nn.Module]) -> None:
     x = torch.randn(64, 2)
-    alone, derived = (wp.plan(Residual(derive), x, method="autoinit") for derive in (False, True))
+    alone, derived = (wp.plan(Residual(derive, function), x, method="autoinit") for derive in (False, True))
     assert derived.warnings == ()
     for name, said in alone.prescriptions.items():
         assert derived.prescriptions[name].std == pytest.approx(said.std), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", [nn.Tanh, nn.SiLU])
+def test_second_derivatives_that_a_forward_takes_are_as_predicted(function: type[nn.Module]) -> None:
+    model, x = Residual(True, function), torch.rand(64, 2, generator=torch.Generator().manual_seed(0))
+    found = wp.check(model, x, plan=wp.plan(model, x))
+    assert found.ok, found.summary()
+
+
+class Relative(nn.Module):
+    """Scores by relative position: a weight makes keys of a table of sines, which queries meet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.out = (nn.Linear(16, 16, bias=False) for _ in range(3))
+        steps = torch.arange(10.0)[:, None] * torch.logspace(0, -2, 8)
+        self.register_buffer("table", 0.3 * torch.cat([steps.sin(), steps.cos()], 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.query(x) @ self.key(self.table).T / 4.0
+        return self.out(torch.softmax(scores, -1) @ x)
+
+
+def test_what_a_weight_makes_of_constants_is_no_other_use_than_where_it_is_met() -> None:
+    assert wp.plan(Relative(), X).warnings == ()

@@ -76,6 +76,8 @@ def stds(model: nn.Module, *args: Tensor, **options: object) -> dict[str, float]
         lambda x: torch.sin(torch.linspace(1.0, 9.0, 64) * x),
         lambda x: torch.cos(10.0 * x) * torch.exp(-((5.0 * x) ** 2)),
         lambda x: torch.sin(30.0 * (torch.abs(x) + 1.0) * x),
+        lambda x: torch.cos(30.0 * x + 0.3),
+        lambda x: torch.sin(torch.linspace(0.0, 3.0, 64) - 20.0 * x),
     ],
 )
 def test_arguments_of_hidden_functions_have_the_target_variance(function: Callable[[Tensor], Tensor]) -> None:

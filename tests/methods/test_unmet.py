@@ -66,6 +66,26 @@ def test_what_has_siblings_is_planned_like_them_and_named(model: nn.Module, x: T
         assert std.item() == pytest.approx(plan.prescriptions[name].std, rel=0.3), name
 
 
+class Branches(nn.Module):
+    """Residual branches of two layers of one shape, the first of which are left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16)) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers[1:]:
+            x = x + layer(x)
+        return x
+
+
+def test_the_sibling_stands_at_the_same_place() -> None:
+    said = wp.plan(Branches(), torch.randn(8, 16)).prescriptions
+    assert said["layers.1.0.weight"].how != said["layers.1.2.weight"].how
+    for place in ("0.weight", "2.weight"):
+        assert said[f"layers.0.{place}"].how == said[f"layers.1.{place}"].how, place
+
+
 def test_what_has_no_sibling_keeps_its_values_and_is_named_with_the_remedy() -> None:
     model = Pair()
     before = model.critic.weight.clone()

@@ -114,6 +114,27 @@ def test_what_multiplies_signals_is_told_by_its_sign():
     assert "root mean square" not in signs  # a weight would average such a mean out
 
 
+class Pooled(nn.Module):
+    """A mean over the positions that a mask of numbers lets through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 2)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        kept = torch.relu(self.first(x)) * mask[..., None]
+        return self.second(kept.sum(1) / mask.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize("count", [4, 2])
+def test_a_mask_of_few_numbers_is_told_by_its_sign_and_divisions_by_its_sum_are_named(count):
+    x, mask = torch.randn(count, 6, 8), (torch.arange(6) < torch.tensor([[3], [6], [2], [5]])[:count]).float()
+    told = wp.plan(Pooled(), x, mask, method="autoinit").warnings
+    assert any("'1' has mean" in one and "multiplies signals" in one for one in told) == (count == 4)
+    assert any("no second moment that means anything" in one and "'div'" in one for one in told)
+    assert wp.plan(Pooled(), x, mask.bool(), method="autoinit").warnings == ()
+
+
 def test_a_check_says_it_too_and_tests_on_the_batches_that_it_is_given():
     model, batch = pictures(), torch.rand(2, 3, 8, 8) * 255
     plan = wp.plan(model, batch)

@@ -242,6 +242,9 @@ def _compared(own: Tensor, planned: Tensor, rounding: float) -> tuple[Kind, str]
         return "constant", f"all {float(own[0]):.4g}"
     if due == 0.0 or count == 1 or bool((planned == planned[0]).all()):
         return "other", f"other numbers than {float(planned[0]):.4g}"
+    other = own[own != planned]
+    if 1 < len(other) < count and bool((other == other[0]).all()):  # the rest is as it was drawn: no training
+        return "constant", f"{float(other[0]):.4g} in {len(other)} of {count} elements"
     alike, ratio = float(own @ planned) / (count * size * due), size / due
     if abs(alike) > 1.0 - rounding:
         ratio = math.copysign(ratio, alike)

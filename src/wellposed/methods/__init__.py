@@ -15,6 +15,7 @@ from wellposed.graphs import Graph, trace
 from wellposed.graphs.keywords import split_keywords
 from wellposed.graphs.restore import paused_collection
 from wellposed.methods import autoinit, classic, complete_p, fixup, mup, steady, topology  # each registers its methods
+from wellposed.methods.copies import copies, words_on_copies
 from wellposed.methods.deliberate import Choice, check_deliberate, warnings_of
 from wellposed.methods.deliberate import deliberate as on_purpose
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
@@ -119,6 +120,7 @@ def plan(
     prescriptions = _complete(graph, draft, kept, method, why, widths(graph, uses))
     prescriptions |= selected_rows(graph, only, kept, prescriptions)
     prescriptions |= like_siblings(graph, prescriptions, kept)
+    prescriptions |= copies(graph, prescriptions, kept)
     without = [
         one
         for name, one in why.items()
@@ -140,6 +142,7 @@ def plan(
             *implausible(prescriptions),
             *warning_of(without),
             *words_on_unmet(graph, prescriptions, kept),
+            *words_on_copies(prescriptions),
             *filter(None, [words_on_asleep(graph, zeros_under(graph, prescriptions))]),
             *warnings_of(found, choices, deliberate, prescriptions),
         ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -16,12 +16,13 @@ from torch import Tensor
 
 from wellposed.errors import OptionError, PlanError, joined, listed
 from wellposed.graphs import Graph, Parameter
-from wellposed.methods.independence import Floats, is_trained_gain, levels_of, pattern_of, sample_of, varies
+from wellposed.methods.independence import Floats, Found, is_trained_gain, levels_of, pattern_of, sample_of, varies
 from wellposed.operators.contraction import Contraction
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.options import check_choice
 from wellposed.plans import Prescription
 from wellposed.signals.weights.composite_scales import CompositeScales
+from wellposed.structure.reach import behind
 from wellposed.structure.roles import Role, roles
 from wellposed.structure.tables import rows_drawn
 
@@ -52,10 +53,12 @@ class Deliberate:
     Attributes:
         kind: how that shows.
         words: what it holds.
+        usual: whether weights of its part are drawn so in general, and keeping it needs no warning.
     """
 
     kind: Kind
     words: str
+    usual: bool = False
 
     @property
     def reason(self) -> str:
@@ -132,7 +135,15 @@ def deliberate(
     found |= {name: Deliberate("small", words) for name, words in read.small() if name not in found}
     if _is_general(orthogonal.values(), read.matrices()):
         return {name: one for name, one in found.items() if name not in orthogonal}
-    return found
+    usual = {name: replace(one, usual=_meets_itself(graph, uses, name)) for name, one in orthogonal.items()}
+    return found | usual
+
+
+def _meets_itself(graph: Graph, uses: Sequence[Contraction], name: str) -> bool:
+    """Whether a weight meets what it has made: from step to step of a loop, where libraries draw orthogonal ones."""
+    mine = [use for use in uses if use.parameter == name]
+    made = behind(graph, graph.nodes[mine[0].node].outputs) if len(mine) > 1 else frozenset()
+    return any(use.data in made for use in mine)
 
 
 def _without_padding(graph: Graph, parameter: Parameter, values: Tensor) -> Tensor:
@@ -179,12 +190,12 @@ class _Reader:
             if is_trained_gain(self.graph, self.part, name, values):
                 return Deliberate("trained", "a gain that varies")
             return _of_gain(values, head)
-        if role not in ("weight", "embedding"):
+        if role not in ("weight", "embedding", "recurrent"):
             return None
         if role == "weight" and use is not None:
             self.sizes[name] = math.sqrt(float(head @ head) / len(head))
         pattern = pattern_of(values, head, use.groups if use is not None and use.output_axis == 0 else 1)
-        return None if pattern is None else Deliberate(pattern.pattern, pattern.words)
+        return None if pattern is None or _is_drawn_so(role, pattern) else Deliberate(pattern.pattern, pattern.words)
 
     def matrices(self) -> int:
         """Return how many weights have several rows and columns, so that they could be orthogonal."""
@@ -201,6 +212,11 @@ class _Reader:
         for name, size in sizes.items():
             if size < SMALL * usual and scaled[name] < SMALL * usual_scaled:
                 yield name, f"{size / usual:.2g} times the size that is usual here"
+
+
+def _is_drawn_so(role: Role, pattern: Found) -> bool:
+    """Whether a pattern is that of draws: weights of recurrent layers are drawn orthogonal."""
+    return role == "recurrent" and pattern.pattern == "orthogonal"
 
 
 def _of_gain(values: Tensor, head: Floats) -> Deliberate | None:
@@ -259,7 +275,7 @@ def warnings_of(
 
 def _of_weights(found: Mapping[str, Deliberate], what: str, other: Choice, does: str) -> Iterator[str]:
     """Yield a warning of the weights among ``found``, with the choice that does otherwise."""
-    weights = {name: one for name, one in found.items() if one.kind in _WEIGHTS}
+    weights = {name: one for name, one in found.items() if one.kind in _WEIGHTS and not one.usual}
     if weights:
         kind = next(iter(weights.values())).kind
         yield (

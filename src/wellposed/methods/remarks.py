@@ -91,8 +91,9 @@ def _zeros_before(graph: Graph, nodes: Sequence[int]) -> list[str]:
 def _uses_apart(graph: Graph, weights: PlannedWeights, given: Collection[str]) -> tuple[str, ...]:
     """Return a warning that names the weights whose outputs differ between their uses by more than `APART`, or none."""
     told = []
-    for name, uses in weights.again.met.items():
-        low, high = (end(uses.values(), key=attrgetter("after")) for end in (min, max))
+    for name, met in weights.again.met.items():
+        uses = [use for use in met.values() if not _makes_a_weight(graph, weights, use.node, name)]
+        low, high = (end(uses or met.values(), key=attrgetter("after")) for end in (min, max))
         if name not in given and high.after > APART * low.after:
             at = (f"{use.after:.3g} at {graph.nodes[use.node].name}" for use in (low, high))
             told.append(f"{name!r} at {len(uses)} uses, with E[x²] of its output from {' to '.join(at)}")
@@ -103,6 +104,14 @@ def _uses_apart(graph: Graph, weights: PlannedWeights, given: Collection[str]) -
         f"{joined(told, 3, '; ', room=120)}. A weight for each use, a norm before it, or a state that starts at the "
         "size of later ones would bring all of them to the target",
     )
+
+
+def _makes_a_weight(graph: Graph, weights: PlannedWeights, node: int, name: str) -> bool:
+    """Whether a node makes of a weight and of constants what another use of it has for its weight: keys of relative
+    positions, which queries meet.
+    """
+    others = [use.weight for use in weights.uses if use.parameter == name and use.node != node]
+    return not behind(graph, graph.nodes[node].outputs).isdisjoint(others)
 
 
 def _assumptions(graph: Graph, run: Pass) -> Iterator[str]:

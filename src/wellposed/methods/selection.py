@@ -15,6 +15,9 @@ from wellposed.plans import Drawn, Kept, Prescription, unselected
 Patterns = str | Sequence[str] | None
 Rows = tuple[tuple[int, int], ...]
 
+FROZEN = "left alone: frozen (requires_grad is False); frozen=True plans it"
+"""Why a plan leaves parameters alone that do not require gradients."""
+
 _ROWS = re.compile(r"(?P<name>.+)\[(?P<first>\d*):(?P<end>\d*)\]")
 """A pattern with a range of rows: ``"embed.weight[50257:]"``."""
 
@@ -42,11 +45,7 @@ def _listed(patterns: str | Sequence[str]) -> Sequence[str]:
 
 def _frozen(graph: Graph) -> dict[str, str]:
     """Return the parameters that do not require gradients, with the reason for which a plan leaves them alone."""
-    return {
-        name: "left alone: frozen (requires_grad is False); frozen=True plans it"
-        for name, parameter in graph.parameters.items()
-        if not parameter.tensor.requires_grad
-    }
+    return {name: FROZEN for name, parameter in graph.parameters.items() if not parameter.tensor.requires_grad}
 
 
 def selected_rows(

@@ -18,27 +18,34 @@ def like_siblings(
     """Return prescriptions for parameters that the pass does not meet, from those that differ by numbers in their name.
 
     Experts that no token of the example chose, and layers that were dropped at random, have siblings of one shape which
-    the pass did meet.
+    the pass did meet. Of several siblings the one counts whose name has the most numbers in common: the same place in
+    another block.
 
     Args:
         graph: from `wellposed.trace`.
         prescriptions: of all parameters.
         kept: the parameters that the user, or the model, asked to be kept.
     """
-    met: dict[tuple[str, tuple[int, ...]], Prescription] = {}
+    met: dict[tuple[str, tuple[int, ...]], list[Prescription]] = {}
     unused = set(graph.unused_parameters)
     for name, mine in prescriptions.items():
         if name not in unused and mine.action == "write":
-            met.setdefault((numberless(name), mine.shape), mine)
+            met.setdefault((numberless(name), mine.shape), []).append(mine)
     found = {}
     for name in graph.unused_parameters:
         mine = prescriptions[name]
-        sibling = met.get((numberless(name), mine.shape))
-        if sibling is not None and name not in kept:
+        siblings = met.get((numberless(name), mine.shape))
+        if siblings and name not in kept:
+            sibling = max(siblings, key=lambda one: _in_common(one.name, name))
             found[name] = sibling.changed(
                 name=name, reason=f"like {sibling.name!r}, as the example does not reach it: {sibling.reason}"
             )
     return found
+
+
+def _in_common(one: str, other: str) -> int:
+    """Return how many parts two names have in common, of as many."""
+    return sum(a == b for a, b in zip(one.split("."), other.split("."), strict=False))
 
 
 def words_on_unmet(graph: Graph, prescriptions: Mapping[str, Prescription], chosen: Mapping[str, str]) -> Iterator[str]:
@@ -49,13 +56,14 @@ def words_on_unmet(graph: Graph, prescriptions: Mapping[str, Prescription], chos
         prescriptions: of all parameters.
         chosen: the parameters that the user, or the model, asked to be kept, with the reason.
     """
-    copied = [name for name in graph.unused_parameters if prescriptions[name].action == "write"]
-    if copied:
+    written = [name for name in graph.unused_parameters if prescriptions[name].action == "write"]
+    alike = [name for name in written if prescriptions[name].copy_of is None]
+    if alike:
         yield (
-            f"{len(copied)} parameters that the example does not reach are planned like their siblings: "
-            f"{listed(copied, _SHOWN)}"
+            f"{len(alike)} parameters that the example does not reach are planned like their siblings: "
+            f"{listed(alike, _SHOWN)}"
         )
-    left = [name for name in graph.unused_parameters if name not in chosen and name not in copied]
+    left = [name for name in graph.unused_parameters if name not in chosen and name not in written]
     if left:
         yield (
             f"{len(left)} parameters keep what they have, as the example does not reach them: {listed(left, _SHOWN)}; "

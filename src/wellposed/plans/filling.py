@@ -276,7 +276,7 @@ def _orthogonal_(out: Tensor, prescription: Drawn, seed: int, box: Box) -> None:
     moved = (of_group[axis], *(size for i, size in enumerate(of_group) if i != axis))
     rows, columns = moved[0], math.prod(moved[1:])
     long, short = max(rows, columns), min(rows, columns)
-    stream = standard_stream(stream_key(seed, prescription.name))
+    stream = standard_stream(stream_key(seed, prescription.copy_of or prescription.name))
     first, end = box[0]
     inside = tuple(slice(*side) for side in box[1:])
     for group in range(first // of_group[0], -(-end // of_group[0])):

@@ -69,7 +69,7 @@ def check_ties(prescriptions: Prescriptions, parameters: Mapping[str, nn.Paramet
 
 
 def check_kinds(written: Sequence[Prescription], parameters: Mapping[str, nn.Parameter], frozen: bool) -> None:
-    """Raise where a parameter to be written is no plain float, or frozen."""
+    """Raise where a parameter to be written is no plain float, or frozen and no copy of another."""
     for prescription in written:
         name = prescription.name
         in_parts = prescription.distribution in ("complex_normal", "constant")
@@ -89,7 +89,7 @@ def check_kinds(written: Sequence[Prescription], parameters: Mapping[str, nn.Par
                 f"{name!r} is placed as {sharded.placements}: a plan writes parameters of which every element is held "
                 f"by a rank, not sums over ranks; leave it out with skip={name!r}"
             )
-    refused = [p.name for p in written if not parameters[p.name].requires_grad]
+    refused = [p.name for p in written if not parameters[p.name].requires_grad and p.copy_of is None]
     if refused and not frozen:
         raise PlanError(
             f"{len(refused)} parameter(s) to be written are frozen (requires_grad is False): {listed(refused)}; pass "

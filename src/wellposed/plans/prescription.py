@@ -37,6 +37,7 @@ _FIELDS = (
 """The fields of all kinds in the order in which files state them."""
 _LATER: dict[str, Any] = {
     "base_in": None, "base_out": None, "depth": 1.0, "branch": 1.0, "repeats": 1.0, "rows": None, "centred": False,
+    "copy_of": None,
 }  # fmt: skip
 """Fields that files state where they say something: version 1 had none of them."""
 
@@ -81,6 +82,7 @@ class Prescription(BaseModel):
         fan_out: outputs that one input reaches, per consumer.
         signal_before: second moment of what enters the contraction; None where unknown.
         signal_after: second moment of what leaves it; None where unknown.
+        copy_of: name of the parameter whose numbers this one gets, as target networks hold copies.
         reason: the rule, in words that name the equation.
     """
 
@@ -107,6 +109,7 @@ class Prescription(BaseModel):
     fan_out: int | None = Field(default=None, ge=0, le=_MOST)
     signal_before: float | None = None
     signal_after: float | None = None
+    copy_of: str | None = None
     reason: str
 
     _words: ClassVar[str] = ""

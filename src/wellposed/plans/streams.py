@@ -143,7 +143,7 @@ def standard_stream(key: int) -> Stream:
 
 def stream_of(prescription: Drawn, seed: int) -> Stream:
     """Return the stream that a parameter is drawn from, element by element (not for ``orthogonal``)."""
-    key, mean, std = stream_key(seed, prescription.name), prescription.mean, prescription.std
+    key, mean, std = stream_key(seed, prescription.copy_of or prescription.name), prescription.mean, prescription.std
     if prescription.distribution == "complex_normal":  # of |z|, and so of both parts together
         std = std / math.sqrt(2.0)
     match prescription.distribution:

@@ -41,6 +41,8 @@ SPARSE = 0.9
 ENOUGH = 144
 """Independent elements from which mean and zeros of an example count. Chosen: half of the root mean square, the least
 mean that counts, is six standard errors then."""
+ONE_SIGNED = 20
+"""Independent elements of one sign from which their mean counts. Chosen: two to this power is beyond `CHANCE`."""
 LOOKED_AT = 1 << 20
 """Most elements that are looked at, evenly spaced. Chosen, for speed."""
 PIXELS = 127.5, 64.0**2
@@ -153,13 +155,16 @@ _INDICES = (torch.int32, torch.int64)
 
 
 class _Figures(NamedTuple):
-    """What elements of an example are like: how many count as independent, and which shares are 0 or not finite."""
+    """What elements of an example are like: how many count as independent, which shares are 0 or not finite, and
+    whether all have one sign, or are 0.
+    """
 
     independent: int
     mean: float
     square: float
     zeros: float
     infinite: float
+    one_sign: bool = False
 
 
 def unlike_example(graph: Graph, inputs: Described) -> Iterator[str]:
@@ -235,6 +240,7 @@ def _figures(example: torch.Tensor, shape: tuple[int, ...]) -> _Figures | None:
         float(sizes.square().mean()),
         float((sizes == 0.0).double().mean()),
         1.0 - finite.numel() / flat.numel(),
+        not finite.is_complex() and bool((finite >= 0.0).all() or (finite <= 0.0).all()),
     )
 
 
@@ -253,14 +259,13 @@ def _other_size(graph: Graph, value: int, taken: Input, seen: _Figures) -> Itera
 
 def _other_shape(graph: Graph, value: int, taken: Input, seen: _Figures) -> Iterator[str]:
     """Yield in words where the mean or the zeros of an example are not those assumed, by more than chance."""
-    if seen.independent < ENOUGH:
-        return
-    spread = math.sqrt(max(seen.square - seen.mean**2, 0.0))
-    if abs(seen.mean) > ALIKE * spread and taken.mean**2 < ALIKE**2 * taken.var:
+    spread, many = math.sqrt(max(seen.square - seen.mean**2, 0.0)), seen.independent >= ENOUGH
+    counts = many or (seen.one_sign and seen.independent >= ONE_SIGNED)
+    if many and abs(seen.mean) > ALIKE * spread and taken.mean**2 < ALIKE**2 * taken.var:
         yield f"varies by {spread:.2g} about its mean {seen.mean:.3g}"
-    elif seen.mean**2 > 0.25 * seen.square and taken.mean == 0.0 and _multiplies(graph, value):
+    elif counts and seen.mean**2 > 0.25 * seen.square and taken.mean == 0.0 and _multiplies(graph, value):
         yield f"has mean {seen.mean:.3g} where 0 is assumed, and multiplies signals"
-    if seen.zeros > SPARSE:
+    if many and seen.zeros > SPARSE:
         yield f"is 0 in {seen.zeros:.3g} of its elements"
 
 

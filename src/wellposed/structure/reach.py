@@ -56,16 +56,42 @@ def behind(graph: Graph, values: Collection[int]) -> frozenset[int]:
 
 @once
 def derivatives(graph: Graph) -> frozenset[int]:
-    """Return the nodes that work on derivatives which a forward takes: behind backward operators, and what makes
-    numbers of ones and of weights alone, as a derivative begins.
+    """Return the nodes that work on derivatives which a forward takes: behind backward operators and weights that meet
+    the ones of a derivative, and what makes numbers of ones and of weights alone, as a derivative begins.
     """
-    begun = {out for node in graph.nodes if "_backward" in node.op_name for out in node.outputs}
-    reached, known = behind(graph, begun), parameter_values(graph) | graph.known.keys()
+    fixed = parameter_values(graph)
+    known, ones = fixed | graph.known.keys(), _ones(graph)
+    begun = {
+        out
+        for node in graph.nodes
+        if "_backward" in node.op_name or _meets_ones(node, fixed, ones)
+        for out in node.outputs
+    }
+    reached = behind(graph, begun)
     return frozenset(
         node.index
         for node in graph.nodes
         if begun and node.inputs and (not reached.isdisjoint(node.inputs) or known.issuperset(node.inputs))
     )
+
+
+def _meets_ones(node: Node, fixed: Collection[int], ones: Collection[int]) -> bool:
+    """Whether a node multiplies weights by the ones of a derivative."""
+    others = set(node.inputs) - set(ones)
+    return len(others) == 1 < len(set(node.inputs)) and others.issubset(fixed)
+
+
+def _ones(graph: Graph) -> frozenset[int]:
+    """Return the ones by which a derivative of a single number begins, made like what the forward has computed, and
+    their views.
+    """
+    computed = depending(graph, graph.parameters)
+    made = {
+        node.outputs[0]
+        for node in graph.nodes
+        if node.op_name == "ones_like.default" and node.inputs[0] in computed and not graph.values[node.inputs[0]].shape
+    }
+    return behind(graph, made) & graph.known.keys() if made else frozenset()
 
 
 Entry = tuple[str, str, int]

@@ -127,8 +127,8 @@ def _ends(graph: Graph) -> Mapping[int, list[tuple[float, Node | None]]]:
 
 
 def _behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
-    """Yield what reads a value, behind constant factors and views: the factor, and the function of single elements that
-    is next; None for anything else.
+    """Yield what reads a value, behind constant factors, phases that are added to their products, and views: the
+    factor, and the function of single elements that is next; None for anything else.
     """
     pending = [(value, 1.0)]
     while pending:
@@ -138,7 +138,7 @@ def _behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
         for node, times in _readers(graph, at):
             if times is not None:
                 pending.append((node.outputs[0], factor * times))
-            elif is_view(node.op):
+            elif is_view(node.op) or (abs(factor) != 1.0 and _is_shift(graph, node, at)):
                 pending += [(out, factor) for out in node.outputs]
             else:
                 facts = facts_of(node.op)
@@ -171,6 +171,14 @@ def _times_constant(graph: Graph, node: Node, value: int) -> float | None:
         return None
     size = float(numbers.detach().double().pow(2.0 * power).mean().sqrt())
     return size if 0.0 < size < math.inf else None
+
+
+def _is_shift(graph: Graph, node: Node, value: int) -> bool:
+    """Whether a node adds numbers alone to a value, as the phase of a wave."""
+    facts = facts_of(node.op)
+    others = [other for other in node.inputs if other != value]
+    added = facts.elementwise and len(facts.terms) == 2 and node.inputs.count(value) == 1
+    return added and all(_numbers(graph, other) is not None for other in others)
 
 
 def _own_factor(graph: Graph, node: Node, value: int) -> list[Node]:

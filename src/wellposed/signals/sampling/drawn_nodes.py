@@ -26,6 +26,7 @@ from wellposed.signals.sampling.joint_sources import (
     share_sources,
 )
 from wellposed.structure.bounds import bounds
+from wellposed.structure.reach import derivatives
 
 CANCELLING_MEANS = 0.1
 """Product of two means, relative to the larger second moment, above which they cancel in a difference. Chosen."""
@@ -36,9 +37,9 @@ def is_drawn(run: Pass, node: Node) -> bool:
 
     A softmax is not, if the logits have no draws before a number of each query is taken out. Another is if it can be,
     and it chooses among its signals, picks or masks them by indices or conditions found among them, takes a
-    difference of signals whose covariance no link tells, weighs or multiplies what depends on one source, reads values
-    that have draws, or is a step of a recurrent layer. A node that begins a scan is noted in ``run.scanned``, and one
-    that masks or subtracts, but whose tensors are too large, in ``run.too_large``.
+    difference of signals whose covariance no link tells, weighs or multiplies what depends on one source, takes a
+    second derivative, reads values that have draws, or is a step of a recurrent layer. A node that begins a scan is
+    noted in ``run.scanned``, and one that masks or subtracts, but whose tensors are too large, in ``run.too_large``.
     """
     logits = logits_before_shift(run.graph).get(node.index)
     if logits is not None and logits not in run.drawn and run.scanned.isdisjoint(node.inputs):
@@ -46,7 +47,7 @@ def is_drawn(run: Pass, node: Node) -> bool:
     # conditions that ask for no moments come first
     asked = is_cell_met_again(run.graph, node) or _chooses(run, node) or _goes_along(run, node)
     apart = not asked and (_selects(run, node) or _cancels(run, node))
-    if not (asked or apart or _weighs_by_products(run, node) or _is_outer(run, node)) or not could_run(run, node):
+    if not (asked or apart or _multiplies_itself(run, node)) or not could_run(run, node):
         return False
     if large := is_too_large(run, node):
         run.too_large += [node.index] * (apart and node.index < run.last_weight)
@@ -166,6 +167,35 @@ def _is_outer(run: Pass, node: Node) -> bool:
     )
 
 
+def _multiplies_itself(run: Pass, node: Node) -> bool:
+    """Whether a node multiplies, or weighs, what depends on one source in a way that no rule follows; notes scans."""
+    return _weighs_by_products(run, node) or _is_outer(run, node) or _bends_again(run, node)
+
+
+def _bends_again(run: Pass, node: Node) -> bool:
+    """Whether a node of a second derivative multiplies by a function of a signal what another function of this signal
+    has multiplied before: tanh(z) and 1 - tanh(z)² of the derivatives of tanh(z), with what a weight makes beside them.
+    """
+    if node.index not in derivatives(run.graph) or len(node.inputs) != 2 or not facts_of(node.op).elementwise:
+        return False
+    first, second = (_elements_of(run, value) for value in node.inputs)
+    return not first.isdisjoint(second) and len(first | second) > 2
+
+
+def _elements_of(run: Pass, value: int) -> set[int]:
+    """Return the values of whose elements those of a value are made, one by one: itself, and those before it."""
+    found, todo = set[int](), [value]
+    while todo and len(found) < CLIMBED_FOR_SHAPE:
+        at = todo.pop()
+        index = run.graph.values[at].node
+        if is_constant(run, at):
+            continue
+        found.add(at)
+        if index is not None and facts_of(run.graph.nodes[index].op).elementwise:
+            todo += run.graph.nodes[index].inputs
+    return found
+
+
 def _has_outer_shape(graph: Graph, node: Node) -> bool:
     """Whether a node is a product of two tensors each of which is broadcast along an axis of the other."""
     if not facts_of(node.op).multiplies or len(node.inputs) != 2:
@@ -271,5 +301,6 @@ def _may_start(run: Pass, node: Node) -> bool:
         return True
     if _has_outer_shape(run.graph, node):
         return True
-    differs = facts.subtracts or -1.0 in facts.powers
-    return (differs or _is_extreme(node) or is_product(node.op)) and len(node.inputs) > 1
+    several = len(node.inputs) > 1
+    differs = (facts.subtracts, -1.0 in facts.powers, node.index in derivatives(run.graph))
+    return several and (any(differs) or _is_extreme(node) or is_product(node.op))

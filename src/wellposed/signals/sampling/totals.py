@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 MANY_ELEMENTS, HEAVY_SHARE = 512, 0.25
-"""Least number of elements of which one with this share of all squares shows a heavy tail. Chosen."""
+"""Least number of elements, or of rows, of which one with this share of all squares shows a heavy tail. Chosen."""
 
 
 class Totals(NamedTuple):
     """What draws of one tensor sum up to, over finite elements: by draw the number of these, their sum and the sum of
-    their squares; and over all draws the largest magnitude, whether some elements are infinite, and whether some are
-    NaN or plus infinity.
+    their squares; and over all draws the largest share of all squares that one element has, or one row, where there are
+    `MANY_ELEMENTS` of these (the elements of a row may have a size in common, as quotients by one number have), whether
+    some elements are infinite, and whether some are NaN or plus infinity.
     """
 
     counts: list[int]
     sums: list[float]
     squares: list[float]
-    largest: float
+    largest_share: float
     infinite: bool
     undefined: bool
 
     @property
     def heavy(self) -> bool:
-        """Whether one of many elements has a quarter of all squares, or some are no numbers."""
-        if self.undefined:
-            return True
-        return sum(self.counts) >= MANY_ELEMENTS and self.largest**2 > HEAVY_SHARE * math.fsum(self.squares) > 0.0
+        """Whether one of many elements, or rows, has a quarter of all squares, or some are no numbers."""
+        return self.undefined or self.largest_share > HEAVY_SHARE
 
     @property
     def mean(self) -> float:
@@ -56,7 +56,20 @@ def totals_of(draws: list[torch.Tensor]) -> Totals:
         infinite = not bool(finite.all())
         undefined = bool((values.isnan() | (values == math.inf)).any())
         values, counts = values.where(finite, 0.0), finite.sum(dim=1).tolist()
-        sums, stacked = values.sum(dim=1).tolist(), values
-    low, high = stacked.aminmax()
+        sums = values.sum(dim=1).tolist()
     squares = [float(row @ row) for row in values.numpy()]
-    return Totals(counts, sums, squares, max(abs(float(low)), abs(float(high))), infinite, undefined)
+    return Totals(counts, sums, squares, _largest_share(values, draws[0].shape, counts), infinite, undefined)
+
+
+def _largest_share(values: torch.Tensor, shape: Sequence[int], counts: list[int]) -> float:
+    """Return the largest share of all squares of values, of shape (draws, size), that one of many elements or rows has;
+    a row is what lies along the last axes of ``shape``. In few draws a row may hold most in each of them.
+    """
+    parts, largest, found = values.square(), 0.0, sum(counts) >= MANY_ELEMENTS
+    total = float(parts.sum())
+    for length in reversed((1, *shape)):
+        if found and total > 0.0:
+            largest = max(largest, float(parts.max()) / total)
+        parts = parts.reshape(-1, length).sum(1) if length > 1 else parts
+        found = parts.numel() >= MANY_ELEMENTS and len(counts) * HEAVY_SHARE > 1.0
+    return largest

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 import torch
 
 from wellposed.arrays import array_of
+from wellposed.graphs import Graph, Ref
+from wellposed.graphs.graph import once
 from wellposed.operators.schema import plain_name
 from wellposed.operators.views import view_of
 from wellposed.signals.algebra.operands import operand
@@ -20,6 +23,7 @@ from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.sampling.constant_folding import numbers
 from wellposed.structure.reach import behind
+from wellposed.structure.repeated import Same
 
 
 def token_input(call: Call, value: int) -> int | None:
@@ -43,17 +47,34 @@ def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any
     """Rows of a table: two positions have equal rows where they hold equal indices; looked up twice, they are one
     signal (both corners of a box in one table).
     """
-    known = (
-        (indices.shape, array_of(indices, torch.int64).tobytes())
-        if isinstance(indices, torch.Tensor)
-        else call.value_of(1)
-    )
-    key = ("rows", call.value_of(0), known)
+    key = ("rows", call.value_of(0), _same_index(call, indices))
     rows = looked_up(call, weight, indices)  # also where they are known: the weight's scale is chosen for every use
     if _are_found_in_it(call):
         rows = rows.amended(tag="assumed")
     found: State = rows if call.independent else call.run.memo.setdefault(key, rows)
     return found
+
+
+def _same_index(call: Call, indices: Any) -> Hashable:
+    """Return what one index is the same by: how it is made of the model's inputs, whose examples are alike by chance;
+    elsewhere its numbers.
+    """
+    value = call.value_of(1)
+    if isinstance(indices, torch.Tensor):
+        if value is not None and value in _of_inputs(call.graph):
+            return _makers(call.graph).number((Ref(value),))
+        return indices.shape, array_of(indices, torch.int64).tobytes()
+    return value
+
+
+@once
+def _of_inputs(graph: Graph) -> frozenset[int]:
+    return behind(graph, graph.inputs)
+
+
+@once
+def _makers(graph: Graph) -> Same:
+    return Same(graph, ())
 
 
 def _are_found_in_it(call: Call) -> bool:

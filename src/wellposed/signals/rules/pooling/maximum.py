@@ -63,17 +63,45 @@ def max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> State:
-    """Maximum over windows of the Gaussian field that the input is a function of, on fixed quasi-random points."""
+    """Maximum over windows of the Gaussian field that the input is a function of, on fixed quasi-random points; a
+    maximum of maxima over windows that lie close is one over larger windows.
+    """
     rank = {"max_pool1d": 1, "max_pool3d": 3}.get(call.node.op._schema.name.removeprefix("aten::"), 2)
     space, steps = pool_steps(call, x, kernel_size, stride, padding, dilation, rank)
+    before = call.run.memo.get(("maximum", x.serial))
+    if before is not None and (larger := _composed(before[1], steps)) is not None and before[0].layout == x.layout:
+        x, steps = before[0], larger
     inside = x.padded
     if inside is None or inside.layout != x.layout or call.independent or not _is_ignored(inside, space, steps):
-        return maximum(call, x, space, steps)
+        found = maximum(call, x, space, steps)
+        if not call.independent:
+            call.run.memo["maximum", found.serial] = (x, steps)
+        return found
     within = [
         replace(step, size=inside.of.shape[axis], before=step.before + inside.around[axis][0], end=None)
         for axis, step in zip(space, steps, strict=True)
     ]
     return maximum(call, inside.of, space, within, around=inside.value)
+
+
+LARGEST_WINDOW = 400
+"""Places of the largest window that is drawn as a field; those of larger ones count as one number. Chosen for cost."""
+
+
+def _composed(first: list[Axis], second: list[Axis]) -> list[Axis] | None:
+    """Return the windows whose maxima are those over the ``second`` windows of maxima over the ``first`` ones, which
+    must lie at every place and reach both ends; None of others, and of too large ones.
+    """
+    if len(first) != len(second):
+        return None
+    made = []
+    for a, b in zip(first, second, strict=True):
+        reaches = a.out - a.before + a.kernel > a.size
+        if a.stride != 1 or a.dilation != 1 or b.dilation != 1 or a.size != a.out or not reaches:
+            return None
+        kernel, before = a.kernel + b.kernel - 1, a.before + b.before
+        made.append(replace(b, kernel=kernel, before=before, end=a.size + before))
+    return made if np.prod([axis.kernel for axis in made]) <= LARGEST_WINDOW else None
 
 
 def _is_ignored(padded: Padded, space: list[int], steps: list[Axis]) -> bool:
@@ -175,7 +203,9 @@ class _Window:
 
     def _field(self) -> Array:
         """Return samples (positions of a patch, MAXIMUM_SAMPLES) of a Gaussian field with the correlations of x."""
-        if self.count > 400:  # a very large window: its maximum hardly depends on how it is filled in between
+        if (
+            self.count > LARGEST_WINDOW
+        ):  # a very large window: its maximum hardly depends on how it is filled in between
             return np.ones((self.count, 1)) * _points(1)[:, 0]
         grids = np.meshgrid(*(np.arange(n) for n in self.patch), indexing="ij")
         places = np.stack([g.ravel() for g in grids], axis=1) if grids else np.zeros((1, 0), dtype=int)

@@ -1,0 +1,102 @@
+"""Copies of parameters, as target networks hold them: what stays equal to what a plan draws is drawn with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from wellposed.errors import joined
+from wellposed.graphs import Graph
+from wellposed.graphs.naming import numberless
+from wellposed.methods.selection import FROZEN
+from wellposed.methods.trained import signs_of_training
+from wellposed.plans import Centering, Prescription
+
+_SHOWN = 4
+
+
+def copies(graph: Graph, prescriptions: Mapping[str, Prescription], kept: Mapping[str, str]) -> dict[str, Prescription]:
+    """Return prescriptions for copies of parameters that a plan writes: the same numbers for both.
+
+    A copy is frozen, or nothing that the example reaches, and holds the same random numbers as the other, or the same
+    constant beside such a one. Parts of blocks that were made as copies of each other are none, and what looks trained
+    is left alone: a teacher that is frozen stays what it is.
+
+    Args:
+        graph: from `wellposed.trace`.
+        prescriptions: of all parameters.
+        kept: the parameters that the user, or the model, asked to be kept, with the reason.
+    """
+    may = _candidates(graph, kept)
+    written = [name for name in graph.parameters if name not in may and prescriptions[name].action == "write"]
+    random = (name for name in may if not _is_constant(graph, name))
+    pairs = {name: other for name in random if (other := _equal(graph, name, written)) is not None}
+    if not pairs or signs_of_training(graph):
+        return {}
+    pairs = _beside(graph, pairs, may, written) | pairs
+    return {name: _copied(prescriptions[other], name, pairs) for name, other in pairs.items()}
+
+
+def _beside(graph: Graph, pairs: Mapping[str, str], may: list[str], written: list[str]) -> dict[str, str]:
+    """Return what copies, by its place beside known copies, parameters of which the numbers alone tell too little."""
+    found: dict[str, str] = {}
+    for mine, theirs in dict.fromkeys(_stems(name, other) for name, other in pairs.items()):
+        places = {name: theirs + name.removeprefix(mine) for name in may if name.startswith(mine)}
+        found |= {name: other for name, other in places.items() if other in written and _alike(graph, name, other)}
+    return found
+
+
+def words_on_copies(prescriptions: Mapping[str, Prescription]) -> Iterator[str]:
+    """Yield a warning that names the copies that are drawn like what they copy."""
+    told = [f"{name!r} (of {one.copy_of!r})" for name, one in prescriptions.items() if one.copy_of is not None]
+    if told:
+        yield (
+            f"{len(told)} parameters are copies of others, as target networks hold them, and get the same numbers: "
+            f"{joined(told, _SHOWN)}; skip= leaves them as they are"
+        )
+
+
+def _candidates(graph: Graph, kept: Mapping[str, str]) -> list[str]:
+    """Return what may be a copy: what is frozen, and what the example does not reach, unless asked to be kept."""
+    unused = set(graph.unused_parameters) - kept.keys()
+    return [name for name in graph.parameters if name in unused or kept.get(name) == FROZEN]
+
+
+def _is_constant(graph: Graph, name: str) -> bool:
+    values = graph.parameters[name].values
+    return values is None or not values.numel() or bool((values == values.flatten()[0]).all())
+
+
+def _alike(graph: Graph, one: str, other: str) -> bool:
+    """Whether two parameters hold the same numbers. Those on meta hold none: what is made again of them is alike."""
+    first, second = graph.parameters[one], graph.parameters[other]
+    mine, theirs = first.values, second.values
+    if mine is None or theirs is None or first.shape != second.shape or mine.dtype != theirs.dtype:
+        return False
+    if first.tensor.is_meta or second.tensor.is_meta or mine.device != theirs.device:
+        return False
+    return torch.equal(mine, theirs)
+
+
+def _equal(graph: Graph, name: str, written: list[str]) -> str | None:
+    """Return the first of some parameters that another is a copy of."""
+    reached = name not in graph.unused_parameters
+    others = (other for other in written if reached or numberless(other) != numberless(name))
+    return next((other for other in others if _alike(graph, name, other)), None)
+
+
+def _stems(one: str, other: str) -> tuple[str, str]:
+    """Return what two names begin with before the parts that both end with."""
+    first, second = one.split("."), other.split(".")
+    while first and second and first[-1] == second[-1]:
+        first, second = first[:-1], second[:-1]
+    return "".join(f"{part}." for part in first), "".join(f"{part}." for part in second)
+
+
+def _copied(said: Prescription, name: str, pairs: Mapping[str, str]) -> Prescription:
+    """Return a prescription for the copy ``name`` of what another one writes."""
+    fields: dict[str, object] = {}
+    if isinstance(said, Centering):
+        fields["weight"] = next((copy for copy, other in pairs.items() if other == said.weight), said.weight)
+    return said.changed(name=name, copy_of=said.name, reason=f"a copy of {said.name!r}: {said.reason}", **fields)
