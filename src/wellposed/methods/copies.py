@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 import torch
 
@@ -14,6 +14,7 @@ from wellposed.methods.trained import signs_of_training
 from wellposed.plans import Centering, Prescription
 
 _SHOWN = 4
+_COMPARED = 4
 
 
 def copies(graph: Graph, prescriptions: Mapping[str, Prescription], kept: Mapping[str, str]) -> dict[str, Prescription]:
@@ -30,8 +31,11 @@ def copies(graph: Graph, prescriptions: Mapping[str, Prescription], kept: Mappin
     """
     may = _candidates(graph, kept)
     written = [name for name in graph.parameters if name not in may and prescriptions[name].action == "write"]
-    random = (name for name in may if not _is_constant(graph, name))
-    pairs = {name: other for name in random if (other := _equal(graph, name, written)) is not None}
+    random = [name for name in may if not _is_constant(graph, name)]
+    beginnings: dict[Hashable, list[str]] = {}
+    for name in written if random else ():
+        beginnings.setdefault(_beginning(graph, name), []).append(name)
+    pairs = {name: other for name in random if (other := _equal(graph, name, beginnings)) is not None}
     if not pairs or signs_of_training(graph):
         return {}
     pairs = _beside(graph, pairs, may, written) | pairs
@@ -79,9 +83,17 @@ def _alike(graph: Graph, one: str, other: str) -> bool:
     return torch.equal(mine, theirs)
 
 
-def _equal(graph: Graph, name: str, written: list[str]) -> str | None:
-    """Return the first of some parameters that another is a copy of."""
+def _beginning(graph: Graph, name: str) -> Hashable:
+    """Return shape and first numbers, in which random parameters differ unless they are alike."""
+    values = graph.parameters[name].values
+    first = () if values is None or values.is_meta else tuple(values.flatten()[:_COMPARED].tolist())
+    return tuple(graph.parameters[name].shape), first
+
+
+def _equal(graph: Graph, name: str, beginnings: Mapping[Hashable, list[str]]) -> str | None:
+    """Return the first of the parameters, which stand by `_beginning`, that another is a copy of."""
     reached = name not in graph.unused_parameters
+    written = beginnings.get(_beginning(graph, name), ())
     others = (other for other in written if reached or numberless(other) != numberless(name))
     return next((other for other in others if _alike(graph, name, other)), None)
 
