@@ -80,7 +80,7 @@ def drawn(batch: int) -> Drawn:
 def state(model: nn.Module) -> dict[str, tuple[int, torch.Tensor]]:
     """Return copies of all parameters and buffers."""
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    return {name: (id(value), value.detach().clone()) for name, value in named}
+    return {name: (id(value), value.detach().to_dense(masked_grad=False).clone()) for name, value in named}
 
 
 def changed(model: nn.Module, before: dict[str, tuple[int, torch.Tensor]]) -> list[str]:
