@@ -52,6 +52,48 @@ def test_placeholders_and_pixels_are_no_reason_to_warn(example):
     assert wp.plan(pictures(), example).warnings == ()
 
 
+class Amounts(nn.Module):
+    """Dense layers that read a function of an input."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.function, self.first, self.last = function, nn.Linear(64, 64), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(self.function(x))))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.log1p,
+        torch.sqrt,
+        lambda x: x**0.5,
+        lambda x: (2.0 * x + 1e-6).log10(),
+        lambda x: x.clamp(min=1e-5).log(),
+        lambda x: x.view(-1, 4, 64).mean(1).rsqrt(),
+    ],
+    ids=["log1p", "sqrt", "power", "sum", "clamp", "mean"],
+)
+def test_what_a_logarithm_or_a_root_reads_is_positive(function):
+    torch.manual_seed(0)
+    model, example = Amounts(function), torch.rand(256, 64) + 0.5
+    plan = wp.plan(model, example)
+    assert plan.warnings == ()
+    assert wp.check(model, example, plan=plan).ok  # false where a signal has a NaN
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.square, lambda x: (x - 1.0).sigmoid().log(), lambda x: x.square().mean(-1, keepdim=True).sqrt() * x],
+    ids=["square", "logarithm of a sigmoid", "root of a square"],
+)
+def test_what_no_function_bounds_may_be_negative(function):
+    graph = wp.trace(Amounts(function), torch.rand(256, 64))
+    assert assumed(graph, graph.inputs[0]) == wp.Input.white()
+
+
 def test_random_examples_of_any_size_are_as_assumed():
     for seed in range(200):
         generator = torch.Generator().manual_seed(seed)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import torch
 from scipy.special import gammainc, gammaincc  # those of scipy.stats take half a second to import
 
 from wellposed.errors import InputError, joined
-from wellposed.graphs import Graph, Node
+from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import INTEGERS
 from wellposed.graphs.run import dense
 from wellposed.operators.contraction import contractions
@@ -43,6 +44,9 @@ ENOUGH = 144
 mean that counts, is six standard errors then."""
 LOOKED_AT = 1 << 20
 """Most elements that are looked at, evenly spaced. Chosen, for speed."""
+AMOUNTS = math.exp(-0.25), -math.expm1(-0.5)
+"""Mean and variance of numbers that are positive: those of a log-normal one of mean square 1 whose logarithm has the
+variance 1 / 2. Chosen."""
 PIXELS = 127.5, 64.0**2
 """Mean and variance of numbers of uint8. Chosen: two standard deviations reach both ends, and photographs have 120 and
 60²."""
@@ -77,7 +81,8 @@ def describe_inputs(graph: Graph, inputs: Described) -> dict[int, Input]:
 def assumed(graph: Graph, value: int) -> Input:
     """Return what is assumed of an input that nobody describes.
 
-    Floats are chosen by shape (`Input.default`), whatever the example holds. Integers that index a table are tokens.
+    Floats are chosen by shape (`Input.default`), whatever the example holds, and positive where a function that is
+    none of numbers below 0 reads them (a logarithm, a square root). Integers that index a table are tokens.
     Other integers, booleans and masks of infinities are what the example holds, as far as nothing but its own numbers
     could say what they are. Where weights meet numbers that the example says nothing of, those of uint8 lie between 0
     and 255, booleans are even, and others have mean 0 and variance 1.
@@ -86,6 +91,8 @@ def assumed(graph: Graph, value: int) -> Input:
     if value in graph.known and not rows_indexed(graph, value):
         return Input("given")
     chosen = Input.default(info.shape, info.dtype)
+    if info.is_signal and not info.dtype.is_complex and _read_as_positive(graph, value):
+        return replace(chosen, mean=AMOUNTS[0], var=AMOUNTS[1], positive=True)
     if not info.is_followed or example.dtype not in INTEGERS:
         return chosen
     if example.dtype == torch.bool:
@@ -145,6 +152,35 @@ def is_rounded(graph: Graph, value: int) -> bool:
             if node.op.is_view or facts_of(node.op).rounds:
                 todo.extend(node.outputs)
     return False
+
+
+def _read_as_positive(graph: Graph, value: int) -> bool:
+    """Whether a function that is none of numbers below 0 reads an input, or sums, multiples and bounds of it."""
+    users, todo = graph.users(), [value]
+    while todo:
+        at = todo.pop()
+        for node in (graph.nodes[index] for index in users.get(at, ())):
+            if is_view(node.op) or facts_of(node.op).along == "sum" or _keeps_positive(node):
+                todo += node.outputs
+            elif math.isfinite(facts_of(node.op).domain.low) and _needs_positive(node):
+                return True
+    return False
+
+
+def _keeps_positive(node: Node) -> bool:
+    """Whether a node adds or multiplies by a number that is not below 0, or bounds its argument from there on."""
+    facts, rest = facts_of(node.op), [n for n in (*node.args[1:], *node.kwargs.values()) if n is not None]
+    steady = facts.terms == (1.0, 1.0) or facts.powers or node.op.name().startswith("aten::clamp")
+    return bool(steady) and all(isinstance(n, int | float) and n >= 0 for n in rest)
+
+
+def _needs_positive(node: Node) -> bool:
+    """Whether an elementwise function gives no number for some below 0, and one for those above."""
+    rest = node.args[1:]
+    if (not facts_of(node.op).function and not facts_of(node.op).raises) or any(isinstance(r, Ref) for r in rest):
+        return False
+    below, above = (node.op(sign * torch.tensor([0.5, 1.5, 2.5]), *rest, **node.kwargs) for sign in (-1.0, 1.0))
+    return bool(below.isnan().any()) and bool(above.isfinite().all())
 
 
 _INDICES = (torch.int32, torch.int64)

@@ -41,6 +41,7 @@ class Input:
         columns: mean and variance of each column of a table (batch, columns) whose columns differ; None: alike.
         values: the values that elements take, in order, and the share of each, where they are few (labels of 0 and 1,
             one-hot rows); None: they are Gaussian.
+        positive: whether elements are log-normal, as amounts are, and not Gaussian.
     """
 
     kind: InputKind = "white"
@@ -51,10 +52,13 @@ class Input:
     vocabulary: int | None = None
     columns: tuple[tuple[float, float], ...] | None = None
     values: tuple[tuple[float, float], ...] | None = None
+    positive: bool = False
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.mean) and np.isfinite(self.var) and self.var >= 0):
             raise InputError(f"an input needs a finite mean and a variance >= 0, not mean={self.mean}, var={self.var}")
+        if self.positive and not (self.mean > 0 and self.var > 0):
+            raise InputError(f"positive elements that vary have a mean above 0, not mean={self.mean}, var={self.var}")
 
     @classmethod
     def white(cls, mean: float = 0.0, var: float = 1.0) -> Input:
@@ -158,7 +162,8 @@ class Input:
             "image": "image-like (1/f)" if self.profile is None else "image-like (given profile)",
         }
         few = "" if self.values is None else ", values " + ", ".join(f"{value:g}" for value, _ in self.values)
-        return f"{words.get(self.kind, 'measured on a batch')}, mean {self.mean:g}, variance {self.var:g}{few}"
+        drawn = words.get(self.kind, "measured on a batch") + ", positive" * self.positive
+        return f"{drawn}, mean {self.mean:g}, variance {self.var:g}{few}"
 
     def state(self, shape: Sequence[int], root: int, *, independent: bool = False) -> State:
         """Return the state of an input of this shape (batch first) with the source ``root``, for the rules.
@@ -175,7 +180,8 @@ class Input:
             return made
         if self.kind in ("image", "measured") and len(shape) >= 4:
             made = self._in_space(made, shape)
-        return made if self.values is None else self._of_few(made)
+        function = self._function()
+        return made if function is None else _of_a_gaussian(made, function)
 
     def _in_space(self, made: State, shape: Sequence[int]) -> State:
         """Return the state of an input (batch, channels, *space), or with channels last, with its correlations."""
@@ -192,17 +198,15 @@ class Input:
             corr = np.concatenate([corr, self.channel_correlation * corr], axis=axes[channels][0])
         return made.with_moments(corr=corr)
 
-    def _of_few(self, made: State) -> State:
-        """Return an input of few values as a function of a Gaussian: 0 below a threshold and 1 above."""
-        levels = _Levels(self.values or ())
-        coefficients, _ = hermite(levels.function, 0.0, 1.0)
-        latent = standardised(levels.function(NODES)).latent(made.corr)
-        base = made.with_moments(
-            mean=np.zeros_like(made.mean), var=np.ones_like(made.var), corr=kernels.with_diagonal(latent)
-        )
-        return made.with_moments(
-            marginal=Marginal(base=base, fn=levels.function), links=(Link(base, Scaled(float(coefficients[1]))),)
-        )
+    def _function(self) -> Pointwise | None:
+        """Return the increasing function that makes elements of standard Gaussians; None where a line does."""
+        if self.values is not None:
+            return _Levels(self.values).function
+        if not self.positive:
+            return None
+        var = math.log1p(self.var / self.mean**2)
+        std, centre = math.sqrt(var), math.log(self.mean) - 0.5 * var
+        return Pointwise(("log-normal", centre, std), lambda z: torch.exp(centre + std * z))
 
     def _by_column(self, made: State) -> State:
         """Return the state of a table (batch, columns) with mean and variance by column."""
@@ -244,8 +248,8 @@ class Input:
             noise = self._fields(tuple(int(n) for n in shape), generator)
         else:
             noise = torch.randn(tuple(shape), generator=generator)
-        if self.values is not None:
-            return _Levels(self.values)(noise)
+        if function := self._function():
+            return function.call(noise)
         if self.columns is not None:
             mean, var = torch.tensor(self.columns).T
             return torch.addcmul(mean, var.sqrt(), noise)
@@ -275,6 +279,18 @@ class Input:
         ]
         power = np.maximum(np.real(np.fft.fftn(table[np.ix_(*index)])), 0.0)  # no profile of a field: made one
         return np.asarray(power / power.mean(), dtype=np.float64)
+
+
+def _of_a_gaussian(made: State, function: Pointwise) -> State:
+    """Return an input whose elements are an increasing function of a Gaussian."""
+    coefficients, _ = hermite(function, 0.0, 1.0)
+    latent = standardised(function(NODES)).latent(made.corr)
+    base = made.with_moments(
+        mean=np.zeros_like(made.mean), var=np.ones_like(made.var), corr=kernels.with_diagonal(latent)
+    )
+    return made.with_moments(
+        marginal=Marginal(base=base, fn=function), links=(Link(base, Scaled(float(coefficients[1]))),)
+    )
 
 
 MOST_LEVELS, LOOKED_AT_FIRST = 8, 256
