@@ -73,10 +73,11 @@ class Amounts(nn.Module):
         lambda x: (2.0 * x + 1e-6).log10(),
         lambda x: x.clamp(min=1e-5).log(),
         lambda x: x.view(-1, 4, 64).mean(1).rsqrt(),
+        lambda x: x / x.sum(-1, keepdim=True).clamp(min=1.0),
     ],
-    ids=["log1p", "sqrt", "power", "sum", "clamp", "mean"],
+    ids=["log1p", "sqrt", "power", "sum", "clamp", "mean", "share"],
 )
-def test_what_a_logarithm_or_a_root_reads_is_positive(function):
+def test_what_divides_or_a_logarithm_or_a_root_reads_is_positive(function):
     torch.manual_seed(0)
     model, example = Amounts(function), torch.rand(256, 64) + 0.5
     plan = wp.plan(model, example)

@@ -44,9 +44,9 @@ ENOUGH = 144
 mean that counts, is six standard errors then."""
 LOOKED_AT = 1 << 20
 """Most elements that are looked at, evenly spaced. Chosen, for speed."""
-AMOUNTS = math.exp(-0.25), -math.expm1(-0.5)
-"""Mean and variance of numbers that are positive: those of a log-normal one of mean square 1 whose logarithm has the
-variance 1 / 2. Chosen."""
+AMOUNTS = 3.0**-0.125, 1.0 - 3.0**-0.25
+"""Mean and variance of numbers that are positive: the log-normal ones whose mean square and mean fourth power, 1 and 3,
+are those of a standard Gaussian."""
 PIXELS = 127.5, 64.0**2
 """Mean and variance of numbers of uint8. Chosen: two standard deviations reach both ends, and photographs have 120 and
 60²."""
@@ -81,8 +81,9 @@ def describe_inputs(graph: Graph, inputs: Described) -> dict[int, Input]:
 def assumed(graph: Graph, value: int) -> Input:
     """Return what is assumed of an input that nobody describes.
 
-    Floats are chosen by shape (`Input.default`), whatever the example holds, and positive where a function that is
-    none of numbers below 0 reads them (a logarithm, a square root). Integers that index a table are tokens.
+    Floats are chosen by shape (`Input.default`), whatever the example holds, and positive where they divide, or a
+    function that is none of numbers below 0 reads them (a logarithm, a square root). Integers that index a table are
+    tokens.
     Other integers, booleans and masks of infinities are what the example holds, as far as nothing but its own numbers
     could say what they are. Where weights meet numbers that the example says nothing of, those of uint8 lie between 0
     and 255, booleans are even, and others have mean 0 and variance 1.
@@ -155,14 +156,16 @@ def is_rounded(graph: Graph, value: int) -> bool:
 
 
 def _read_as_positive(graph: Graph, value: int) -> bool:
-    """Whether a function that is none of numbers below 0 reads an input, or sums, multiples and bounds of it."""
+    """Whether an input, or a sum, a multiple or a bound of it, divides, or is read by a function that is none of
+    numbers below 0 or has a pole there.
+    """
     users, todo = graph.users(), [value]
     while todo:
         at = todo.pop()
         for node in (graph.nodes[index] for index in users.get(at, ())):
             if is_view(node.op) or facts_of(node.op).along == "sum" or _keeps_positive(node):
                 todo += node.outputs
-            elif math.isfinite(facts_of(node.op).domain.low) and _needs_positive(node):
+            elif _divides(node, at) or (math.isfinite(facts_of(node.op).domain.low) and _needs_positive(node)):
                 return True
     return False
 
@@ -174,13 +177,18 @@ def _keeps_positive(node: Node) -> bool:
     return bool(steady) and all(isinstance(n, int | float) and n >= 0 for n in rest)
 
 
+def _divides(node: Node, value: int) -> bool:
+    """Whether a node divides by a value."""
+    return facts_of(node.op).powers == (1.0, -1.0) and node.args[1] == Ref(value)
+
+
 def _needs_positive(node: Node) -> bool:
-    """Whether an elementwise function gives no number for some below 0, and one for those above."""
+    """Whether an elementwise function gives no finite number for 0, or none for some below, but one for those above."""
     rest = node.args[1:]
     if (not facts_of(node.op).function and not facts_of(node.op).raises) or any(isinstance(r, Ref) for r in rest):
         return False
-    below, above = (node.op(sign * torch.tensor([0.5, 1.5, 2.5]), *rest, **node.kwargs) for sign in (-1.0, 1.0))
-    return bool(below.isnan().any()) and bool(above.isfinite().all())
+    below, above = (node.op(torch.tensor(points), *rest, **node.kwargs) for points in ([0.0, -1.5, -2.5], [0.5, 2.5]))
+    return not below.isfinite().all() and bool(above.isfinite().all())
 
 
 _INDICES = (torch.int32, torch.int64)
