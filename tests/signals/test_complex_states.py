@@ -99,3 +99,31 @@ def test_turns_and_sums_of_parts_have_the_sizes_of_their_parts_together(function
 def test_only_what_has_no_imaginary_part_is_one_real_number():
     assert number_in(torch.full((4,), 2.0 + 1.0j)) is None
     assert number_in(torch.full((4,), 2.0 + 0.0j)) == 2.0
+
+
+class Edges(nn.Module):
+    """Sums over the edges of a graph, with known complex numbers, of which each node's two loops cancel."""
+
+    def __init__(self, nodes: int, *, turned: bool) -> None:
+        super().__init__()
+        loops, ends = torch.arange(nodes), torch.randint(nodes, (2, 2 * nodes))
+        angles = torch.randn(2 * nodes) if turned else torch.zeros(2 * nodes)
+        edges = torch.polar(torch.rand(2 * nodes) * 0.2, angles)
+        self.nodes = nodes
+        self.register_buffer("ends", torch.cat([ends, torch.stack([loops, loops]).repeat(1, 2)], 1))
+        self.register_buffer("numbers", torch.cat([edges, torch.ones(nodes), -torch.ones(nodes)])[:, None])
+        self.read = nn.Linear(8, 16, dtype=torch.complex64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        sent = x[self.ends[0]] * self.numbers
+        sums = torch.zeros(self.nodes, 8, dtype=x.dtype)
+        return self.read(sums.scatter_add(0, self.ends[1][:, None].expand_as(sent), sent)).abs()
+
+
+@pytest.mark.parametrize(("nodes", "turned"), [(10, False), (10, True), (30, False), (30, True)])
+def test_known_complex_numbers_keep_the_phases_by_which_they_cancel(nodes, turned):
+    torch.manual_seed(0)
+    example = torch.randn(nodes, 8, dtype=torch.complex64)
+    predicted, measured = predicted_and_measured(Edges(nodes, turned=turned), example, draws=16)
+    for name in ("scatter_add", "read"):
+        assert_alike(predicted[name], measured[name], 0.1)
