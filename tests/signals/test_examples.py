@@ -29,6 +29,37 @@ class Adjacent(nn.Module):
         return links @ self.second(torch.relu(links @ self.first(x)))
 
 
+class Sparse(Adjacent):
+    """The same, with the links of a sparse matrix."""
+
+    def forward(self, x: torch.Tensor, links: torch.Tensor) -> torch.Tensor:
+        return torch.sparse.mm(links, self.second(torch.relu(links @ self.first(x))))
+
+
+@pytest.mark.parametrize("layout", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr], ids=["coo", "csr"])
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_a_sparse_input_counts_as_the_example_has_it(layout):
+    torch.manual_seed(0)
+    model, example = Sparse(), (torch.randn(40, 8), layout(normalised(40) * 3.0))
+    graph = wp.trace(model, *example)
+    assert assumed(graph, graph.inputs[1]) == wp.Input("given")
+    assert wp.check(model, *example, plan=wp.plan(graph)).ok
+
+
+class Listed(Adjacent):
+    """The same, by the places of a sparse matrix."""
+
+    def forward(self, x: torch.Tensor, links: torch.Tensor) -> torch.Tensor:
+        to, at = links.coalesce().indices()
+        return torch.zeros(len(x), 4).index_add(0, to, self.second(torch.relu(self.first(x)))[at])
+
+
+def test_the_places_of_a_sparse_input_are_those_of_the_example():
+    torch.manual_seed(0)
+    model, example = Listed(), (torch.randn(40, 8), normalised(40).to_sparse())
+    assert wp.check(model, *example, plan=wp.plan(model, *example)).ok
+
+
 def normalised(nodes: int) -> torch.Tensor:
     links = (torch.rand(nodes, nodes, generator=torch.Generator().manual_seed(1)) < 0.3).float()
     links = ((links + links.T + torch.eye(nodes)) > 0).float()
