@@ -58,20 +58,18 @@ def _is_imaginary(graph: Graph, value: int) -> bool:
     node = graph.nodes[index]
     if not (facts_of(node.op).powers or facts_of(node.op).terms == (-1.0,) or view_of(graph, node) is not None):
         return False
-    operands = [ref_of(argument) for argument in node.args]
-    held = [
-        graph.known.get(ref) if ref is not None else number for ref, number in zip(operands, node.args, strict=True)
-    ]
-    others = [ref for ref, number in zip(operands, held, strict=True) if ref is not None and number is None]
-    factors = [number for number in held if isinstance(number, complex) or _is_complex_tensor(number)]
-    if factors:
-        imaginary = all(bool((torch.as_tensor(number).real == 0).all()) for number in factors)
-        return imaginary and len(factors) == 1 and not any(graph.values[ref].dtype.is_complex for ref in others)
-    return all(_is_imaginary(graph, ref) for ref in others if graph.values[ref].dtype.is_complex)
+    factors, others = _complex_operands(graph, node)
+    if len(factors) + len(others) != 1:
+        return False
+    return _is_imaginary(graph, others[0]) if others else not bool(factors[0].real.any())
 
 
-def _is_complex_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_complex()
+def _complex_operands(graph: Graph, node: Node) -> tuple[list[torch.Tensor], list[int]]:
+    """Return a node's known complex operands, and the values of its other complex ones."""
+    complexes = [v for v in node.inputs if graph.values[v].dtype.is_complex]
+    numbers = [torch.as_tensor(argument) for argument in node.args if isinstance(argument, complex)]
+    known = [graph.known[v] for v in complexes if v in graph.known]
+    return numbers + known, [v for v in complexes if v not in graph.known]
 
 
 _TRANSFORM = re.compile(r"fft_(i?)(r?)fft[2n]?")
