@@ -11,7 +11,7 @@ import torch
 from scipy.special import gammainc, gammaincc  # those of scipy.stats take half a second to import
 
 from wellposed.errors import InputError, joined
-from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import INTEGERS
 from wellposed.graphs.run import dense
 from wellposed.operators.contraction import contractions
@@ -22,6 +22,7 @@ from wellposed.operators.scale_parameters import parameter_values
 from wellposed.operators.views import is_view
 from wellposed.ranks import is_held
 from wellposed.signals.inputs import Input
+from wellposed.structure.positive_inputs import positive_inputs
 from wellposed.structure.reach import behind
 from wellposed.structure.scale_free import scale_free
 
@@ -92,7 +93,7 @@ def assumed(graph: Graph, value: int) -> Input:
     if value in graph.known and not rows_indexed(graph, value):
         return Input("given")
     chosen = Input.default(info.shape, info.dtype)
-    if info.is_signal and not info.dtype.is_complex and _read_as_positive(graph, value):
+    if value in positive_inputs(graph):
         return replace(chosen, mean=AMOUNTS[0], var=AMOUNTS[1], positive=True)
     if not info.is_followed or example.dtype not in INTEGERS:
         return chosen
@@ -153,42 +154,6 @@ def is_rounded(graph: Graph, value: int) -> bool:
             if node.op.is_view or facts_of(node.op).rounds:
                 todo.extend(node.outputs)
     return False
-
-
-def _read_as_positive(graph: Graph, value: int) -> bool:
-    """Whether an input, or a sum, a multiple or a bound of it, divides, or is read by a function that is none of
-    numbers below 0 or has a pole there.
-    """
-    users, todo = graph.users(), [value]
-    while todo:
-        at = todo.pop()
-        for node in (graph.nodes[index] for index in users.get(at, ())):
-            if is_view(node.op) or facts_of(node.op).along == "sum" or _keeps_positive(node):
-                todo += node.outputs
-            elif _divides(node, at) or (math.isfinite(facts_of(node.op).domain.low) and _needs_positive(node)):
-                return True
-    return False
-
-
-def _keeps_positive(node: Node) -> bool:
-    """Whether a node adds or multiplies by a number that is not below 0, or bounds its argument from there on."""
-    facts, rest = facts_of(node.op), [n for n in (*node.args[1:], *node.kwargs.values()) if n is not None]
-    steady = facts.terms == (1.0, 1.0) or facts.powers or node.op.name().startswith("aten::clamp")
-    return bool(steady) and all(isinstance(n, int | float) and n >= 0 for n in rest)
-
-
-def _divides(node: Node, value: int) -> bool:
-    """Whether a node divides by a value."""
-    return facts_of(node.op).powers == (1.0, -1.0) and node.args[1] == Ref(value)
-
-
-def _needs_positive(node: Node) -> bool:
-    """Whether an elementwise function gives no finite number for 0, or none for some below, but one for those above."""
-    rest = node.args[1:]
-    if (not facts_of(node.op).function and not facts_of(node.op).raises) or any(isinstance(r, Ref) for r in rest):
-        return False
-    below, above = (node.op(torch.tensor(points), *rest, **node.kwargs) for points in ([0.0, -1.5, -2.5], [0.5, 2.5]))
-    return not below.isfinite().all() and bool(above.isfinite().all())
 
 
 _INDICES = (torch.int32, torch.int64)
