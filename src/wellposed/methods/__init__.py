@@ -18,7 +18,7 @@ from wellposed.methods import autoinit, classic, complete_p, fixup, mup, steady,
 from wellposed.methods.deliberate import Choice, check_deliberate, warnings_of
 from wellposed.methods.deliberate import deliberate as on_purpose
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
-from wellposed.methods.plausible import implausible
+from wellposed.methods.plausible import implausible, unfilled
 from wellposed.methods.readouts import tied_widths
 from wellposed.methods.roles import left_alone, weight_norm_directions
 from wellposed.methods.selection import Patterns, not_selected, selected_rows
@@ -138,6 +138,7 @@ def plan(
             *graph.remarks,
             *draft.warnings,
             *implausible(prescriptions),
+            *unfilled(graph, prescriptions),
             *warning_of(without),
             *words_on_unmet(graph, prescriptions, kept),
             *filter(None, [words_on_asleep(graph, zeros_under(graph, prescriptions))]),
