@@ -22,6 +22,7 @@ def positive_inputs(graph: Graph) -> frozenset[int]:
 
 
 def _is_read_as_positive(graph: Graph, value: int) -> bool:
+    """Whether an input is read as a positive one, at once or past views, sums, multiples and bounds."""
     users, todo = graph.users(), [value]
     while todo:
         at = todo.pop()
