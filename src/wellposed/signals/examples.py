@@ -47,7 +47,7 @@ LOOKED_AT = 1 << 20
 """Most elements that are looked at, evenly spaced. Chosen, for speed."""
 AMOUNTS = 3.0**-0.125, 1.0 - 3.0**-0.25
 """Mean and variance of numbers that are positive: the log-normal ones whose mean square and mean fourth power, 1 and 3,
-are those of a standard Gaussian."""
+are those of a standard Gaussian. Chosen."""
 PIXELS = 127.5, 64.0**2
 """Mean and variance of numbers of uint8. Chosen: two standard deviations reach both ends, and photographs have 120 and
 60²."""
