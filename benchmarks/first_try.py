@@ -27,8 +27,8 @@ import torch
 from torch import nn
 
 import wellposed as wp
-from nets import untried, untried_fifth, untried_fourth, untried_pictures, untried_third
-from nets.typed import NETS, fifth, fourth, third
+from nets import untried, untried_fifth, untried_fourth, untried_pictures, untried_sixth, untried_third
+from nets.typed import NETS, fifth, fourth, sixth, sixth_more, third
 from wellposed import zoo
 
 BUILD = Path(__file__).parents[1] / "build/first_try"
@@ -38,11 +38,12 @@ LATER = {
     3: (untried_third.ENTRIES, third.NETS),
     4: (untried_fourth.ENTRIES, fourth.NETS),
     5: (untried_fifth.ENTRIES, fifth.NETS),
+    6: (untried_sixth.ENTRIES, {**sixth.NETS, **sixth_more.NETS}),
 }
 """Models of libraries, and typed ones, of batches that have lists of their own."""
 LOT = 45
 """Seed of the drawing."""
-LIBRARY_MODELS, LIBRARIES, EACH = (40, 40, 40, 40, 40), 28, 3
+LIBRARY_MODELS, LIBRARIES, EACH = (40, 40, 40, 40, 40, 40), 28, 3
 """Models of libraries in each batch, libraries of the first batch, and models of one library in a batch, at most."""
 TYPED = (20, 10)
 """Typed models in each batch."""
@@ -79,7 +80,7 @@ def drawn(batch: int) -> Drawn:
 def state(model: nn.Module) -> dict[str, tuple[int, torch.Tensor]]:
     """Return copies of all parameters and buffers."""
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    return {name: (id(value), value.detach().clone()) for name, value in named}
+    return {name: (id(value), value.detach().to_dense(masked_grad=False).clone()) for name, value in named}
 
 
 def changed(model: nn.Module, before: dict[str, tuple[int, torch.Tensor]]) -> list[str]:

@@ -126,3 +126,27 @@ def test_no_standard_deviation_is_far_off_in_silence():
         plan = wp.plan(model, torch.zeros(64, expressions.WIDTH))
         assert expressions.outside(plan) == [], seed
         assert expressions.zeros(model.half(), plan) == [], seed
+
+
+class Placed(nn.Module):
+    """A table of positions, of which a part is added to a signal."""
+
+    def __init__(self, table: torch.Tensor) -> None:
+        super().__init__()
+        self.first, self.last, self.table = nn.Linear(8, 16), nn.Linear(16, 4), nn.Parameter(table)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x) + self.table[: x.shape[1]])
+
+
+@pytest.mark.parametrize("power", [-37, 33])
+def test_memory_that_nothing_has_filled_is_named(power):
+    table = torch.randn(12, 16) * 10.0**power
+    (told,) = [w for w in wp.plan(Placed(table), torch.randn(4, 6, 8)).warnings if "'table'" in w]
+    assert "hold what no model gives them" in told
+    assert "fill them where the model makes them" in told
+
+
+@pytest.mark.parametrize("table", [torch.zeros(12, 16), torch.randn(12, 16) * 1e-6, torch.full((12, 16), -1e4)])
+def test_a_table_that_a_model_fills_is_not_named(table):
+    assert not any("what no model gives" in w for w in wp.plan(Placed(table), torch.randn(4, 6, 8)).warnings)

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from wellposed.methods.carrying import number_in
+
 from .test_local_scales import assert_alike, predicted_and_measured
 
 WIDTH, STATES, STEPS = 32, 32, 6
@@ -62,3 +64,66 @@ class Halves(nn.Module):
 def test_channels_of_parts_put_together_are_known_one_by_one(picked: bool) -> None:
     predicted, measured = predicted_and_measured(Halves(picked=picked), torch.randn(64, STEPS, WIDTH), draws=8)
     assert_alike(predicted["mul#2"], measured["mul#2"], 0.1)
+
+
+class Parts(nn.Module):
+    """Complex numbers that a function makes of real ones, whose parts a layer reads, averaged over eight positions."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function, self.first, self.last = function, nn.Linear(16, 64), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = torch.view_as_real(self.function(self.first(x)))
+        return self.last(made.unflatten(1, (8, 8)).mean(2).flatten(1))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.exp(1j * x),
+        lambda x: torch.exp((x * torch.tensor(-2j)).unsqueeze(1).squeeze(1) / 3.0),
+        lambda x: torch.relu(x.flip(1)) * torch.exp(1j * x),
+        lambda x: torch.relu(x) + 1j * torch.relu(x.flip(1)),
+        lambda x: 1j * torch.sigmoid(x) + torch.relu(x),
+        lambda x: torch.sigmoid(x) - 1j * torch.sigmoid(x.flip(1)),
+    ],
+    ids=["turn", "number first", "modulus and turn", "parts", "imaginary first", "difference"],
+)
+def test_turns_and_sums_of_parts_have_the_sizes_of_their_parts_together(function):
+    predicted, measured = predicted_and_measured(Parts(function), torch.randn(64, 16), draws=16)
+    assert_alike(predicted["view_as_real"], measured["view_as_real"], 0.1)
+    assert_alike(predicted["mean"], measured["mean"], 0.3)
+
+
+def test_only_what_has_no_imaginary_part_is_one_real_number():
+    assert number_in(torch.full((4,), 2.0 + 1.0j)) is None
+    assert number_in(torch.full((4,), 2.0 + 0.0j)) == 2.0
+
+
+class Edges(nn.Module):
+    """Sums over the edges of a graph, with known complex numbers, of which each node's two loops cancel."""
+
+    def __init__(self, nodes: int, *, turned: bool) -> None:
+        super().__init__()
+        loops, ends = torch.arange(nodes), torch.randint(nodes, (2, 2 * nodes))
+        angles = torch.randn(2 * nodes) if turned else torch.zeros(2 * nodes)
+        edges = torch.polar(torch.rand(2 * nodes) * 0.2, angles)
+        self.nodes = nodes
+        self.register_buffer("ends", torch.cat([ends, torch.stack([loops, loops]).repeat(1, 2)], 1))
+        self.register_buffer("numbers", torch.cat([edges, torch.ones(nodes), -torch.ones(nodes)])[:, None])
+        self.read = nn.Linear(8, 16, dtype=torch.complex64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        sent = x[self.ends[0]] * self.numbers
+        sums = torch.zeros(self.nodes, 8, dtype=x.dtype)
+        return self.read(sums.scatter_add(0, self.ends[1][:, None].expand_as(sent), sent)).abs()
+
+
+@pytest.mark.parametrize(("nodes", "turned"), [(10, False), (10, True), (30, False), (30, True)])
+def test_known_complex_numbers_keep_the_phases_by_which_they_cancel(nodes, turned):
+    torch.manual_seed(0)
+    example = torch.randn(nodes, 8, dtype=torch.complex64)
+    predicted, measured = predicted_and_measured(Edges(nodes, turned=turned), example, draws=16)
+    for name in ("scatter_add", "read"):
+        assert_alike(predicted[name], measured[name], 0.1)

@@ -29,6 +29,37 @@ class Adjacent(nn.Module):
         return links @ self.second(torch.relu(links @ self.first(x)))
 
 
+class Sparse(Adjacent):
+    """The same, with the links of a sparse matrix."""
+
+    def forward(self, x: torch.Tensor, links: torch.Tensor) -> torch.Tensor:
+        return torch.sparse.mm(links, self.second(torch.relu(links @ self.first(x))))
+
+
+@pytest.mark.parametrize("layout", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr], ids=["coo", "csr"])
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_a_sparse_input_counts_as_the_example_has_it(layout):
+    torch.manual_seed(0)
+    model, example = Sparse(), (torch.randn(40, 8), layout(normalised(40) * 3.0))
+    graph = wp.trace(model, *example)
+    assert assumed(graph, graph.inputs[1]) == wp.Input("given")
+    assert wp.check(model, *example, plan=wp.plan(graph)).ok
+
+
+class Listed(Adjacent):
+    """The same, by the places of a sparse matrix."""
+
+    def forward(self, x: torch.Tensor, links: torch.Tensor) -> torch.Tensor:
+        to, at = links.coalesce().indices()
+        return torch.zeros(len(x), 4).index_add(0, to, self.second(torch.relu(self.first(x)))[at])
+
+
+def test_the_places_of_a_sparse_input_are_those_of_the_example():
+    torch.manual_seed(0)
+    model, example = Listed(), (torch.randn(40, 8), normalised(40).to_sparse())
+    assert wp.check(model, *example, plan=wp.plan(model, *example)).ok
+
+
 def normalised(nodes: int) -> torch.Tensor:
     links = (torch.rand(nodes, nodes, generator=torch.Generator().manual_seed(1)) < 0.3).float()
     links = ((links + links.T + torch.eye(nodes)) > 0).float()
@@ -50,6 +81,49 @@ def normalised(nodes: int) -> torch.Tensor:
 )
 def test_placeholders_and_pixels_are_no_reason_to_warn(example):
     assert wp.plan(pictures(), example).warnings == ()
+
+
+class Amounts(nn.Module):
+    """Dense layers that read a function of an input."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.function, self.first, self.last = function, nn.Linear(64, 64), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(self.function(x))))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.log1p,
+        torch.sqrt,
+        lambda x: x**0.5,
+        lambda x: (2.0 * x + 1e-6).log10(),
+        lambda x: x.clamp(min=1e-5).log(),
+        lambda x: x.view(-1, 4, 64).mean(1).rsqrt(),
+        lambda x: x / x.sum(-1, keepdim=True).clamp(min=1.0),
+    ],
+    ids=["log1p", "sqrt", "power", "sum", "clamp", "mean", "share"],
+)
+def test_what_divides_or_a_logarithm_or_a_root_reads_is_positive(function):
+    torch.manual_seed(0)
+    model, example = Amounts(function), torch.rand(256, 64) + 0.5
+    plan = wp.plan(model, example)
+    assert plan.warnings == ()
+    assert wp.check(model, example, plan=plan).ok  # false where a signal has a NaN
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.square, lambda x: (x - 1.0).sigmoid().log(), lambda x: x.square().mean(-1, keepdim=True).sqrt() * x],
+    ids=["square", "logarithm of a sigmoid", "root of a square"],
+)
+def test_what_no_function_bounds_may_be_negative(function):
+    graph = wp.trace(Amounts(function), torch.rand(256, 64))
+    assert assumed(graph, graph.inputs[0]) == wp.Input.white()
 
 
 def test_random_examples_of_any_size_are_as_assumed():
@@ -127,12 +201,22 @@ class Pooled(nn.Module):
 
 
 @pytest.mark.parametrize("count", [4, 2])
-def test_a_mask_of_few_numbers_is_told_by_its_sign_and_divisions_by_its_sum_are_named(count):
+def test_a_mask_of_numbers_whose_sum_divides_is_planned_like_one_of_booleans(count):
     x, mask = torch.randn(count, 6, 8), (torch.arange(6) < torch.tensor([[3], [6], [2], [5]])[:count]).float()
-    told = wp.plan(Pooled(), x, mask, method="autoinit").warnings
-    assert any("'1' has mean" in one and "multiplies signals" in one for one in told) == (count == 4)
+    numbers, booleans = (wp.plan(Pooled(), x, one, method="autoinit") for one in (mask, mask.bool()))
+    assert numbers.warnings == booleans.warnings == ()
+    stds = [plan.prescriptions["second.weight"].std for plan in (numbers, booleans)]
+    assert stds[0] == pytest.approx(stds[1], rel=0.05)
+
+
+def test_quotients_by_one_number_that_crosses_0_are_named():
+    class Quotients(Pooled):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.first(x)
+            return self.second(h / h.sum((1, 2), keepdim=True))
+
+    told = wp.plan(Quotients(), torch.randn(4, 6, 8), method="autoinit").warnings
     assert any("no second moment that means anything" in one and "'div'" in one for one in told)
-    assert wp.plan(Pooled(), x, mask.bool(), method="autoinit").warnings == ()
 
 
 def test_a_check_says_it_too_and_tests_on_the_batches_that_it_is_given():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -128,6 +130,17 @@ def test_tokens_are_uniform_over_the_vocabulary():
     assert int(Input.tokens().sample((3,), generator, vocabulary=1).max()) == 0
     with pytest.raises(InputError, match="the size of the vocabulary is not known"):
         Input.tokens().sample((3,), generator)
+
+
+def test_positive_elements_have_the_moments_that_they_are_described_by():
+    described = Input(mean=2.0, var=3.0, positive=True)
+    drawn = described.sample((1000, 1000), torch.Generator().manual_seed(1)).double()
+    assert float(drawn.min()) > 0.0
+    assert float(drawn.mean()) == pytest.approx(2.0, abs=6.0 * (3.0 / 1e6) ** 0.5)
+    logarithms = drawn.log()  # whose moments have no heavy tails
+    assert float(logarithms.var()) == pytest.approx(math.log(1.75), rel=6.0 * (2.0 / 1e6) ** 0.5)
+    with pytest.raises(InputError, match=r"have a mean above 0, not mean=0\.0, var=1\.0"):
+        Input(positive=True)
 
 
 def test_descriptions_name_what_is_assumed():

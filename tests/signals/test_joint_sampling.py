@@ -17,6 +17,7 @@ import wellposed as wp
 from wellposed.signals.distributions.lazy import Lazy
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.sampling import joint_draws
+from wellposed.signals.sampling.positive import as_positive
 from wellposed.signals.sampling.samples import sample_state
 
 aten = torch.ops.aten
@@ -557,3 +558,40 @@ def test_steps_of_a_loop_share_one_draw_of_their_weights(kind):
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=40)[-1]
     error = measured.log2_std / 40**0.5
     assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.15 + 3 * error
+
+
+class Share(torch.nn.Module):
+    """What a few clusters receive over links of positive weight, divided by the weight of those."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.assign, self.last = torch.nn.Linear(8, 4), torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, links: torch.Tensor) -> torch.Tensor:
+        share = (3.0 * self.assign(x)).softmax(-1)
+        links = share.mT @ (links / links.sum((1, 2), keepdim=True)) @ share
+        return self.last(links @ (share.mT @ x) / links.sum(-1, keepdim=True).clamp(min=1e-3))
+
+
+def test_sources_that_are_positive_are_drawn_positive() -> None:
+    graph = wp.trace(Share(), torch.randn(64, 6, 8), torch.rand(64, 6, 6))
+    ids = {value.name: value.id for value in graph.values}
+    state = make_state((64, 32, 32), 1.0, 0.25, gauss=True)
+
+    def drawn(name: str) -> Tensor:
+        positive = as_positive(graph, ids[name], state)
+        return sample_state(positive, torch.Generator().manual_seed(0), torch.float64)
+
+    assert float(drawn("matmul#4").min()) < 0.0 < float(drawn("sum#2").min())
+    assert float(drawn("sum#2").mean()) == pytest.approx(1.0, abs=6.0 * 0.5 / 2**8)
+    assert float(drawn("sum#2").var()) == pytest.approx(0.25, rel=0.1)
+
+
+def test_a_ratio_of_sums_that_are_positive_is_predicted() -> None:
+    torch.manual_seed(0)
+    graph = wp.trace(Share(), torch.randn(64, 6, 8), torch.rand(64, 6, 6))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=16)
+    for name in ("sum#2", "div#2"):
+        error = abs(math.log2(predicted[name].second_moment / measured[name].second_moment))
+        assert error < 0.5 + 3.0 * measured[name].log2_error, name

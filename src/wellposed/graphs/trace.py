@@ -59,8 +59,9 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
     Args:
         model: any module, on any device (also meta); wrapped (DDP, FSDP, ``torch.compile``) or not.
         args: example inputs of any structure. Of floating point tensors only shapes and dtypes matter, but for masks
-            of minus infinities; integers and booleans count as they are where they are indices or masks, and as signals
-            where weights meet them as numbers and the example does not tell them (`wellposed.graphs.numbers`).
+            of minus infinities and sparse tensors; integers and booleans count as they are where they are indices or
+            masks, and as signals where weights meet them as numbers and the example does not tell them
+            (`wellposed.graphs.numbers`).
         training: the mode to trace in; None keeps the modes that the model's modules have.
         kwargs: further example inputs, by name.
 
@@ -219,7 +220,7 @@ class _Tracing:
             twin = meta_like(tensor) if self.engine == "meta" else _other_name(tensor)
             twins[id(tensor)] = twin
             whole = not tensor.is_floating_point() and not tensor.is_complex()
-            known = not tensor.is_meta and (whole or is_additive_mask(tensor))
+            known = not tensor.is_meta and (whole or tensor.layout != torch.strided or is_additive_mask(tensor))
             record = recorder.register("input", path, tensor, twin, tensor if known else None)
             self.inputs.append(record.value)
             self.example[record.value] = tensor

@@ -19,7 +19,7 @@ from wellposed.methods.copies import copies, words_on_copies
 from wellposed.methods.deliberate import Choice, check_deliberate, warnings_of
 from wellposed.methods.deliberate import deliberate as on_purpose
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
-from wellposed.methods.plausible import implausible
+from wellposed.methods.plausible import implausible, unfilled
 from wellposed.methods.readouts import tied_widths
 from wellposed.methods.roles import left_alone, weight_norm_directions
 from wellposed.methods.selection import Patterns, not_selected, selected_rows
@@ -140,6 +140,7 @@ def plan(
             *graph.remarks,
             *draft.warnings,
             *implausible(prescriptions),
+            *unfilled(graph, prescriptions),
             *warning_of(without),
             *words_on_unmet(graph, prescriptions, kept),
             *words_on_copies(prescriptions),

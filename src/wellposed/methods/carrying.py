@@ -48,9 +48,9 @@ def can_carry(graph: Graph, before: Prescription) -> bool:
 
 
 def number_in(values: Tensor) -> float | None:
-    """Return the number that all elements are; None where they vary."""
-    first = float(values.detach().flatten()[0]) if values.numel() else 0.0
-    return first if bool((values == first).all()) else None
+    """Return the number that all elements are; None where they vary, or are no real number."""
+    first = values.detach().flatten()[0].item() if values.numel() else 0.0
+    return float(first.real) if first.imag == 0 and bool((values == first).all()) else None
 
 
 def _kept_times(graph: Graph, before: Prescription, factor: float, said: Mapping[str, Any]) -> Prescription:

@@ -71,7 +71,7 @@ def pattern_of(values: Tensor, head: Floats, groups: int = 1) -> Found | None:
         head: its first elements (`sample_of`).
         groups: independent blocks along its first axis.
     """
-    if len(head) < 2 or not _is_filled(head):
+    if len(head) < 2 or not is_filled(head):
         return None
     if head[0] == head[-1] and bool((head == head[0]).all()):
         return _of_equal(values, float(head[0]), groups)
@@ -101,7 +101,7 @@ def _first_rows(values: Tensor) -> Tensor:
     return values[: max(1, _PIECE // max(1, values[0].numel()))].flatten()
 
 
-def _is_filled(values: Floats) -> bool:
+def is_filled(values: Floats) -> bool:
     """Whether values are finite, and of sizes that somebody has given them: memory that nothing has filled yet, as
     ``to_empty`` leaves it, holds addresses and the like.
     """
@@ -219,7 +219,7 @@ def levels_of(values: Tensor, fan_in: int | None = None) -> str | None:
         fan_in: terms of the sum that it is added to, where that is known.
     """
     array = array_of(values).reshape(-1)
-    if not array.any() or not _is_filled(array):
+    if not array.any() or not is_filled(array):
         return None
     half, count = _is_half(values), len(array)
     starts = np.flatnonzero(np.diff(array, prepend=np.nan))

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import traits
 from wellposed.operators.facts import facts_of
@@ -27,7 +29,47 @@ def holds_for_complex(graph: Graph, node: Node) -> bool:
     """Whether the operator's rule holds for complex numbers as well: linear ones, and those made for them."""
     facts, effects = facts_of(node.op), traits(node.op)
     made = effects.fills or effects.factory
-    return bool(facts.linear or facts.modulus or made) or is_product(node.op) or view_of(graph, node) is not None
+    known = facts.linear or facts.modulus or made or turns(graph, node)
+    return bool(known) or is_product(node.op) or view_of(graph, node) is not None
+
+
+def turns(graph: Graph, node: Node) -> bool:
+    """Whether a node is exp(i θ) of a real θ."""
+    return plain_name(node.op).rstrip("_") == "exp" and _is_imaginary(graph, node.inputs[0])
+
+
+def imaginary_operand(graph: Graph, node: Node) -> int | None:
+    """Return which operand of a sum is i y, beside a real x, for a real y; None of other sums."""
+    operands, terms = node.inputs, facts_of(node.op).terms
+    if len(operands) != 2:
+        return None
+    for at, others in ((1, ((1.0, 1.0), (1.0, -1.0))), (0, ((1.0, 1.0),))):
+        real = not graph.values[operands[1 - at]].dtype.is_complex
+        if terms in others and real and _is_imaginary(graph, operands[at]):
+            return at
+    return None
+
+
+def _is_imaginary(graph: Graph, value: int) -> bool:
+    """Whether a complex value is a real one times a number whose real part is 0, or a multiple or view of such."""
+    index = graph.values[value].node
+    if index is None or not graph.values[value].dtype.is_complex:
+        return False
+    node = graph.nodes[index]
+    if not (facts_of(node.op).powers or facts_of(node.op).terms == (-1.0,) or view_of(graph, node) is not None):
+        return False
+    factors, others = _complex_operands(graph, node)
+    if len(factors) + len(others) != 1:
+        return False
+    return _is_imaginary(graph, others[0]) if others else not bool(factors[0].real.any())
+
+
+def _complex_operands(graph: Graph, node: Node) -> tuple[list[torch.Tensor], list[int]]:
+    """Return a node's known complex operands, and the values of its other complex ones."""
+    complexes = [v for v in node.inputs if graph.values[v].dtype.is_complex]
+    numbers = [torch.as_tensor(argument) for argument in node.args if isinstance(argument, complex)]
+    known = [graph.known[v] for v in complexes if v in graph.known]
+    return numbers + known, [v for v in complexes if v not in graph.known]
 
 
 _TRANSFORM = re.compile(r"fft_(i?)(r?)fft[2n]?")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -21,6 +22,7 @@ from wellposed.operators.scale_parameters import parameter_values
 from wellposed.operators.views import is_view
 from wellposed.ranks import is_held
 from wellposed.signals.inputs import Input
+from wellposed.structure.positive_inputs import positive_inputs
 from wellposed.structure.reach import behind
 from wellposed.structure.scale_free import scale_free
 
@@ -45,6 +47,9 @@ ONE_SIGNED = 20
 """Independent elements of one sign from which their mean counts. Chosen: two to this power is beyond `CHANCE`."""
 LOOKED_AT = 1 << 20
 """Most elements that are looked at, evenly spaced. Chosen, for speed."""
+AMOUNTS = 3.0**-0.125, 1.0 - 3.0**-0.25
+"""Mean and variance of numbers that are positive: the log-normal ones whose mean square and mean fourth power, 1 and 3,
+are those of a standard Gaussian. Chosen."""
 PIXELS = 127.5, 64.0**2
 """Mean and variance of numbers of uint8. Chosen: two standard deviations reach both ends, and photographs have 120 and
 60²."""
@@ -79,7 +84,9 @@ def describe_inputs(graph: Graph, inputs: Described) -> dict[int, Input]:
 def assumed(graph: Graph, value: int) -> Input:
     """Return what is assumed of an input that nobody describes.
 
-    Floats are chosen by shape (`Input.default`), whatever the example holds. Integers that index a table are tokens.
+    Floats are chosen by shape (`Input.default`), whatever the example holds, and positive where they divide, or a
+    function that is none of numbers below 0 reads them (a logarithm, a square root). Integers that index a table are
+    tokens.
     Other integers, booleans and masks of infinities are what the example holds, as far as nothing but its own numbers
     could say what they are. Where weights meet numbers that the example says nothing of, those of uint8 lie between 0
     and 255, booleans are even, and others have mean 0 and variance 1.
@@ -88,6 +95,8 @@ def assumed(graph: Graph, value: int) -> Input:
     if value in graph.known and not rows_indexed(graph, value):
         return Input("given")
     chosen = Input.default(info.shape, info.dtype)
+    if value in positive_inputs(graph):
+        return replace(chosen, mean=AMOUNTS[0], var=AMOUNTS[1], positive=True)
     if not info.is_followed or example.dtype not in INTEGERS:
         return chosen
     if example.dtype == torch.bool:

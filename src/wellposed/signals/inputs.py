@@ -42,6 +42,7 @@ class Input:
             one-hot rows); None: they are Gaussian.
         similarity: of two samples, as `Signal.similarity`: they share a pattern beside the mean, which alone makes it
             mean² / (mean² + var). None, the default: they share the mean alone.
+        positive: whether elements are log-normal, as amounts are, and not Gaussian.
     """
 
     kind: InputKind = "white"
@@ -53,11 +54,14 @@ class Input:
     columns: tuple[tuple[float, float], ...] | None = None
     values: tuple[tuple[float, float], ...] | None = None
     similarity: float | None = None
+    positive: bool = False
 
     def __post_init__(self) -> None:
         """Raise `InputError` for numbers that no input has."""
         if not (np.isfinite(self.mean) and np.isfinite(self.var) and self.var >= 0):
             raise InputError(f"an input needs a finite mean and a variance >= 0, not mean={self.mean}, var={self.var}")
+        if self.positive and not (self.mean > 0 and self.var > 0):
+            raise InputError(f"positive elements that vary have a mean above 0, not mean={self.mean}, var={self.var}")
         if self.similarity is not None and (self.kind in ("tokens", "given") or self.columns is not None):
             raise InputError(
                 f"similarity describes inputs of numbers that are alike in all columns, not {self.describe()}"
@@ -178,8 +182,9 @@ class Input:
             "image": "image-like (1/f)" if self.profile is None else "image-like (given profile)",
         }
         few = "" if self.values is None else ", values " + ", ".join(f"{value:g}" for value, _ in self.values)
+        drawn = words.get(self.kind, "measured on a batch") + ", positive" * self.positive
         alike = "" if self.similarity is None else f", similarity of two {self.similarity:.2g}"
-        return f"{words.get(self.kind, 'measured on a batch')}, mean {self.mean:g}, variance {self.var:g}{few}{alike}"
+        return f"{drawn}, mean {self.mean:g}, variance {self.var:g}{few}{alike}"
 
     def state(self, shape: Sequence[int], root: int, *, independent: bool = False) -> State:
         """Return the state of an input of this shape (batch first) with the source ``root``, for the rules.
@@ -199,7 +204,8 @@ class Input:
         if self._shared and made.axes[0]:
             corr = np.concatenate([made.corr, self._shared * made.corr], axis=made.axes[0][0])
             made = made.with_moments(corr=corr)
-        return made if self.values is None else self._of_few(made)
+        function = self._function()
+        return made if function is None else _of_a_gaussian(made, function)
 
     def _in_space(self, made: State, shape: Sequence[int]) -> State:
         """Return the state of an input (batch, channels, *space), or with channels last, with its correlations."""
@@ -216,17 +222,15 @@ class Input:
             corr = np.concatenate([corr, self.channel_correlation * corr], axis=axes[channels][0])
         return made.with_moments(corr=corr)
 
-    def _of_few(self, made: State) -> State:
-        """Return an input of few values as a function of a Gaussian: 0 below a threshold and 1 above."""
-        levels = _Levels(self.values or ())
-        coefficients, _ = hermite(levels.function, 0.0, 1.0)
-        latent = levels.latent(made.corr)
-        base = made.with_moments(
-            mean=np.zeros_like(made.mean), var=np.ones_like(made.var), corr=kernels.with_diagonal(latent)
-        )
-        return made.with_moments(
-            marginal=Marginal(base=base, fn=levels.function), links=(Link(base, Scaled(float(coefficients[1]))),)
-        )
+    def _function(self) -> Pointwise | None:
+        """Return the increasing function that makes elements of standard Gaussians; None where a line does."""
+        if self.values is not None:
+            return _Levels(self.values).function
+        if not self.positive:
+            return None
+        var = math.log1p(self.var / self.mean**2)
+        std, centre = math.sqrt(var), math.log(self.mean) - 0.5 * var
+        return Pointwise(("log-normal", centre, std), lambda z: torch.exp(centre + std * z))
 
     def _by_column(self, made: State) -> State:
         """Return the state of a table (batch, columns) with mean and variance by column."""
@@ -264,13 +268,13 @@ class Input:
             if size is None:
                 raise InputError("the size of the vocabulary is not known: give Input.tokens(vocabulary)")
             return torch.randint(0, size, tuple(shape), generator=generator)
-        noise = self._noise(shape, generator)
+        function, noise = self._function(), self._noise(shape, generator)
         if shared := self._shared:
-            if self.values is not None:
-                shared = float(_Levels(self.values).latent(np.array([1.0, shared]))[1])
+            if function is not None:
+                shared = float(_latent(function, np.array([1.0, shared]))[1])
             noise = math.sqrt(shared) * self._noise((1, *shape[1:]), generator) + math.sqrt(1.0 - shared) * noise
-        if self.values is not None:
-            return _Levels(self.values)(noise)
+        if function is not None:
+            return function.call(noise)
         if self.columns is not None:
             mean, var = torch.tensor(self.columns).T
             return torch.addcmul(mean, var.sqrt(), noise)
@@ -310,6 +314,26 @@ class Input:
 
 COMPARED = 64
 """Samples of a batch that are compared, each with each. Chosen."""
+
+
+def _of_a_gaussian(made: State, function: Pointwise) -> State:
+    """Return an input whose elements are an increasing function of a Gaussian."""
+    coefficients, _ = hermite(function, 0.0, 1.0)
+    base = made.with_moments(
+        mean=np.zeros_like(made.mean),
+        var=np.ones_like(made.var),
+        corr=kernels.with_diagonal(_latent(function, made.corr)),
+    )
+    return made.with_moments(
+        marginal=Marginal(base=base, fn=function), links=(Link(base, Scaled(float(coefficients[1]))),)
+    )
+
+
+def _latent(function: Pointwise, corr: Array) -> Array:
+    """Return the correlations of Gaussians of which an increasing function has these."""
+    return standardised(function(NODES)).latent(corr)
+
+
 MOST_LEVELS, LOOKED_AT_FIRST = 8, 256
 """Most values that an input of few takes, and elements that are looked at before all are. Chosen."""
 
@@ -342,10 +366,6 @@ class _Levels:
         below = np.cumsum([share for _, share in values])[:-1]
         self._ends = torch.from_numpy(ndtri(below))
         self.function = Pointwise(("levels", *values), self)
-
-    def latent(self, corr: Array) -> Array:
-        """Return the correlations of Gaussians whose values have these."""
-        return standardised(self.function(NODES)).latent(corr)
 
     def __call__(self, z: torch.Tensor) -> torch.Tensor:
         """Return the values at an array of points."""

@@ -17,12 +17,15 @@ from wellposed.operators.facts import ANY, POSITIVE, Bounds, facts_of
 from wellposed.operators.product import is_product
 from wellposed.operators.schema import named_arguments, ref_of
 from wellposed.operators.views import is_view
+from wellposed.structure.positive_inputs import positive_inputs
 
 
 @once
 def bounds(graph: Graph) -> dict[int, Bounds]:
-    """Return what every operator's definition says of its first result, given the bounds of what it reads."""
-    found: dict[int, Bounds] = {}
+    """Return what every operator's definition says of its first result, given the bounds of what it reads, and that
+    inputs which are read as positive are.
+    """
+    found = dict.fromkeys(positive_inputs(graph), POSITIVE)
     for node in graph.nodes:
         if node.outputs and graph.values[node.outputs[0]].is_signal:
             result = _of(graph, node, found)

@@ -15,7 +15,6 @@ from wellposed.signals.distributions.fluctuations import carried_spread, fluctua
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.lazy import Lazy, evaluated
-from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.mixtures import UNEVEN, Mixture, expand_mixture, given_scales
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread
@@ -256,12 +255,3 @@ def _correlation_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple
         raw = np.take(raw, [0], axis=i) if length == 1 else raw
     raw = kernels.total(raw, *_by_inverse_dims(base, powers, base.corr))
     return _correlation(raw, float(powers.sum()) + float(mixed.own.sum()), base), shared
-
-
-def modulus(call: Call, z: State) -> State:
-    """Return |z|, for normal real and imaginary parts of one variance (Rayleigh): E|z| = √(π E|z|² / 4)."""
-    q = z.mean**2 + z.var
-    level = math.sqrt(math.pi / 4.0)
-    state = make_state(call.shape(), tag=weakest(z.tag, "approximate"), roots=z.roots, spread=z.spread)
-    moments = Moments(level * np.sqrt(q), (1.0 - level**2) * q, z.corr**2)
-    return state.changed(layout=z.layout, moments=moments)

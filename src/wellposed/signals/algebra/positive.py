@@ -1,31 +1,15 @@
-"""What is never negative, though its moments would suit a Gaussian: sums of exponentials, products of gates."""
+"""Arguments of operators whose domain ends at 0: they keep to it, as what makes them does."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.marginals import marginal
-from wellposed.signals.distributions.state import Marginal, State
-from wellposed.signals.integration.transport import of_log_normal
-from wellposed.structure.bounds import bounds
-
-FOLLOWED_VARIANCES = (0.02, 1e4)
-"""Var / E² between which the shape is followed. Chosen: below, a Gaussian does not reach 0 either."""
+from wellposed.signals.distributions.state import State
+from wellposed.signals.sampling.positive import as_positive
 
 
 def kept_positive(call: Call, x: State, position: int) -> State:
-    """Return the argument at ``position`` with the shape of a log-normal of its moments where the operators before make
-    it positive and its shape so far does not: 1 / x, log x and roots need a shape that stays in their domain.
+    """Return the argument at ``position`` with a shape that stays in the domain of 1 / x, log x and roots, where the
+    operators before keep it there (`as_positive`).
     """
     value = call.value_of(position)
-    if value is None or call.independent or x.blocks:
-        return x
-    with np.errstate(all="ignore"):
-        relative = float(np.max(x.var / np.square(x.mean), initial=0.0))
-    if not FOLLOWED_VARIANCES[0] < relative < FOLLOWED_VARIANCES[1] or not float(x.mean.min()) > 0.0:
-        return x
-    found = bounds(call.graph).get(value)
-    if found is None or found.low < 0.0 or float(marginal(x).min()) >= 0.0:
-        return x
-    return x.amended(marginal=Marginal(transport=of_log_normal(float(f"{relative:.12g}"))))
+    return x if value is None or call.independent else as_positive(call.graph, value, x)

@@ -150,10 +150,8 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST_CONSTANT
         largest: up to how many elements it is followed by position, axes along which all are the same left out.
     """
     values = dense(tensor.detach())
-    if values.is_complex():  # of mean 0, since no two phases are alike
-        sizes = known_state(values.abs(), root)
-        zero = np.zeros((1,) * len(sizes.lengths))
-        return _with_correlations(sizes.changed(mean=zero, var=sizes.mean**2 + sizes.var), values)
+    if values.is_complex():
+        return _of_complex(values, root) if values.imag.any() else known_state(values.real, root, largest)
     if values.numel() == 0:
         return make_state(tuple(tensor.shape), 0.0, 0.0)
     # what is repeated is looked at once: reductions would write it out
@@ -169,6 +167,20 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST_CONSTANT
     if not bool(finite.all()):
         return _of_elements(values[finite], tuple(values.shape))
     return _by_position(values, root, largest)
+
+
+def _of_complex(values: torch.Tensor, root: int) -> State:
+    """Return the state of complex numbers: of mean 0, since no two phases are alike, which correlate as their phases
+    agree, by pair where they lie along one atom.
+    """
+    sizes = known_state(values.abs(), root)
+    zero = np.zeros((1,) * len(sizes.lengths))
+    state = sizes.changed(mean=zero, var=sizes.mean**2 + sizes.var)
+    if len(state.lengths) != 1 or not kernels.LEAST <= values.numel() <= kernels.MOST:
+        return _with_correlations(state, values)
+    unit = torch.sgn(values.to(torch.complex128)).flatten()
+    agree = torch.outer(unit, unit.conj()).real.fill_diagonal_(1.0)
+    return state.with_moments(corr=kernels.by_pair(array_of(agree), 0))
 
 
 def _by_position(values: torch.Tensor, root: int, largest: int) -> State:

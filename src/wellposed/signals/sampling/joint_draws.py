@@ -22,6 +22,7 @@ from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.integration import kernels
 from wellposed.signals.sampling.joint_sources import nodes_between
+from wellposed.signals.sampling.positive import as_positive
 from wellposed.signals.sampling.samples import FAILURES, sample_state
 from wellposed.signals.sampling.totals import totals_of
 from wellposed.structure.widths import channels
@@ -116,7 +117,8 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     generator = torch.Generator().manual_seed(value)
     made = channels(graph).get(value, ())
     within = [i for axis, is_channel in zip(state.axes, made, strict=False) if is_channel for i in axis]
-    run.draws[value] = [sample_state(state, generator, info.dtype, within) for _ in range(count)]
+    drawn = as_positive(graph, value, state)
+    run.draws[value] = [sample_state(drawn, generator, info.dtype, within) for _ in range(count)]
     run.sources |= run.dependent.get(value, state.roots)
     return True
 

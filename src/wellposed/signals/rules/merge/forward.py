@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from wellposed.operators.spectral import imaginary_operand
 from wellposed.signals.algebra.affine import linear, reciprocal_of, scaled
+from wellposed.signals.algebra.complex_numbers import of_parts
 from wellposed.signals.algebra.elementwise_products import divide, multiply
 from wellposed.signals.algebra.masked_scores import is_shut_out, shut_out
 from wellposed.signals.algebra.mixtures import chosen, extreme, function_within, mixture
@@ -37,7 +39,9 @@ def add(call: Call, x: Any, y: Any, *, alpha: float = 1, out: Any = None) -> Sta
         return linear(call, filled(call, a), 1.0, float(alpha) * b)
     if isinstance(a, float):
         return linear(call, b, float(alpha), a)
-    return combine(call, a, b, 1.0, float(alpha))
+    at = imaginary_operand(call.graph, call.node) if abs(alpha) == 1 else None
+    made = None if at is None else of_parts(call, *((a, b) if at else (b, a)))
+    return made or combine(call, a, b, 1.0, float(alpha))
 
 
 @rule(

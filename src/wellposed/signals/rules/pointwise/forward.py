@@ -9,9 +9,11 @@ import numpy as np
 import torch
 
 from wellposed.operators.facts import FACTS, facts_of
+from wellposed.operators.spectral import turns
+from wellposed.signals.algebra.complex_numbers import modulus, turned
 from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.mixtures import function_within
-from wellposed.signals.algebra.pointwise import apply_pointwise, elementary, modulus
+from wellposed.signals.algebra.pointwise import apply_pointwise, elementary
 from wellposed.signals.algebra.positive import kept_positive
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.functions import Pointwise
@@ -30,7 +32,7 @@ def _elementwise(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | Non
     if not isinstance(x, State) or any(not _plain(r) for r in (*rest, *kwargs.values())):
         return None
     if call.graph.values[call.node.inputs[0]].dtype.is_complex:
-        return modulus(call, pooled(x))
+        return turned(call, x) if turns(call.graph, call.node) else modulus(call, pooled(x))
     kwargs.pop("out", None)
     function = elementary(call.node.op, *rest, **kwargs)
     domain = facts_of(call.node.op).domain

@@ -18,7 +18,7 @@ from wellposed.operators.facts import facts_of
 from wellposed.operators.schema import plain_name
 from wellposed.operators.spectral import Transform, belongs_to_real, transform_of
 from wellposed.operators.views import view_of
-from wellposed.signals.algebra.operands import operand
+from wellposed.signals.algebra.complex_numbers import of_parts, part_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import one_after_another
 from wellposed.signals.distributions.layout import Layout
@@ -281,7 +281,9 @@ def view_as_real(call: Call, z: State) -> State:
     z = pooled(z)
     layout = Layout((*z.lengths, 2), (*z.axes, (len(z.lengths),)))
     mean = np.stack([z.mean, np.zeros_like(z.mean)], axis=-1) if kernels.nonzero(z.mean) else z.mean[..., None]
-    return _parts(call, z, layout, Moments(mean, z.var[..., None] / 2.0, z.corr[..., None], z.finite_width_correlation))
+    return part_of(
+        call, z, layout, Moments(mean, z.var[..., None] / 2.0, z.corr[..., None], z.finite_width_correlation)
+    )
 
 
 @rule(overloads("view_as_complex.default"), tag="approximate", source="definition: |z|² = x² + y²")
@@ -296,7 +298,7 @@ def view_as_complex(call: Call, x: State) -> State | None:
     order = [j for j in range(len(x.lengths)) if j != i]
     corr = kernels.rearranged(kernels.at_zero(x.corr, [i]), order)
     layout = x.layout.without([i]).dropping([len(x.axes) - 1])
-    return _parts(call, x, layout, Moments(mean[0], var[0] + var[1] + mean[1] ** 2, corr, x.finite_width_correlation))
+    return part_of(call, x, layout, Moments(mean[0], var[0] + var[1] + mean[1] ** 2, corr, x.finite_width_correlation))
 
 
 @rule(overloads("real.default", "imag.default"), tag="approximate", source="definition: both have half of the power")
@@ -307,28 +309,13 @@ def part(call: Call, z: State) -> State:
     z = pooled(z)
     real = call.node.op_name.startswith("real")
     mean = z.mean if real else np.zeros_like(z.mean)
-    return _parts(call, z, z.layout, Moments(mean, z.var / 2.0, z.corr, z.finite_width_correlation))
+    return part_of(call, z, z.layout, Moments(mean, z.var / 2.0, z.corr, z.finite_width_correlation))
 
 
 @rule(overloads("complex.default"), tag="approximate", source="definition: |z|² = x² + y²", tensors=True)
 def complex_of(call: Call, x: Any, y: Any) -> State | None:
     """Complex numbers of a real and an imaginary part."""
-    shape = call.shape()
-    parts = [operand(call, value) for value in (x, y)]
-    states = [p if isinstance(p, State) else make_state((), p, 0.0) for p in parts]
-    if any(s.shape != shape for s in states):
-        return None
-    a, b = (pooled(s) for s in states)
-    if a.layout != b.layout:
-        for axis in range(len(shape)):
-            a, b = merge_atoms(a, axis), merge_atoms(b, axis)
-    if a.layout != b.layout:
-        return None
-    var = a.var + b.var + b.mean**2
-    shares = kernels.common(a.covariance(), b.covariance())
-    corr = kernels.correlation(shares[0] + shares[1], a.var + b.var)
-    made = _parts(call, a, a.layout, Moments(a.mean, var, corr))
-    return made.amended(roots=made.roots | b.roots, tag=weakest(a.tag, b.tag), spread=a.spread + b.spread)
+    return of_parts(call, x, y)
 
 
 @rule(
@@ -339,15 +326,3 @@ def complex_of(call: Call, x: Any, y: Any) -> State | None:
 def conjugate(call: Call, z: State) -> State:
     """The complex conjugate."""
     return z
-
-
-def _parts(call: Call, x: State, layout: Layout, moments: Moments) -> State:
-    """Return real and imaginary parts as a tensor of this layout and these moments, with the sources of x."""
-    return State(
-        layout,
-        moments,
-        tag=x.tag,
-        marginal=Marginal(gauss=x.gauss),
-        ancestry=Ancestry((), x.roots | (call.root() if x.roots else 0), x.scale_parameter),
-        spread=x.spread,
-    )
