@@ -10,17 +10,15 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 
 from wellposed.arrays import array_of
 from wellposed.errors import InputError
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.state import Link, Marginal, Scaled, State
+from wellposed.signals.distributions.state import State
+from wellposed.signals.input_functions import few_values, latent, levels_of, log_normal, of_a_gaussian
 from wellposed.signals.integration import kernels
-from wellposed.signals.integration.gaussian import NODES, hermite
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import standardised
 
 InputKind = Literal["white", "image", "tokens", "measured", "given"]
 
@@ -140,7 +138,7 @@ class Input:
             return cls(
                 "measured", mean, var, columns=tuple(zip(data.mean(0).tolist(), data.var(0).tolist(), strict=True))
             )
-        values = _few(data) if var > 0.0 else None
+        values = levels_of(data) if var > 0.0 else None
         alike = _similarity(data, mean, var) if var > 0.0 else None
         if data.ndim != 4 or var == 0.0:
             return cls("measured", mean, var, values=values, similarity=alike)
@@ -205,7 +203,7 @@ class Input:
             corr = np.concatenate([made.corr, self._shared * made.corr], axis=made.axes[0][0])
             made = made.with_moments(corr=corr)
         function = self._function()
-        return made if function is None else _of_a_gaussian(made, function)
+        return made if function is None else of_a_gaussian(made, function)
 
     def _in_space(self, made: State, shape: Sequence[int]) -> State:
         """Return the state of an input (batch, channels, *space), or with channels last, with its correlations."""
@@ -225,12 +223,8 @@ class Input:
     def _function(self) -> Pointwise | None:
         """Return the increasing function that makes elements of standard Gaussians; None where a line does."""
         if self.values is not None:
-            return _Levels(self.values).function
-        if not self.positive:
-            return None
-        var = math.log1p(self.var / self.mean**2)
-        std, centre = math.sqrt(var), math.log(self.mean) - 0.5 * var
-        return Pointwise(("log-normal", centre, std), lambda z: torch.exp(centre + std * z))
+            return few_values(self.values)
+        return log_normal(self.mean, self.var) if self.positive else None
 
     def _by_column(self, made: State) -> State:
         """Return the state of a table (batch, columns) with mean and variance by column."""
@@ -271,7 +265,7 @@ class Input:
         function, noise = self._function(), self._noise(shape, generator)
         if shared := self._shared:
             if function is not None:
-                shared = float(_latent(function, np.array([1.0, shared]))[1])
+                shared = float(latent(function, np.array([1.0, shared]))[1])
             noise = math.sqrt(shared) * self._noise((1, *shape[1:]), generator) + math.sqrt(1.0 - shared) * noise
         if function is not None:
             return function.call(noise)
@@ -316,38 +310,6 @@ COMPARED = 64
 """Samples of a batch that are compared, each with each. Chosen."""
 
 
-def _of_a_gaussian(made: State, function: Pointwise) -> State:
-    """Return an input whose elements are an increasing function of a Gaussian."""
-    coefficients, _ = hermite(function, 0.0, 1.0)
-    base = made.with_moments(
-        mean=np.zeros_like(made.mean),
-        var=np.ones_like(made.var),
-        corr=kernels.with_diagonal(_latent(function, made.corr)),
-    )
-    return made.with_moments(
-        marginal=Marginal(base=base, fn=function), links=(Link(base, Scaled(float(coefficients[1]))),)
-    )
-
-
-def _latent(function: Pointwise, corr: Array) -> Array:
-    """Return the correlations of Gaussians of which an increasing function has these."""
-    return standardised(function(NODES)).latent(corr)
-
-
-MOST_LEVELS, LOOKED_AT_FIRST = 8, 256
-"""Most values that an input of few takes, and elements that are looked at before all are. Chosen."""
-
-
-def _few(data: Array) -> tuple[tuple[float, float], ...] | None:
-    """Return the values that elements take, and the share of each, where they are few."""
-    if len(np.unique(data.ravel()[:LOOKED_AT_FIRST])) > MOST_LEVELS or data.size <= MOST_LEVELS * MOST_LEVELS:
-        return None
-    values, counts = np.unique(data, return_counts=True)
-    if len(values) > MOST_LEVELS:
-        return None
-    return tuple(zip(values.tolist(), (counts / data.size).tolist(), strict=True))
-
-
 def _similarity(data: Array, mean: float, var: float) -> float | None:
     """Return the similarity of two samples; None where what they share beside the mean may be chance (3 errors)."""
     rows = data[:COMPARED].reshape(min(len(data), COMPARED), -1) - mean
@@ -356,20 +318,6 @@ def _similarity(data: Array, mean: float, var: float) -> float | None:
     if len(pairs) < 2 or pairs.mean() <= 3.0 * pairs.std() / math.sqrt(len(pairs)):
         return None
     return float(min((pairs.mean() + mean**2) / (var + mean**2), 1.0))
-
-
-class _Levels:
-    """The step function that makes a variable of few values of a standard Gaussian."""
-
-    def __init__(self, values: Sequence[tuple[float, float]]) -> None:
-        self._levels = torch.tensor([value for value, _ in values], dtype=torch.float64)
-        below = np.cumsum([share for _, share in values])[:-1]
-        self._ends = torch.from_numpy(ndtri(below))
-        self.function = Pointwise(("levels", *values), self)
-
-    def __call__(self, z: torch.Tensor) -> torch.Tensor:
-        """Return the values at an array of points."""
-        return self._levels[torch.bucketize(z.double(), self._ends)].to(z.dtype)
 
 
 def channel_axis(shape: Sequence[int]) -> int:

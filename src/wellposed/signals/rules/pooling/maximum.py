@@ -203,9 +203,7 @@ class _Window:
 
     def _field(self) -> Array:
         """Return samples (positions of a patch, MAXIMUM_SAMPLES) of a Gaussian field with the correlations of x."""
-        if (
-            self.count > LARGEST_WINDOW
-        ):  # a very large window: its maximum hardly depends on how it is filled in between
+        if self.count > LARGEST_WINDOW:  # its maximum hardly depends on how it is filled in between
             return np.ones((self.count, 1)) * _points(1)[:, 0]
         grids = np.meshgrid(*(np.arange(n) for n in self.patch), indexing="ij")
         places = np.stack([g.ravel() for g in grids], axis=1) if grids else np.zeros((1, 0), dtype=int)

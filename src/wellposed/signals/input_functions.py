@@ -1,0 +1,74 @@
+"""Inputs that are increasing functions of Gaussians: of few values, or of positive numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.state import Link, Marginal, Scaled, State
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import NODES, hermite
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.transport import standardised
+
+MOST_LEVELS, LOOKED_AT_FIRST = 8, 256
+"""Most values that an input of few takes, and elements that are looked at before all are. Chosen."""
+
+
+def levels_of(data: Array) -> tuple[tuple[float, float], ...] | None:
+    """Return the values that elements take, and the share of each, where they are few."""
+    if len(np.unique(data.ravel()[:LOOKED_AT_FIRST])) > MOST_LEVELS or data.size <= MOST_LEVELS * MOST_LEVELS:
+        return None
+    values, counts = np.unique(data, return_counts=True)
+    if len(values) > MOST_LEVELS:
+        return None
+    return tuple(zip(values.tolist(), (counts / data.size).tolist(), strict=True))
+
+
+def few_values(values: Sequence[tuple[float, float]]) -> Pointwise:
+    """Return the function that makes elements of these values, in order, each with its share."""
+    return _Levels(values).function
+
+
+def log_normal(mean: float, var: float) -> Pointwise:
+    """Return the exponential that makes positive elements of this mean and variance."""
+    of_log = math.log1p(var / mean**2)
+    std, centre = math.sqrt(of_log), math.log(mean) - 0.5 * of_log
+    return Pointwise(("log-normal", centre, std), lambda z: torch.exp(centre + std * z))
+
+
+def of_a_gaussian(made: State, function: Pointwise) -> State:
+    """Return an input whose elements are an increasing function of a Gaussian."""
+    coefficients, _ = hermite(function, 0.0, 1.0)
+    base = made.with_moments(
+        mean=np.zeros_like(made.mean),
+        var=np.ones_like(made.var),
+        corr=kernels.with_diagonal(latent(function, made.corr)),
+    )
+    return made.with_moments(
+        marginal=Marginal(base=base, fn=function), links=(Link(base, Scaled(float(coefficients[1]))),)
+    )
+
+
+def latent(function: Pointwise, corr: Array) -> Array:
+    """Return the correlations of Gaussians of which an increasing function has these."""
+    return standardised(function(NODES)).latent(corr)
+
+
+class _Levels:
+    """The step function that makes a variable of few values of a standard Gaussian."""
+
+    def __init__(self, values: Sequence[tuple[float, float]]) -> None:
+        self._levels = torch.tensor([value for value, _ in values], dtype=torch.float64)
+        below = np.cumsum([share for _, share in values])[:-1]
+        self._ends = torch.from_numpy(ndtri(below))
+        self.function = Pointwise(("levels", *values), self)
+
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        """Return the values at an array of points."""
+        return self._levels[torch.bucketize(z.double(), self._ends)].to(z.dtype)
