@@ -13,7 +13,8 @@ from torch import Tensor, nn
 import wellposed as wp
 from wellposed.errors import OptionError
 from wellposed.operators.contraction import contractions
-from wellposed.structure.starts import argument_factors, is_transformed, readouts
+from wellposed.structure.argument_factors import argument_factors
+from wellposed.structure.starts import is_transformed, readouts
 from wellposed.structure.streams import residual_streams
 
 

@@ -31,16 +31,10 @@ from wellposed.operators.contraction import Contraction, contractions
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Drawn, Prescription, RandomDistribution
 from wellposed.signals import Input
+from wellposed.structure.argument_factors import argument_factors, bending_functions, frequencies
 from wellposed.structure.scale_free import scale_free
 from wellposed.structure.scored_products import scored_products
-from wellposed.structure.starts import (
-    argument_factors,
-    bending_functions,
-    channel_gates,
-    frequencies,
-    readouts,
-    recurrent_weights,
-)
+from wellposed.structure.starts import channel_gates, readouts, recurrent_weights
 
 GATES = 0.1
 """Variance of the arguments of gates that multiply whole channels, as a share of ν. Chosen on trainings."""

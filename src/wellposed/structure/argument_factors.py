@@ -1,0 +1,231 @@
+"""Constant factors between what a weight makes and the function that it enters, and functions that bend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from wellposed.graphs import Graph, Node, Parameter, Ref
+from wellposed.graphs.graph import once
+from wellposed.operators.arithmetic import factors_of, times_number
+from wellposed.operators.contraction import contractions
+from wellposed.operators.facts import ANY, facts_of
+from wellposed.operators.schema import ref_of
+from wellposed.operators.views import is_view
+from wellposed.structure.bounds import bounds
+from wellposed.structure.branches import branches
+
+COORDINATES = 4
+"""Inputs up to which a model is a function of coordinates. Chosen: space and time."""
+
+
+def argument_factors(graph: Graph) -> Mapping[int, float]:
+    """Return the constant between what a contraction makes and the function that it enters, by that value.
+
+    The frequency 30 of ``sin(30 * linear(x))`` is one, be it a number, a buffer or a parameter of its own: of several
+    numbers, their root mean square. Of several functions the largest constant counts. Values without such a constant,
+    and those that something else than functions reads too, are left out. So are `frequencies`, and bounds as
+    ``30 * tanh(linear(x) / 30)``, which leave small values as they are.
+    """
+    found: dict[int, float] = {}
+    chosen = frequencies(graph)
+    for use in contractions(graph):
+        value = graph.nodes[use.node].outputs[0]
+        if use.parameter is None or use.parameter in chosen or use.kind in ("recurrent", "embedding"):
+            continue
+        ends = list(_behind(graph, value))  # anew each time, as numbers of parameters may change
+        if ends and all(end is not None and not _is_undone(graph, end, by) for by, end in ends):
+            factor = max(abs(by) for by, _ in ends)
+            if factor not in (0.0, 1.0):
+                found[value] = factor
+    return found
+
+
+@once
+def bending_functions(graph: Graph) -> Mapping[int, bool]:
+    """Return the contractions, by their values, that only functions read which bend, and whether any has a kink at 0.
+
+    Without one they are straight for small arguments alone: they saturate on both sides, as tanh does, or gate their
+    own argument, as GELU and SiLU do. Those with a kink, as ReLU, are multiples of themselves, beside biases. What is
+    made of the result of a norm is left out: nothing that was bent before grows there. So are models of few
+    coordinates, as fields in space and time: what they make is to bend along each.
+    """
+    if _is_of_coordinates(graph):
+        return {}
+    steps = branches(graph).steps
+    found = {}
+    for use in contractions(graph):
+        data = steps.get(use.data)
+        if use.parameter is None or (data is not None and steps[data.base].kind == "normalisation"):
+            continue
+        value = graph.nodes[use.node].outputs[0]
+        ends = entered(graph)[value]
+        if ends and all(end is not None and _bends(graph, end) and not _is_undone(graph, end, by) for by, end in ends):
+            found[value] = any(end is not None and _has_kink(end) for _, end in ends)
+    return found
+
+
+def _is_of_coordinates(graph: Graph) -> bool:
+    """Whether no weight that meets the model's inputs sums more than a few of them."""
+    steps = branches(graph).steps
+    met = [(use.fan_in, steps[use.data]) for use in contractions(graph) if use.data in steps]
+    entering = [fan_in for fan_in, step in met if steps[step.base].kind == "start"]
+    return bool(entering) and max(entering) <= COORDINATES
+
+
+def _bends(graph: Graph, function: Node) -> bool:
+    """Whether a function has a kink at 0, rises from below 0 to a bound above it, or beyond 0 falls and rises again."""
+    facts = facts_of(function.op)
+    low, high = bounds(graph).get(function.outputs[0], ANY)
+    saturates = facts.monotone == 1 and -math.inf < low and high < math.inf
+    gates = facts.monotone == 0 and high == math.inf and not (facts.periodic or facts.raises or facts.degree)
+    return _has_kink(function) or (low < 0.0 < high and (saturates or gates))
+
+
+def _has_kink(function: Node) -> bool:
+    """Whether a function's value at c > 0 times an argument is c times its value there, as ReLU's is."""
+    return facts_of(function.op).degree == 1.0
+
+
+@once
+def frequencies(graph: Graph) -> frozenset[str]:
+    """Return the weights between the model's inputs and functions alone, some of them periodic, as in Fourier features.
+
+    Their scale says how fast the model's function varies over its coordinates, which the author of a model chooses.
+    """
+    steps = branches(graph).steps
+    found: dict[str, bool] = {}
+    for use in contractions(graph):
+        if use.parameter is not None:
+            data = steps.get(use.data)
+            ends = [end for _, end in entered(graph)[graph.nodes[use.node].outputs[0]]]
+            functions = [end for end in ends if end is not None]
+            periodic = len(functions) == len(ends) and any(facts_of(end.op).periodic for end in functions)
+            raw = data is not None and steps[data.base].kind == "start"
+            found[use.parameter] = found.get(use.parameter, True) and periodic and raw
+    return frozenset(name for name, holds in found.items() if holds)
+
+
+@once
+def entered(graph: Graph) -> Mapping[int, list[tuple[float, Node | None]]]:
+    """Return the readers of each contraction's result (`_behind`), by its value."""
+    made = (graph.nodes[use.node].outputs[0] for use in contractions(graph))
+    return {value: list(_behind(graph, value)) for value in made}
+
+
+def _behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
+    """Yield what reads a value, behind constant factors, phases that are added to their products, and views: the
+    factor, and the function of single elements that is next; None for anything else.
+    """
+    pending = [(value, 1.0)]
+    while pending:
+        at, factor = pending.pop()
+        if at in graph.outputs:
+            yield factor, None
+        for node, times in _readers(graph, at):
+            if times is not None:
+                pending.append((node.outputs[0], factor * times))
+            elif is_view(node.op) or (abs(factor) != 1.0 and _is_shift(graph, node, at)):
+                pending += [(out, factor) for out in node.outputs]
+            else:
+                facts = facts_of(node.op)
+                yield factor, node if (facts.function and facts.active) or facts.raises else None
+
+
+def _readers(graph: Graph, value: int) -> Iterator[tuple[Node, float | None]]:
+    """Yield the nodes that read a value, with the number that each multiplies it by, None for those that do not, but
+    for the nodes that make a factor of the value itself.
+    """
+    readers = [graph.nodes[index] for index in graph.users().get(value, ()) if index not in graph.dead_nodes]
+    chains = {node.index: _own_factor(graph, node, value) for node in readers}
+    own = {index: number for index, chain in chains.items() if chain and (number := _at_zero(chain)) is not None}
+    within = {one.index for index in own for one in chains[index]}
+    for node in readers:
+        if node.index not in within:
+            yield node, own[node.index] if node.index in own else _times_constant(graph, node, value)
+
+
+def _times_constant(graph: Graph, node: Node, value: int) -> float | None:
+    """Return the constant that a node multiplies a value by; of several numbers, their root mean square."""
+    times = times_number(graph, node)
+    if times is not None:
+        return times[1] if times[0] == Ref(value) else None
+    others = [(ref_of(one), power) for one, power in factors_of(node) if one != Ref(value)]
+    if len(others) != 1 or len(factors_of(node)) != 2:
+        return None
+    (by, power), numbers = others[0], None if others[0][0] is None else _numbers(graph, others[0][0])
+    if by is None or numbers is None or numbers.is_meta or not numbers.is_floating_point() or not numbers.numel():
+        return None
+    size = float(numbers.detach().double().pow(2.0 * power).mean().sqrt())
+    return size if 0.0 < size < math.inf else None
+
+
+def _is_shift(graph: Graph, node: Node, value: int) -> bool:
+    """Whether a node adds numbers alone to a value, as the phase of a wave."""
+    facts = facts_of(node.op)
+    others = [other for other in node.inputs if other != value]
+    added = facts.elementwise and len(facts.terms) == 2 and node.inputs.count(value) == 1
+    return added and all(_numbers(graph, other) is not None for other in others)
+
+
+def _own_factor(graph: Graph, node: Node, value: int) -> list[Node]:
+    """Return the nodes that make, of a value alone, the factor that a node multiplies it by, in order: |z| + 1 of
+    ``sin(30 * (|z| + 1) * z)`` (FINER, Liu et al. 2024, arXiv 2312.02434). None of another product.
+    """
+    factors = factors_of(node)
+    others = [ref_of(one) for one, power in factors if one != Ref(value) and power == 1.0]
+    at, nodes = others[0] if len(others) == 1 and len(factors) == 2 else None, list[Node]()
+    while at is not None and at != value:
+        index = graph.values[at].node
+        if index is None or len(graph.users().get(at, ())) != 1 or not _is_of_one(graph.nodes[index]):
+            return []
+        nodes.append(graph.nodes[index])
+        at = nodes[-1].inputs[0]
+    return [] if at is None else nodes[::-1]
+
+
+def _at_zero(chain: Sequence[Node]) -> float | None:
+    """Return what nodes in a row make of 0: the size of a factor for small signals; None where that tells none."""
+    made = torch.zeros(())
+    for one in chain:
+        made = one.op(*(made if isinstance(argument, Ref) else argument for argument in one.args), **one.kwargs)
+    number = float(made)
+    return number if math.isfinite(number) and number else None
+
+
+def _is_of_one(node: Node) -> bool:
+    """Whether a node makes every element of one other element, and of numbers."""
+    plain = all(isinstance(argument, Ref | int | float | None) for argument in (*node.args, *node.kwargs.values()))
+    return plain and len(node.inputs) == 1 and (facts_of(node.op).function or facts_of(node.op).elementwise)
+
+
+def _numbers(graph: Graph, value: int) -> Tensor | None:
+    """Return the numbers of a constant, a buffer, or a parameter that is no weight, behind views; None of others."""
+    while value not in graph.known and (index := graph.values[value].node) is not None:
+        if not is_view(graph.nodes[index].op):
+            break
+        value = graph.nodes[index].inputs[0]
+    info = graph.values[value]
+    if value in graph.known:
+        return graph.known[value]
+    if info.kind == "buffer":
+        return graph.buffer_tensors.get(info.name)
+    parameter = _factors(graph).get(value)
+    return None if parameter is None else parameter.values
+
+
+@once
+def _factors(graph: Graph) -> Mapping[int, Parameter]:
+    """Return the parameters that no contraction takes for its weight, by value."""
+    weights = {use.weight for use in contractions(graph)}
+    return {one.value: one for one in graph.parameters.values() if one.value not in weights}
+
+
+def _is_undone(graph: Graph, function: Node, factor: float) -> bool:
+    """Whether what a function makes is multiplied by the inverse of the constant in its argument."""
+    readers = [graph.nodes[index] for index in graph.users().get(function.outputs[0], ())]
+    times = times_number(graph, readers[0]) if len(readers) == 1 else None
+    return times is not None and factor != 1.0 and math.isclose(times[1] * factor, 1.0, rel_tol=1e-6)
