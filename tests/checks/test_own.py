@@ -100,6 +100,7 @@ def test_a_part_that_is_written_over_by_one_number_is_no_training() -> None:
     assert [(one.name, one.words) for one in own.wrong] == [("3.weight", "0 in 512 of 1024 elements")]
 
 
+@pytest.mark.slow
 def test_every_corruption_of_a_parameter_is_named_and_nothing_of_untouched_models() -> None:
     tried, missed, excused = 0, [], []
     for net in NETS:
@@ -130,6 +131,7 @@ def test_every_corruption_of_a_parameter_is_named_and_nothing_of_untouched_model
     assert len(excused) <= 0.01 * tried
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_models_that_hold_their_plans_are_as_planned(name: str) -> None:
     for seed in range(20):

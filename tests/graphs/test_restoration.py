@@ -319,6 +319,7 @@ class Remembering(nn.Module):
         return self.fc(x) * table(4, x.device) + self.scale(4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["meta", "real"])
 def test_memoised_functions_do_not_remember_the_tracing(engine: Any) -> None:
     model, x = Remembering(), torch.randn(2, 4)

@@ -331,6 +331,7 @@ DRAWS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("init", DRAWS)
 def test_ordinary_draws_are_not_taken_for_purpose(init: str, dtype: torch.dtype) -> None:

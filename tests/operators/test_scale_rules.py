@@ -52,6 +52,7 @@ def _cases() -> list[tuple[str, int]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "at"), _cases())
 def test_a_linear_operator_hands_the_scale_of_a_parameter_on(name: str, at: int) -> None:
     handed = []

@@ -122,6 +122,7 @@ def test_lr_goes_on_where_one_rule_has_nothing_to_say(run, file):
     assert err.startswith("error: ")
 
 
+@pytest.mark.slow
 def test_lr_find_trains(run, file):
     argv = ["lr", f"{file}:training", "--find", "-O", "seeds=2", "-O", "steps=6", "-O", "grid=[0.03,0.1,0.3]"]
     code, out, _ = run(*argv, "-O", "widen=0", "--json")

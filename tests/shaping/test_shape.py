@@ -51,6 +51,7 @@ def test_slopes_are_those_of_the_authors_code():
     assert wp.shape_(stack(30), X).slope == pytest.approx(0.3026942, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_curvatures_of_smooth_activations_add_up():
     assert wp.shape_(stack(20, nn.Tanh), X, curvature=0.4).curvature == pytest.approx(0.4 / 20)
 
@@ -72,6 +73,7 @@ def test_branches_that_start_at_zero_leave_nothing_to_shape():
     assert wp.shape_(Residual(40), X).slope is None
 
 
+@pytest.mark.slow
 def test_two_samples_stay_apart_in_real_passes():
     net = nn.Sequential(*(layer for _ in range(30) for layer in (nn.Linear(256, 256), nn.ReLU())))
     x, seen = torch.randn(16, 256), []
@@ -132,6 +134,7 @@ def test_functions_that_no_module_stands_for_are_named():
     assert "is called as a function" in str(shaped)
 
 
+@pytest.mark.slow
 def test_a_shaped_model_is_copied_saved_and_loaded():
     net = stack(20, nn.GELU)
     wp.shape_(net, X)

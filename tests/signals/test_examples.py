@@ -126,6 +126,7 @@ def test_what_no_function_bounds_may_be_negative(function):
     assert assumed(graph, graph.inputs[0]) == wp.Input.white()
 
 
+@pytest.mark.slow
 def test_random_examples_of_any_size_are_as_assumed():
     for seed in range(200):
         generator = torch.Generator().manual_seed(seed)

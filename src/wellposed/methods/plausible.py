@@ -14,27 +14,28 @@ from wellposed.plans import Drawn, Prescription
 
 LEAST, MOST = 1e-4, 1e2
 """Standard deviations between which a plan says nothing, as multiples of 1/√fan-in. Chosen."""
-_SHOWN = 16
+_ROOM = 60
 
 
 def implausible(prescriptions: Mapping[str, Prescription]) -> Iterator[str]:
-    """Yield one warning that names the weights whose standard deviation is out of bounds, of the first of them with
-    what it rests on.
+    """Yield one warning that names the weights whose standard deviation is out of bounds, and what the first rests on.
 
     Args:
         prescriptions: of all parameters.
     """
-    told: list[str] = []
+    first, others = "", list[str]()
     for name, mine in prescriptions.items():
         usual = (mine.fan_in or 1) ** -0.5
         if isinstance(mine, Drawn) and mine.fan_in and mine.std and not LEAST <= mine.std / usual <= MOST:
-            rests = "" if told else f" ({mine.reason})"
-            told.append(f"{name!r} has {mine.std:.3g} at {mine.op}, where 1/√fan-in is {usual:.3g}{rests}")
-    if told:
-        listed = joined(told, _SHOWN, "; ", room=120 * _SHOWN)
+            if first:
+                others.append(repr(name))
+            else:
+                first = f"{name!r} has {mine.std:.3g} at {mine.op}, where 1/√fan-in is {usual:.3g} ({mine.reason})"
+    if first:
         yield (
-            f"standard deviations that are far from any usual one: {listed}. Look at "
-            "wp.propagate(graph) for the node that makes signals so large or so small, and bring constants near 1"
+            f"standard deviations that are far from any usual one: {first}"
+            f"{f', as have {joined(others, room=_ROOM)}' if others else ''}. Look at wp.propagate(graph) for what "
+            "makes signals so large or small, and bring constants near 1"
         )
 
 
