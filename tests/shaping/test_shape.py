@@ -134,6 +134,30 @@ def test_functions_that_no_module_stands_for_are_named():
     assert "is called as a function" in str(shaped)
 
 
+@pytest.mark.parametrize(
+    ("bends", "named"),
+    [
+        (nn.RReLU(), "rrelu (1, 1@2 and 1 more)"),
+        (nn.MaxPool1d(3, 1, 1), "max_pool1d (1, 1@2 and 1 more)"),
+        (nn.Softmax(-1), "softmax (1, 1@2 and 1 more)"),
+        (nn.SELU(), "selu (1, 1@2 and 1 more)"),
+    ],
+)
+def test_what_bends_and_cannot_be_transformed_is_named_once_by_its_kind(bends, named):
+    layers = itertools.chain.from_iterable((nn.Linear(32, 32), bends) for _ in range(3))
+    shaped = wp.shape_(nn.Sequential(*layers), X)
+    (said,) = shaped.left
+    assert said.startswith(f"{named} has no transformation")
+    assert not shaped.activations
+    assert wp.shape_(nn.Sequential(nn.Linear(32, 32), nn.Dropout(0.5)), X).left == ()
+
+
+def test_a_shaped_model_is_exported_with_its_numbers():
+    net = stack(12)
+    wp.shape_(net, X)
+    assert torch.equal(torch.export.export(net, (X,)).module()(X), net(X))
+
+
 @pytest.mark.slow
 def test_a_shaped_model_is_copied_saved_and_loaded():
     net = stack(20, nn.GELU)

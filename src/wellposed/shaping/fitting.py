@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,8 +12,10 @@ from torch import nn
 
 from wellposed.errors import joined
 from wellposed.graphs import Graph
+from wellposed.graphs.operators import traits
 from wellposed.methods import plan
 from wellposed.nn import Shaped
+from wellposed.operators.facts import facts_of
 from wellposed.operators.schema import plain_name
 from wellposed.shaping.local import leaky, smooth
 from wellposed.shaping.walk import largest
@@ -136,6 +138,7 @@ def fitted(
             place.put_(None)
         raise
     told = tuple(left) if made or not places else ()  # where nothing is to be shaped, they need none either
+    told += () if places else tuple(_limits(graph))
     return Shaping(made, slope, local, told, before, after, tuple(place for place in places if place.name in made))
 
 
@@ -153,6 +156,22 @@ def _slope(graph: Graph, places: Sequence[Place], seconds: Mapping[int, float], 
     from scipy.optimize import brentq  # slow to import
 
     return float(brentq(beyond, 0.0, 1.0, xtol=1e-10))
+
+
+def _limits(graph: Graph) -> Iterator[str]:
+    """Yield what bends signals and cannot be transformed, by kind of operator."""
+    of_kind: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        facts, name = facts_of(node.op), plain_name(node.op)
+        bends = facts.function or facts.picks == "order" or facts.along in ("order", "exponentials")
+        random = facts.elementwise and traits(node.op).random and not facts.drops
+        if facts.attends or ((bends or random) and not facts.linear and name not in FUNCTIONAL):
+            of_kind.setdefault(name, []).append(node.name)
+    for name, nodes in of_kind.items():
+        yield (
+            f"{name} ({joined(nodes, 2)}) has no transformation: what it makes alike stays so, "
+            "which norms and shortcuts prevent"
+        )
 
 
 def unshaped(graph: Graph, signals: Iterable[Signal]) -> float:
