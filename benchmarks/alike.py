@@ -23,12 +23,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 import wellposed as wp
 from common import RESULTS, markdown, write
 from nets.catalogue import NETS, input_kinds, net_batch
-from shaping import LAST, RATES
+from shaping import RATES, loss_of, losses_of
 from training_data import DATA, SIDE, images
 from wellposed.checks.batches import Batches
 from wellposed.reports.faults import ALIKE
@@ -78,8 +77,12 @@ class Residual(nn.Module):
     def __init__(self, blocks: int) -> None:
         super().__init__()
         self.into, self.act, self.out = nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Linear(16, 10)
-        layers = lambda: [m for _ in range(2) for m in (nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1))]  # noqa: E731
-        self.blocks = nn.ModuleList([nn.Sequential(*layers()) for _ in range(blocks)])
+        self.blocks = nn.ModuleList([self._block() for _ in range(blocks)])
+
+    @staticmethod
+    def _block() -> nn.Module:
+        """Return two convolutions, each behind a rectifier."""
+        return nn.Sequential(*(m for _ in range(2) for m in (nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1))))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits ``[batch, 10]`` of pictures ``[batch, 3, side, side]``."""
@@ -103,25 +106,12 @@ PLAIN: dict[str, Callable[[], nn.Module]] = {
 
 def trained(name: str, arm: str, rate: float, seed: int, data: tuple[Tensor, Tensor], steps: int) -> float:
     """Return the mean loss of the last steps of one training; NaN where it diverged."""
-    pictures, labels = data
     torch.manual_seed(seed)
-    net = PLAIN[name]()
+    net, example = PLAIN[name](), data[0][:8]
     if arm == "shaped":
-        wp.shape_(net, pictures[:8])
-    wp.initialize_(net, pictures[:8], seed=seed)
-    optimizer, generator = torch.optim.Adam(net.parameters(), rate), torch.Generator().manual_seed(seed)
-    losses: list[float] = []
-    for _ in range(steps):
-        rows = torch.randint(len(labels), (BATCH,), generator=generator)
-        loss = functional.cross_entropy(net(pictures[rows]), labels[rows])
-        losses.append(float(loss.detach()))
-        if not math.isfinite(losses[-1]):
-            return math.nan
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
-    return math.fsum(losses[-LAST:]) / LAST
+        wp.shape_(net, example)
+    wp.initialize_(net, example, seed=seed)
+    return loss_of(losses_of(net, rate, seed, data, steps), steps)
 
 
 def judged(name: str, loss: Callable[[str, str, float, int], float]) -> dict[str, Any]:

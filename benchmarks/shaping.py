@@ -90,11 +90,9 @@ ARMS: dict[str, Callable[[int, Tensor, int], nn.Module]] = {
 }
 
 
-def trained(arm: str, depth: int, rate: float, seed: int, data: tuple[Tensor, Tensor], steps: int) -> dict[str, Any]:
-    """Return the first loss and the mean of the last ones of one training; NaN where it diverged."""
+def losses_of(net: nn.Module, rate: float, seed: int, data: tuple[Tensor, Tensor], steps: int) -> list[float]:
+    """Return the loss at every step of one training, up to the first that is not finite."""
     pictures, labels = data
-    torch.manual_seed(seed)
-    net = ARMS[arm](depth, pictures[:8], seed)
     optimizer = torch.optim.Adam(net.parameters(), rate)
     generator, losses = torch.Generator().manual_seed(seed), []
     for _ in range(steps):
@@ -107,9 +105,20 @@ def trained(arm: str, depth: int, rate: float, seed: int, data: tuple[Tensor, Te
         loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
-    last = losses[-LAST:]
+    return losses
+
+
+def loss_of(losses: list[float], steps: int) -> float:
+    """Return the mean of the last losses; NaN where a training diverged."""
     whole = len(losses) == steps and math.isfinite(losses[-1])
-    return {"first": losses[0], "loss": math.fsum(last) / len(last) if whole else math.nan}
+    return math.fsum(losses[-LAST:]) / LAST if whole else math.nan
+
+
+def trained(arm: str, depth: int, rate: float, seed: int, data: tuple[Tensor, Tensor], steps: int) -> dict[str, Any]:
+    """Return the first loss and the mean of the last ones of one training; NaN where it diverged."""
+    torch.manual_seed(seed)
+    losses = losses_of(ARMS[arm](depth, data[0][:8], seed), rate, seed, data, steps)
+    return {"first": losses[0], "loss": loss_of(losses, steps)}
 
 
 def main() -> None:

@@ -225,20 +225,24 @@ def of_states() -> nn.Module:
     """Return a policy whose observations are named."""
     box, skrl = module("gymnasium").spaces.Box, module("skrl.models.torch")
 
-    class Policy(skrl.GaussianMixin, skrl.Model):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            skrl.Model.__init__(self, observation_space=box(-1, 1, (8,)), action_space=box(-1, 1, (2,)), device="cpu")
-            skrl.GaussianMixin.__init__(self)
-            self.net = nn.Sequential(nn.Linear(8, 64), nn.ELU(), nn.Linear(64, 32), nn.ELU(), nn.Linear(32, 2))
-            self.spread = nn.Parameter(torch.zeros(2))
+    def begin(self: Any) -> None:
+        """Make the layers of the policy."""
+        skrl.Model.__init__(self, observation_space=box(-1, 1, (8,)), action_space=box(-1, 1, (2,)), device="cpu")
+        skrl.GaussianMixin.__init__(self)
+        self.net = nn.Sequential(nn.Linear(8, 64), nn.ELU(), nn.Linear(64, 32), nn.ELU(), nn.Linear(32, 2))
+        self.spread = nn.Parameter(torch.zeros(2))
 
-        def compute(self, inputs: dict[str, Any], role: str = "") -> Any:
-            return self.net(inputs["observations"]), {"log_std": self.spread}
+    def compute(self: Any, inputs: dict[str, Any], _role: str = "") -> Any:
+        """Return the mean action, and the logarithm of its spread."""
+        return self.net(inputs["observations"]), {"log_std": self.spread}
 
-        def forward(self, observations: torch.Tensor) -> Any:
-            return self.act({"observations": observations})[0]
+    def forward(self: Any, observations: torch.Tensor) -> Any:
+        """Return an action that is drawn."""
+        return self.act({"observations": observations})[0]
 
-    return Policy()
+    made = {"__init__": begin, "compute": compute, "forward": forward}
+    policy: nn.Module = type("Policy", (skrl.GaussianMixin, skrl.Model), made)()
+    return policy
 
 
 enter("skrl", "GaussianMixin", of_states, noise(32, 8))

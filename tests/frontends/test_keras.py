@@ -605,7 +605,9 @@ def test_a_base_is_matched_however_keras_counts_its_layers(cleared):
 def test_signals_tell_the_similarity_of_samples():
     model = keras.Sequential([keras.Input((128,)), *(layers.Dense(128, "relu") for _ in range(3))])
     x = np.zeros((8, 128), "float32")
-    compared = [c.similarity for c in wk.check(model, x, draws=4).comparisons if "relu" in c.op]
-    seen = [signal.similarity for signal in wk.measure(model, x, draws=4) if "relu" in signal.op]
+    plan = wk.plan(model, x)
+    compared = [c for c in wk.check(model, x, plan=plan).comparisons if "relu" in c.op]
+    measured = wk.measure(model, x, plan=plan)
+    assert [c.similarity_measured for c in compared] == [s.similarity for s in measured if "relu" in s.op]
     assert len(compared) == 3
-    assert seen == pytest.approx(compared, abs=0.1)
+    assert all(abs(c.similarity_error) <= c.similarity_allowed for c in compared)

@@ -259,15 +259,16 @@ def test_samples_are_as_similar_as_they_are_said_to_be(name):
     pairs = x[:, 0] * x[:, 1]
     within(pairs.flatten(1).mean(1) / (x * x).mean(), descriptor.similarity)
     state = wp.propagate(wp.trace(nn.LeakyReLU(1.0), torch.zeros(shape)), inputs=descriptor)
-    assert state[0].similarity == pytest.approx(descriptor.similarity, abs=0.01)
+    assert state[0].similarity == pytest.approx(descriptor.similarity, abs=1e-5)  # of a quadrature
 
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_the_similarity_of_a_batch_is_measured(name):
     descriptor, shape = ALIKE[name]
-    batch = descriptor.sample((64, *shape[1:]), torch.Generator().manual_seed(1))
-    assert Input.from_batch(batch).similarity == pytest.approx(descriptor.similarity, abs=0.1)
-    assert "similarity of two" in Input.from_batch(batch).describe()
+    batches = (descriptor.sample((64, *shape[1:]), torch.Generator().manual_seed(seed)) for seed in range(1, 25))
+    found = [Input.from_batch(batch) for batch in batches]
+    within(torch.tensor([one.similarity for one in found]), descriptor.similarity)
+    assert all("similarity of two" in one.describe() for one in found)
 
 
 @pytest.mark.parametrize("seed", range(3))
