@@ -266,6 +266,18 @@ def test_parts_of_weights_that_several_parameters_make_stay_too() -> None:
     assert plan.prescriptions["left"].std > 0.4  # a fifth of it is let through
 
 
+def test_a_small_readout_is_named_beside_few_others_and_beside_orthogonal_ones() -> None:
+    few = mlp(8, 32, 32, 4)
+    nn.init.uniform_(few[-1].weight, -3e-3, 3e-3)  # as of an actor, so that its first actions are small
+    assert kinds_of(few, torch.zeros(4, 8)) == {"4.weight": "small"}
+    assert not kinds_of(mlp(8, 32, 32, 4), torch.zeros(4, 8))
+    deep = mlp(8, 32, 32, 32, 4)
+    for layer in deep[::2]:
+        nn.init.orthogonal_(layer.weight, 0.01 if layer is deep[-1] else 2**0.5)
+        nn.init.zeros_(layer.bias)
+    assert kinds_of(deep, torch.zeros(4, 8)) == {"6.weight": "small"}
+
+
 def test_an_adapter_that_starts_small_is_named_and_stays_if_asked() -> None:
     class Adapted(nn.Module):
         def __init__(self) -> None:
@@ -298,7 +310,7 @@ def delta_orthogonal_(module: nn.Module) -> None:
 
 def test_orthogonal_weights_throughout_are_how_a_model_draws_them() -> None:
     agent = mlp(8, 64, 64, 64, 4)
-    for layer, gain in zip(agent[::2], (2**0.5, 2**0.5, 2**0.5, 0.01), strict=True):
+    for layer, gain in zip(agent[::2], (2**0.5, 2**0.5, 2**0.5, 0.5), strict=True):
         nn.init.orthogonal_(layer.weight, gain)
     assert not kinds_of(agent, torch.zeros(2, 8))
     pixels = nn.Sequential(nn.Conv2d(9, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.Flatten(), nn.Linear(512, 6))

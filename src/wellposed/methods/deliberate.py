@@ -43,6 +43,8 @@ SMALL = 2.0**-5
 those of a transformer of 50 blocks by 1/10."""
 _SIBLINGS = 4
 """Weights from which on their median says what is usual."""
+_OWN = 3.0**-0.5
+"""Standard deviation of PyTorch's own draws of a weight, times the square root of its fan-in."""
 _WEIGHTS = ("identity", "orthogonal", "sparse", "structured", "constant", "small")
 
 
@@ -132,11 +134,11 @@ def deliberate(
         if name not in kept and (one := _marked(parameter, selected) or read.held(parameter)) is not None:
             found[name] = one
     orthogonal = {name: one for name, one in found.items() if one.kind == "orthogonal"}
-    found |= {name: Deliberate("small", words) for name, words in read.small() if name not in found}
     if _is_general(orthogonal.values(), read.matrices()):
-        return {name: one for name, one in found.items() if name not in orthogonal}
-    usual = {name: replace(one, usual=_meets_itself(graph, uses, name)) for name, one in orthogonal.items()}
-    return found | usual
+        found = {name: one for name, one in found.items() if name not in orthogonal}
+    else:
+        found |= {name: replace(one, usual=_meets_itself(graph, uses, name)) for name, one in orthogonal.items()}
+    return {name: Deliberate("small", words) for name, words in read.small()} | found
 
 
 def _meets_itself(graph: Graph, uses: Sequence[Contraction], name: str) -> bool:
@@ -203,15 +205,19 @@ class _Reader:
         return sum(len(shape) > 1 and min(shape[0], math.prod(shape[1:])) > 1 for shape in shapes)
 
     def small(self) -> Iterator[tuple[str, str]]:
-        """Yield weights that are smaller by far than the others, both as they are and for their fan-in."""
+        """Yield weights that are smaller by far than the others, both as they are and for their fan-in.
+
+        Where there are too few others, PyTorch's own draws say what is usual for a fan-in.
+        """
         sizes = {name: size for name, size in self.sizes.items() if size > 0.0}
-        if len(sizes) < _SIBLINGS:
-            return
         scaled = {name: size * self.use_of[name].fan_in ** 0.5 for name, size in sizes.items()}
-        usual, usual_scaled = (float(np.median(list(one.values()))) for one in (sizes, scaled))
+        alone = len(sizes) < _SIBLINGS
+        usual = math.inf if alone else float(np.median(list(sizes.values())))
+        usual_scaled = _OWN if alone else float(np.median(list(scaled.values())))
         for name, size in sizes.items():
             if size < SMALL * usual and scaled[name] < SMALL * usual_scaled:
-                yield name, f"{size / usual:.2g} times the size that is usual here"
+                share, whose = (scaled[name] / _OWN, "PyTorch gives it") if alone else (size / usual, "is usual here")
+                yield name, f"{share:.2g} times the size that {whose}"
 
 
 def _is_drawn_so(role: Role, pattern: Found) -> bool:
