@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -13,6 +13,9 @@ from wellposed.methods.selection import FROZEN
 from wellposed.methods.trained import signs_of_training
 from wellposed.plans import Centering, Prescription
 
+Beginning = tuple[tuple[int, ...], tuple[float, ...]]
+"""Shape and first numbers of a parameter."""
+
 _SHOWN = 4
 _COMPARED = 4
 
@@ -21,8 +24,9 @@ def copies(graph: Graph, prescriptions: Mapping[str, Prescription], kept: Mappin
     """Return prescriptions for copies of parameters that a plan writes: the same numbers for both.
 
     A copy is frozen, or nothing that the example reaches, and holds the same random numbers as the other, or the same
-    constant beside such a one. Parts of blocks that were made as copies of each other are none, and what looks trained
-    is left alone: a teacher that is frozen stays what it is.
+    constant beside such a one. So is a module that a gradient may reach, if all of it copies another one (`_twins`).
+    Parts of blocks that were made as copies of each other are none, and what looks trained is left alone: a teacher
+    that is frozen stays what it is.
 
     Args:
         graph: from `wellposed.trace`.
@@ -32,14 +36,42 @@ def copies(graph: Graph, prescriptions: Mapping[str, Prescription], kept: Mappin
     may = _candidates(graph, kept)
     written = [name for name in graph.parameters if name not in may and prescriptions[name].action == "write"]
     random = [name for name in may if not _is_constant(graph, name)]
-    beginnings: dict[Hashable, list[str]] = {}
+    beginnings: dict[Beginning, list[str]] = {}
     for name in written if random else ():
         beginnings.setdefault(_beginning(graph, name), []).append(name)
     pairs = {name: other for name in random if (other := _equal(graph, name, beginnings)) is not None}
+    pairs |= _twins(graph, written)
     if not pairs or signs_of_training(graph):
         return {}
     pairs = _beside(graph, pairs, may, written) | pairs
     return {name: _copied(prescriptions[other], name, pairs) for name, other in pairs.items()}
+
+
+def _twins(graph: Graph, written: Sequence[str]) -> dict[str, str]:
+    """Return what copies what among parameters that are trained both, as of a target network that is not frozen.
+
+    Modules that are called alike but for numbers are blocks, which have numbers of their own. So have modules that hold
+    copies within themselves, as those of nets that are built by copying, a single layer, and a module of which a part
+    is no copy.
+    """
+    beginnings: dict[Beginning, list[str]] = {}
+    groups: dict[tuple[str, str], dict[str, str]] = {}
+    for name in written:
+        beginning = _beginning(graph, name)
+        if len(set(beginning[1])) < 2:  # of a constant, which copies nothing, or on meta
+            continue
+        before = beginnings.setdefault(beginning, [])
+        if (other := next((one for one in before if _alike(graph, name, one)), None)) is not None:
+            groups.setdefault(_stems(name, other), {})[name] = other
+        before.append(name)
+    found: dict[str, str] = {}
+    for (mine, theirs), pairs in groups.items():
+        whole = [name for name in written if name.startswith(mine) and not _is_constant(graph, name)]
+        blocks = not mine or numberless(mine) == numberless(theirs)
+        weights = sum(len(graph.parameters[name].shape) > 1 for name in whole)
+        if not blocks and weights > 1 and len(whole) == len(set(pairs.values())):
+            found |= pairs
+    return found
 
 
 def _beside(graph: Graph, pairs: Mapping[str, str], may: list[str], written: list[str]) -> dict[str, str]:
@@ -83,14 +115,14 @@ def _alike(graph: Graph, one: str, other: str) -> bool:
     return torch.equal(mine, theirs)
 
 
-def _beginning(graph: Graph, name: str) -> Hashable:
+def _beginning(graph: Graph, name: str) -> Beginning:
     """Return shape and first numbers, in which random parameters differ unless they are alike."""
     values = graph.parameters[name].values
     first = () if values is None or values.is_meta else tuple(values.flatten()[:_COMPARED].tolist())
     return tuple(graph.parameters[name].shape), first
 
 
-def _equal(graph: Graph, name: str, beginnings: Mapping[Hashable, list[str]]) -> str | None:
+def _equal(graph: Graph, name: str, beginnings: Mapping[Beginning, list[str]]) -> str | None:
     """Return the first of the parameters, which stand by `_beginning`, that another is a copy of."""
     reached = name not in graph.unused_parameters
     written = beginnings.get(_beginning(graph, name), ())
