@@ -121,10 +121,14 @@ class Dependence:
         return later_y if of_x == of_y else of_y > of_x
 
     def _ease(self, x: State) -> int:
-        """Return how well a state is followed back: 2 through sums, 1 through functions and factors, else 0."""
-        if x.serial in self.made or not x.links or any(link.taps for link in x.links):
+        """Return how well a state is followed back: 3 through sums, 2 through functions and factors, 1 across grids, 0
+        not at all.
+        """
+        if x.serial in self.made or not x.links:
             return 0
-        return 1 if x.fn is not None or x.serial in self.factors else 2
+        if any(link.taps for link in x.links):
+            return 1
+        return 2 if x.fn is not None or x.serial in self.factors else 3
 
     def _of_repeated_weight(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
         """Return the covariance of two results of one repeated weight, as parts; None of other tensors."""

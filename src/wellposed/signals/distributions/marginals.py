@@ -42,7 +42,7 @@ def shape_of(x: State) -> Transport | None:
     """Return the transport of an element of x, over its local scale too; None where it is all but Gaussian, or not
     known.
     """
-    if x.fn is None:
+    if x.gauss or x.fn is None:
         return x.transport
     return of_values(marginal(x if x.local_scales is None else x.amended(local_scales=None, local_scale_sources=NONE)))
 
