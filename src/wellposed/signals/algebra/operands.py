@@ -12,8 +12,8 @@ import torch
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, PartCall, Unknown
-from wellposed.signals.distributions.alignment import Aligned
-from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate, depend
+from wellposed.signals.distributions.alignment import Aligned, align
+from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate, depend, laid_out
 from wellposed.signals.distributions.functions import IDENTITY, Pointwise
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.parts import select
@@ -155,6 +155,8 @@ def slice_by_slice(call: Call, x: State, y: State, operate: Operation) -> State 
     axis, count = stacks[0].block_axis, len(stacks[0].blocks)
     if shape[axis] != count or any(block.shape[axis] != 1 for block in stacks[0].blocks):
         return None
+    if _depends_as_a_whole(call, stacks[0], y if stacks[0] is x else x):
+        return None
     part = PartCall(call.run, call.node, (*shape[:axis], 1, *shape[axis + 1 :]))
     pairs = zip(_slices(x, axis - len(shape), count), _slices(y, axis - len(shape), count), strict=True)
     parts = [operate(part, p, q) for p, q in pairs]
@@ -166,6 +168,15 @@ def _shares_sources(stack: State, other: State) -> bool:
     return depend(stack.blocks) or (
         1 < len(stack.blocks) <= MOST_PARTS and any(block.roots & other.roots for block in stack.blocks)
     )
+
+
+def _depends_as_a_whole(call: Call, stack: State, other: State) -> bool:
+    """Whether another tensor is made of a stack, and not of what the stack was made of."""
+    if other.blocks or other.shape != stack.shape or not stack.roots & other.roots:
+        return False
+    laid = laid_out(stack, call.covariance)
+    p, q, _ = align(laid, other)
+    return p.dims is not None and q.dims is not None and call.covariance(laid, other, p.dims, q.dims) is not None
 
 
 def _slices(x: State, axis: int, count: int) -> list[State]:

@@ -37,20 +37,26 @@ def depend(blocks: Sequence[State]) -> bool:
     return 1 < len(blocks) <= MOST_PARTS and any(a.roots & b.roots for a, b in itertools.combinations(blocks, 2))
 
 
-def laid_out(state: State) -> State:
+def laid_out(state: State, between: Between) -> State:
     """Return a concatenation whose parts differ as one state with means and variances by position, without blocks.
 
     What is added to all of it (a position embedding) ends its blocks, but a part may have another size for all that: a
-    class token beside patches.
+    class token beside patches. Single positions that depend on one another (the times of a loop) keep the covariance
+    that ``between`` tells of every two.
     """
     first = state.blocks[0] if state.blocks else state
-    if all(math.isclose(b.second_moment, first.second_moment, rel_tol=1e-5) for b in state.blocks):
+    at = state.block_axis
+    told = all(b.shape[at] == 1 for b in state.blocks) and depend(state.blocks)
+    if not told and all(math.isclose(b.second_moment, first.second_moment, rel_tol=1e-5) for b in state.blocks):
         return pooled(state)
-    laid = concatenate(state.blocks, state.block_axis, apart=False)
-    if all(b.gauss for b in state.blocks):
+    laid = concatenate(state.blocks, at, apart=False, between=between if told else None)
+    if not all(b.gauss for b in state.blocks):
+        shares = [b.shape[at] / state.shape[at] for b in state.blocks]
+        laid = laid.amended(transport=of_mixture(list(map(marginal, state.blocks)), shares))
+    if laid.layout != state.layout:
         return laid
-    shares = [b.shape[state.block_axis] / state.shape[state.block_axis] for b in state.blocks]
-    return laid.amended(transport=of_mixture(list(map(marginal, state.blocks)), shares))
+    # the same tensor still, which others may depend on
+    return state.amended(moments=laid.moments, marginal=laid.marginal, spread=laid.spread, concatenation=WHOLE)
 
 
 def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, between: Between | None = None) -> State:

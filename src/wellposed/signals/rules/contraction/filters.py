@@ -11,6 +11,7 @@ import numpy as np
 from wellposed.operators.product import Product, Window
 from wellposed.signals.algebra.box_filters import box
 from wellposed.signals.algebra.weighted import FiniteWidth
+from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.fluctuations import square_kernel
 from wellposed.signals.distributions.lazy import Lazy, evaluated
@@ -50,10 +51,11 @@ class Sliding(NamedTuple):
         return kernels.lag_cap(len(self.space))
 
 
-def sliding_window(data: State, product: Product, window: Window, shape: tuple[int, ...]) -> Sliding:
-    """Return a window that slides over data (n, channels, *space) to outputs of this shape."""
+def sliding_window(call: Call, data: State, product: Product, window: Window) -> Sliding:
+    """Return the window of a convolution, which slides over data (n, channels, *space)."""
     # samples that lie one after the other are told apart
-    data = laid_out(data) if data.blocks and product.left_axes[data.block_axis] in product.out_axes else pooled(data)
+    apart = data.blocks and product.left_axes[data.block_axis] in product.out_axes
+    data, shape = laid_out(data, call.covariance) if apart else pooled(data), call.shape()
     places = [f"s{i}" for i in range(len(window.kernel))]
     space, channel_axis = [product.left_axes.index(label) for label in places], product.left_axes.index("c")
     for axis in (*space, channel_axis):
