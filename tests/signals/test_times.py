@@ -54,6 +54,29 @@ def test_what_reads_the_times_of_a_loop_sees_what_they_share(reader: str, decays
     assert check.ok, check
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("turned", [True, False])
+@pytest.mark.parametrize("layer", ["lstm", "leaky"])
+@pytest.mark.parametrize("times", [6, 20])
+def test_a_loop_over_the_times_of_a_loop_adds_up_what_they_share(times: int, layer: str, turned: bool) -> None:
+    recurrent = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+
+    def then(h: Tensor, out: nn.Linear) -> Tensor:
+        h = h.flip(1) if turned else h
+        if layer == "lstm":
+            return recurrent(h)[1][1]
+        state = torch.zeros(len(h), WIDTH)
+        for time in range(times):
+            state = 0.8 * state + 0.2 * out(h[:, time])
+        return state
+
+    model = Leaky(then, times, False)
+    model.recurrent = recurrent
+    x = torch.randn(16, times, WIDTH)
+    check = wp.check(model, x, plan=wp.plan(model, x))
+    assert check.ok, check
+
+
 @pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
 def test_a_norm_takes_what_a_layer_with_equal_biases_gives(norm: type[nn.Module]) -> None:
     layer = nn.Linear(16, WIDTH)

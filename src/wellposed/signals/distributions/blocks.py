@@ -232,7 +232,7 @@ def _covariance_of_each(states: Sequence[State], aligned: Sequence[Aligned], bet
     for (i, j), kernel in entries.items():
         matrix[..., i, j] = kernel
     at = matrix.ndim - 2
-    return kernels.by_pair(matrix, at) if count >= kernels.LEAST else kernels.without_pairs(matrix, at)
+    return kernels.by_pair(matrix, at) if count >= kernels.LEAST else kernels.by_lags(matrix, at, count)
 
 
 def spread_of_parts(parts: Sequence[tuple[float, State]]) -> Spread:

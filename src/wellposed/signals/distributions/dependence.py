@@ -277,7 +277,7 @@ class Dependence:
                 if kernel is not None:
                     yield kernel * other.factor
                 continue
-            kernel = combined(_as_told(one.state.covariance(), x), one.taps, other.taps)
+            kernel = _as_told(combined(one.state.covariance(), one.taps, other.taps), x)
             yield kernels.placed(kernel * (one.factor * other.factor), one.inverse(len(x.lengths)))
         for one in () if met else earlier:
             inverse = one.inverse(len(x.lengths))

@@ -98,8 +98,9 @@ class _Part(NamedTuple):
             return self.of_profile(kernel)
         places = np.array(self.places)
         pairs = kernels.matrix_of(kernel, self.atom, size)[..., places[:, None], places]
-        told = kernels.by_pair if len(places) >= kernels.LEAST else kernels.without_pairs
-        return kernels.without(told(pairs, self.atom), self.gone)
+        few = len(places) < kernels.LEAST
+        told = kernels.by_lags(pairs, self.atom, len(places)) if few else kernels.by_pair(pairs, self.atom)
+        return kernels.without(told, self.gone)
 
 
 def _part_of_atom(state: State, part: _Part) -> State:

@@ -50,12 +50,13 @@ def by_pair(matrices: Array, dim: int) -> Array:
     return np.moveaxis(matrices.reshape(*matrices.shape[:-2], -1), -1, dim)
 
 
-def without_pairs(matrix: Array, atom: int) -> Array:
-    """Return the kernel of an atom that tells no pairs apart, given its values for all pairs as two last dimensions."""
+def by_lags(matrix: Array, atom: int, length: int) -> Array:
+    """Return the kernel of an atom by displacement, of at most this length, given its values for all pairs as two last
+    dimensions: the average over the pairs of each displacement.
+    """
     size = matrix.shape[-1]
-    same = np.trace(matrix, axis1=-2, axis2=-1) / size
-    other = (matrix.sum(axis=(-2, -1)) - size * same) / max(size * (size - 1), 1)
-    return np.moveaxis(np.stack([same, other][: min(size, 2)], axis=-1), -1, atom)
+    sums = np.stack([np.trace(matrix, lag, -2, -1) + np.trace(matrix, -lag, -2, -1) for lag in range(size)], axis=-1)
+    return np.moveaxis(_profile(0.5 * sums, size, min(length, size)), -1, atom)
 
 
 def _equal(lengths: Sequence[int]) -> tuple[slice, ...]:
@@ -85,9 +86,7 @@ def by_lag(kernel: Array, dim: int, length: int) -> Array:
     size = positions(kernel.shape[dim])
     if not size:
         return kernel
-    matrix = matrix_of(kernel, dim, size)
-    sums = np.stack([np.trace(matrix, lag, -2, -1) for lag in range(size)], axis=-1)
-    return np.moveaxis(_profile(sums, size, min(length, size)), -1, dim)
+    return by_lags(matrix_of(kernel, dim, size), dim, length)
 
 
 def with_diagonal(corr: Array, value: float = 1.0) -> Array:

@@ -88,6 +88,9 @@ def covariances(kernel: Array, dim: int, first: Taps, second: Taps, lags: int) -
         second: as many of them, q.
         lags: displacements to be told apart.
     """
+    if kernels.positions(kernel.shape[dim]) == first.size:
+        matrix = kernels.matrix_of(kernel, dim, first.size)
+        return kernels.by_lags(first.matrix() @ matrix @ second.matrix().T, dim, lags)
     kernel = kernels.by_displacement(kernel, (dim,))
     return windows.along(_table(first, second, kernel.shape[dim], lags), kernel, dim)
 

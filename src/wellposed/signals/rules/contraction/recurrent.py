@@ -8,6 +8,7 @@ import torch
 
 from wellposed.random_states import seeded
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.parts import select
 from wellposed.signals.distributions.state import State
@@ -25,6 +26,7 @@ SAMPLES, STEPS, WIDTH, DRAWS = 8, 64, 256, 16
     overloads("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input"),
     tag="sampled",
     source="AutoInit (arXiv 2109.08958), Appendix A (recurrent layers: default scheme, output by sampling)",
+    pairs=True,
 )
 def recurrent(
     call: Call, x: State, hidden: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool, both: bool,
@@ -35,7 +37,7 @@ def recurrent(
     start = _initial_states(list(hidden) if several else [hidden])
     if start is None or not all(isinstance(p, State) for p in params):
         return None
-    width = params[1].shape[1]
+    x, width = laid_out(x, call.covariance) if x.blocks else x, params[1].shape[1]
     projected = len(params) % (4 if biases else 2) == 1 or start[0].shape[-1] != start[-1].shape[-1]
     narrow, features = (width, x.shape[-1]) if projected else (min(width, WIDTH), min(x.shape[-1], WIDTH))
     units = max(h.shape[-1] for h in start) if projected else narrow

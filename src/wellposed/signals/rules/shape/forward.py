@@ -192,6 +192,10 @@ def stack(call: Call, tensors: Any, dim: int = 0) -> State:
 
 def reordered(x: State, axis: int, source: Indices) -> State:
     """Return the state whose position p along an axis is position ``source[p]`` of x."""
+    if x.blocks and axis != x.block_axis:
+        return concatenate([reordered(part, axis, source) for part in x.blocks], x.block_axis)
+    if x.blocks and len(x.blocks) == x.shape[axis] and len(source) <= MOST_PARTS and source.min() >= 0:
+        return concatenate([x.blocks[at] for at in source], axis)
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     if not x.axes[axis]:
         return x
