@@ -509,3 +509,20 @@ def test_a_norm_leaves_most_of_the_shape_of_a_function():
     predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=20)[-1]
     error = measured.log2_std / 20**0.5
     assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.1 + 3 * error
+
+
+@pytest.mark.parametrize("groups", [1, 4, 8])
+def test_what_a_group_norm_gives_is_told_from_what_it_reads(groups: int) -> None:
+    class Less(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.norm = nn.Conv1d(8, 32, 1), nn.GroupNorm(groups, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.layer(x)
+            return self.norm(h) - h
+
+    model = Less()
+    x = torch.randn(16, 8, 12)
+    check = wp.check(model, x, plan=wp.plan(model, x))
+    assert check.ok, check

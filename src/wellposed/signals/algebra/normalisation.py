@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from wellposed.signals.distributions.marginals import shape_of
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import Ancestry, Link, Marginal, State
-from wellposed.signals.distributions.views import pooled
+from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels, maps
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import Transport, of_few
@@ -82,10 +82,14 @@ def _divided(
     base, fn = _function(x, parts, scale) if share < SAME_FUNCTION and not x.gauss else (None, None)
     few = _of_few(x, dims, centre)
     kept = None if fn is not None or share >= SAME_SHAPE else shape_of(x)
+    link = _link(x, {i: x.lengths[i] for i in dims}, 1.0 / kernels.average(scale), centre)
     result = x.with_moments(
         moments=Moments(parts.mean / scale, var, corr, finite_width, even),
         marginal=Marginal(x.gauss and few is None, base, fn, transport=few or kept),
-        ancestry=Ancestry((_link(x, dims, 1.0 / kernels.average(scale), centre),) if x.roots else (), x.roots),
+        ancestry=Ancestry(
+            (link,) if x.roots else (),
+            x.roots,
+        ),
         spread=STEADY,
     )
     if centre:
@@ -217,14 +221,35 @@ def standardised(
     return result.amended(spread=x.spread.times(1.0 + math.log(kernels.average(grown)) / math.log1p(step)))
 
 
-def _link(x: State, dims: list[int], inverse: float, centre: bool) -> Link:
-    """Return the link to x of x divided by its own deviation (times ``inverse``), less its mean over some atoms."""
-    sizes = x.lengths
+def _link(x: State, averaged: Mapping[int, int], inverse: float, centre: bool, dims: Dims | None = None) -> Link:
+    """Return the link to x of x divided by its own deviation (times ``inverse``), less its mean over as many positions
+    of some atoms as ``averaged`` says; ``dims`` are those of `Link`.
+    """
 
     def operate(k: Array, where: Dims) -> Array:
         if centre:
-            inside = {at: sizes[i] for i in dims if (at := where[i]) is not None}
+            inside = {at: count for i, count in averaged.items() if (at := where[i]) is not None}
             k = k - kernels.pair_mean(k, [inside.get(d, 1) for d in range(k.ndim)], list(inside))
         return k * inverse
 
-    return Link(x, operate)
+    return Link(x, operate, dims)
+
+
+def normalise_groups(call: Call, x: State, groups: int, eps: float) -> State:
+    """Return (x - mean) / std, the statistics taken over each group of channels (axis 1) and all positions."""
+    shape, each = x.shape, x.shape[1] // groups
+    split = reshape(pooled(x), (shape[0], groups, each, *shape[2:]))
+    over = list(range(2, len(split.axes)))
+    normal = normalise(call, split, over, eps)
+    made = merge_atoms(reshape(normal, shape), 1)
+    share = kernels.pair_mean(split.covariance(), split.lengths, [i for axis in over for i in split.axes[axis]])
+    left = kernels.average(split.var) - float(share.ravel()[0])
+    pairs = list(zip(made.axes, x.axes, strict=True))
+    if not x.roots or left <= 0.0 or any(len(mine) != len(its) or len(its) > 1 for mine, its in pairs):
+        return made
+    # groups are no atom of x, so that its dependence on x is said here
+    place = {mine: its for atoms in pairs for mine, its in zip(*atoms, strict=True)}
+    averaged = {i: x.lengths[i] for axis in x.axes[2:] for i in axis} | dict.fromkeys(x.axes[1], each)
+    inverse = math.sqrt(kernels.average(normal.var) / left)
+    dims = tuple([place[i] for i in range(len(made.lengths))])
+    return made.amended(links=(_link(x, averaged, inverse, True, dims),))

@@ -6,12 +6,11 @@ from typing import Any
 
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.elementwise_products import multiply
-from wellposed.signals.algebra.normalisation import normalise
+from wellposed.signals.algebra.normalisation import normalise, normalise_groups
 from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State
-from wellposed.signals.distributions.views import pooled, reshape
 from wellposed.signals.registry import overloads, rule
 
 
@@ -89,10 +88,9 @@ def group_norm(
     call: Call, x: State, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn: bool = False
 ) -> State:
     """Statistics over a group of channels and space, for each sample."""
-    shape = x.shape
-    split = reshape(pooled(x), (shape[0], groups, shape[1] // groups, *shape[2:]))
-    normal = normalise(call, split, list(range(2, len(split.axes))), eps)
-    return affine(call, reshape(normal, shape), weight, bias, [1])
+    if groups == 1:
+        return affine(call, normalise(call, x, list(range(1, len(x.axes))), eps), weight, bias, [1])
+    return affine(call, normalise_groups(call, x, groups, eps), weight, bias, [1])
 
 
 @rule(overloads("_weight_norm.default"), source="Salimans & Kingma 2016")
