@@ -16,6 +16,7 @@ from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.repeats import REPEATED
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import RULES
+from wellposed.signals.sampling.encoders import meets_itself
 from wellposed.signals.sampling.joint_sources import (
     CLIMBED_FOR_SHAPE,
     LARGEST_IN_SCAN,
@@ -47,7 +48,7 @@ def is_drawn(run: Pass, node: Node) -> bool:
     # conditions that ask for no moments come first
     asked = is_cell_met_again(run.graph, node) or _chooses(run, node) or _goes_along(run, node)
     apart = not asked and (_selects(run, node) or _cancels(run, node))
-    if not (asked or apart or _multiplies_itself(run, node)) or not could_run(run, node):
+    if not (asked or apart or _meets_itself(run, node)) or not could_run(run, node):
         return False
     if large := is_too_large(run, node):
         run.too_large += [node.index] * (apart and node.index < run.last_weight)
@@ -167,9 +168,10 @@ def _is_outer(run: Pass, node: Node) -> bool:
     )
 
 
-def _multiplies_itself(run: Pass, node: Node) -> bool:
+def _meets_itself(run: Pass, node: Node) -> bool:
     """Whether a node multiplies, or weighs, what depends on one source in a way that no rule follows; notes scans."""
-    return _weighs_by_products(run, node) or _is_outer(run, node) or _bends_again(run, node)
+    ways = (_weighs_by_products, _is_outer, _bends_again, meets_itself)
+    return any(way(run, node) for way in ways)
 
 
 def _bends_again(run: Pass, node: Node) -> bool:

@@ -8,7 +8,7 @@ to one pass of the model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,9 @@ from wellposed.graphs.run import call_apart
 from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
+from wellposed.signals.distributions.making import rescaled
 from wellposed.signals.integration import kernels
+from wellposed.signals.sampling.encoders import meets_itself, nodes_of_encoders
 from wellposed.signals.sampling.joint_sources import nodes_between
 from wellposed.signals.sampling.positive import as_positive
 from wellposed.signals.sampling.samples import FAILURES, sample_state
@@ -42,9 +44,25 @@ def draw_together(run: Pass, node: Node) -> bool:
     Returns:
         Whether all of them could be drawn and run.
     """
+    before = {*run.draws}
+    encoders = nodes_of_encoders(run, node) if meets_itself(run, node) else None
+    if encoders is not None and _run_together(run, node, encoders):
+        run.of_encoders.update(node.outputs)
+        for value in run.draws.keys() - before - {*node.outputs}:
+            del run.draws[value]  # drawn anew, they are the same
+        return True
+    for value in run.draws.keys() - before:
+        del run.draws[value]
     inner = nodes_between(run, node)
-    if inner is None:
-        return False
+    return inner is not None and _run_together(run, node, inner)
+
+
+def _run_together(run: Pass, node: Node, inner: Sequence[Node]) -> bool:
+    """Draw what some nodes and the one that follows them read from outside, and run them on these draws.
+
+    Returns:
+        Whether all of them could be drawn and run.
+    """
     sources = dict.fromkeys(value for each in (*inner, node) for value in each.inputs)
     made = {value for each in inner for value in each.outputs}
     count = _count(run, (*inner, node), sources)
@@ -56,8 +74,9 @@ def draw_together(run: Pass, node: Node) -> bool:
         return False
     if not _run_on_draws(run, node):
         return False
-    if not run.scanned.isdisjoint(node.inputs):
-        run.scanned.update(node.outputs)
+    for made in (run.scanned, run.of_encoders):
+        if not made.isdisjoint(node.inputs):
+            made.update(node.outputs)
     return True
 
 
@@ -111,7 +130,10 @@ def _draw(run: Pass, value: int, count: int) -> bool:
         run.draws[value] = [tensor.detach()]
         return True
     state = state_of(run, value) if info.node is None else run.state(value)
-    if state is None or not info.is_signal or state.scale_parameter is not None:
+    if state is not None and state.scale_parameter is not None:
+        scale = run.weights.known_scale(state.scale_parameter)
+        state = None if scale is None or info.kind != "parameter" else rescaled(state, scale)
+    if state is None or not info.is_signal:
         return False
     count = count if kernels.nonzero(state.var) else 1
     generator = torch.Generator().manual_seed(value)

@@ -74,8 +74,9 @@ def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> S
     if heavy or totals.heavy:
         tag = "heavy" if is_signal else "assumed"
     roots = run.root() | entering
-    if out in run.scanned:
+    if out in run.scanned or out in run.of_encoders:
         spread = _spread_among(run, totals)
+    if out in run.scanned:
         if _stays_drawn(run, out):
             mean = totals.mean
             var = max(totals.second_moment - mean * mean, 0.0)

@@ -1,0 +1,107 @@
+"""Encoders: layers that several inputs pass through, each by itself, whose results meet (two towers, matching).
+
+What f(a) and f(b) have in common by the weights of f no state of one of them tells: every pair of positions is alike,
+in ways that one draw of the weights decides. Where two results of one encoder meet in an operator, its weights are
+drawn as well, once for all inputs, and everything from the inputs on is run on these draws.
+"""
+
+from __future__ import annotations
+
+import math
+from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs.graph import once
+from wellposed.graphs.operators import traits
+from wellposed.operators.product import is_product
+from wellposed.signals.context.call import Pass
+from wellposed.signals.registry import RULES
+from wellposed.signals.sampling.joint_sources import is_constant
+
+MOST_IN_ENCODERS = 256
+"""Most nodes that are run on draws of the weights of encoders. Chosen for cost."""
+LARGEST_IN_ENCODERS = 1 << 18
+"""Most elements of a tensor among them. Chosen for cost: as many draws as of other tensors can be made."""
+MOST_FED_BACK = 8
+"""Most nodes at which weights meet what they made themselves. Chosen for cost."""
+
+
+def meets_itself(run: Pass, node: Node) -> bool:
+    """Whether results of one encoder for several inputs meet in a product, or in an operator without a rule: its
+    operands are made of what one weight made at different nodes, and no other weight came between.
+
+    Long loops are left to the rules, as everything since their first step would be run again at each.
+    """
+    weights, rule = run.weights, RULES.get(node.op)
+    product = is_product(node.op) and node.index not in weights.weight_at
+    if run.independent or not weights.repeated or not (product or rule is None or rule.tag == "sampled"):
+        return False
+    if len(_fed_back(run.graph) & weights.repeated) > MOST_FED_BACK:
+        return False
+    if "uses" not in run.memo:
+        run.memo["uses"] = _uses_behind(run)
+    behind, groups = run.memo["uses"]
+    made = [behind.get(value, 0) for value in dict.fromkeys(node.inputs)]
+    pairs = [(a, b) for i, a in enumerate(made) for b in made[:i] if a and b]
+    return any(a & group and b & group and ((a | b) & group).bit_count() > 1 for a, b in pairs for group in groups)
+
+
+def _uses_behind(run: Pass) -> tuple[dict[int, int], set[int]]:
+    """Return by value, as bits, the nodes at which it was made by a weight that others meet as well, and for each such
+    weight the bits of all its nodes.
+    """
+    graph, weights = run.graph, run.weights
+    bits = {at: 1 << i for i, at in enumerate(sorted(weights.repeated))}
+    groups: dict[object, int] = {}
+    behind: dict[int, int] = {}
+    for node in graph.nodes:
+        made = 0
+        if node.index in bits:
+            made = bits[node.index]
+            key = (node.op, weights.same.key(Ref(weights.weight_at[node.index])))
+            groups[key] = groups.get(key, 0) | made
+        elif node.index not in weights.weight_at:
+            for value in node.inputs:
+                made |= behind.get(value, 0)
+        if made:
+            behind |= dict.fromkeys(node.outputs, made)
+    return behind, {*groups.values()}
+
+
+def nodes_of_encoders(run: Pass, node: Node) -> list[Node] | None:
+    """Return the nodes between the inputs of the model and a node that results of one encoder meet at; None where they
+    are too many, or too large, or a weight has no scale yet.
+    """
+    graph = run.graph
+    inner: dict[int, Node] = {}
+    open_ = list(node.inputs)
+    while open_:
+        value = open_.pop()
+        at = graph.values[value].node
+        if at is None or at in inner or value in graph.known or is_constant(run, value):
+            continue
+        inner[at] = graph.nodes[at]
+        if len(inner) > MOST_IN_ENCODERS or _is_too_large(graph, inner[at]):
+            return None
+        open_ += graph.nodes[at].inputs
+    return [inner[at] for at in sorted(inner)]
+
+
+def _is_too_large(graph: Graph, node: Node) -> bool:
+    return any(math.prod(graph.values[v].shape) > LARGEST_IN_ENCODERS for v in (*node.inputs, *node.outputs))
+
+
+@once
+def _fed_back(graph: Graph) -> frozenset[int]:
+    """Return the nodes at which a parameter meets what depends on it already."""
+    names = {parameter.value: i for i, parameter in enumerate(graph.parameters.values())}
+    behind: dict[int, int] = {}
+    found = set[int]()
+    for node in graph.nodes:
+        own = sum(1 << names[value] for value in {*node.inputs} if value in names)
+        before = 0
+        for value in node.inputs:
+            before |= behind.get(value, 0)
+        if own & before and not traits(node.op).fills:
+            found.add(node.index)
+        for out in node.outputs:
+            behind[out] = own | before
+    return frozenset(found)
