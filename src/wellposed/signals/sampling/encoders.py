@@ -11,6 +11,7 @@ import math
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.graph import once
 from wellposed.graphs.operators import traits
+from wellposed.operators.facts import facts_of
 from wellposed.operators.product import is_product
 from wellposed.signals.context.call import Pass
 from wellposed.signals.registry import RULES
@@ -18,8 +19,10 @@ from wellposed.signals.sampling.joint_sources import is_constant
 
 MOST_IN_ENCODERS = 256
 """Most nodes that are run on draws of the weights of encoders. Chosen for cost."""
-LARGEST_IN_ENCODERS = 1 << 18
-"""Most elements of a tensor among them. Chosen for cost: as many draws as of other tensors can be made."""
+LARGEST_IN_ENCODERS = 1 << 20
+"""Most elements of a tensor among them. Chosen for cost."""
+LEAST_OF_ENCODERS = 4
+"""Fewest draws of them. Chosen for cost."""
 MOST_FED_BACK = 8
 """Most nodes at which weights meet what they made themselves. Chosen for cost."""
 
@@ -42,6 +45,33 @@ def meets_itself(run: Pass, node: Node) -> bool:
     made = [behind.get(value, 0) for value in dict.fromkeys(node.inputs)]
     pairs = [(a, b) for i, a in enumerate(made) for b in made[:i] if a and b]
     return any(a & group and b & group and ((a | b) & group).bit_count() > 1 for a, b in pairs for group in groups)
+
+
+def is_largest_of_picked(run: Pass, node: Node) -> bool:
+    """Whether a node takes the largest of what layers made of neighbours, which were found among the signals.
+
+    How alike neighbours are differs by channel: a filter of few numbers sees what they share, or what differs.
+    """
+    facts = facts_of(node.op)
+    if run.independent or facts.along != "order" or facts.extent != "axis" or not node.outputs:
+        return False
+    if any(run.graph.users().get(out) for out in node.outputs if not run.graph.values[out].is_signal):
+        return False
+    return not behind_picks(run.graph).isdisjoint(node.inputs)
+
+
+@once
+def behind_picks(graph: Graph) -> frozenset[int]:
+    """Return the values that depend on what an index picks which is found among signals."""
+    values, found = graph.values, set[int]()
+    for node in graph.nodes:
+        picks = facts_of(node.op).indexed and any(
+            not values[value].is_signal and value not in graph.known and values[value].node is not None
+            for value in node.inputs
+        )
+        if picks or not found.isdisjoint(node.inputs):
+            found.update(node.outputs)
+    return frozenset(found)
 
 
 def _uses_behind(run: Pass) -> tuple[dict[int, int], set[int]]:

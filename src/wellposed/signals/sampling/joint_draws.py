@@ -22,7 +22,12 @@ from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.making import rescaled
 from wellposed.signals.integration import kernels
-from wellposed.signals.sampling.encoders import meets_itself, nodes_of_encoders
+from wellposed.signals.sampling.encoders import (
+    LEAST_OF_ENCODERS,
+    is_largest_of_picked,
+    meets_itself,
+    nodes_of_encoders,
+)
 from wellposed.signals.sampling.joint_sources import nodes_between
 from wellposed.signals.sampling.positive import as_positive
 from wellposed.signals.sampling.samples import FAILURES, sample_state
@@ -45,8 +50,9 @@ def draw_together(run: Pass, node: Node) -> bool:
         Whether all of them could be drawn and run.
     """
     before = {*run.draws}
-    encoders = nodes_of_encoders(run, node) if meets_itself(run, node) else None
-    if encoders is not None and _run_together(run, node, encoders):
+    through = meets_itself(run, node) or is_largest_of_picked(run, node)
+    encoders = nodes_of_encoders(run, node) if through else None
+    if encoders is not None and _run_together(run, node, encoders, LEAST_OF_ENCODERS):
         run.of_encoders.update(node.outputs)
         for value in run.draws.keys() - before - {*node.outputs}:
             del run.draws[value]  # drawn anew, they are the same
@@ -57,22 +63,23 @@ def draw_together(run: Pass, node: Node) -> bool:
     return inner is not None and _run_together(run, node, inner)
 
 
-def _run_together(run: Pass, node: Node, inner: Sequence[Node]) -> bool:
-    """Draw what some nodes and the one that follows them read from outside, and run them on these draws.
+def _run_together(run: Pass, node: Node, inner: Sequence[Node], least: int = 2) -> bool:
+    """Draw what some nodes and the one that follows them read from outside, ``least`` times or more, and run them on
+    these draws.
 
     Returns:
         Whether all of them could be drawn and run.
     """
     sources = dict.fromkeys(value for each in (*inner, node) for value in each.inputs)
     made = {value for each in inner for value in each.outputs}
-    count = _count(run, (*inner, node), sources)
+    count = _count(run, (*inner, node), sources, least)
     if not all(value in made or _draw(run, value, count) for value in sources):
         return False
-    if not all(_run_on_draws(run, each) for each in inner):
+    if not all(_run_on_draws(run, each, least) for each in inner):
         return False
     if len(set(node.inputs)) == 1 and not _drawn_as_known(run, node.inputs[0], count):
         return False
-    if not _run_on_draws(run, node):
+    if not _run_on_draws(run, node, least):
         return False
     for made in (run.scanned, run.of_encoders):
         if not made.isdisjoint(node.inputs):
@@ -97,19 +104,19 @@ def _drawn_as_known(run: Pass, value: int, count: int) -> bool:
     return _draw(run, value, count)
 
 
-def _count(run: Pass, nodes: Iterable[Node], sources: Iterable[int]) -> int:
+def _count(run: Pass, nodes: Iterable[Node], sources: Iterable[int], least: int) -> int:
     """Return how many draws to make of sources: as many as the largest tensor allows, and as those that exist have."""
     known = [len(run.draws[value]) for value in sources if value in run.draws and len(run.draws[value]) > 1]
-    return min([_affordable(run, (v for node in nodes for v in (*node.inputs, *node.outputs))), *known])
+    return min([_affordable(run, (v for node in nodes for v in (*node.inputs, *node.outputs)), least), *known])
 
 
-def _affordable(run: Pass, values: Iterable[int]) -> int:
+def _affordable(run: Pass, values: Iterable[int], least: int) -> int:
     """Return the largest number of draws that are made of some values together: the largest of them decides, and of
-    more elements than `ELEMENTS_OF_DRAWS` so few draws as hold no more than `LEAST_DRAWS` of these, at least two.
+    more elements than `ELEMENTS_OF_DRAWS` so few draws as hold no more than `LEAST_DRAWS` of these, at least ``least``.
     """
     largest = max((math.prod(run.graph.values[value].shape) for value in values), default=1)
     if largest > ELEMENTS_OF_DRAWS and not run.scanned:
-        return max(2, LEAST_DRAWS * ELEMENTS_OF_DRAWS // largest)
+        return max(least, LEAST_DRAWS * ELEMENTS_OF_DRAWS // largest)
     return max(LEAST_DRAWS, min(MOST_DRAWS, ELEMENTS_OF_DRAWS // max(largest, 1)))
 
 
@@ -145,7 +152,7 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     return True
 
 
-def _run_on_draws(run: Pass, node: Node) -> bool:
+def _run_on_draws(run: Pass, node: Node, least: int) -> bool:
     """Run one node on the draws of its operands, and keep those of its results.
 
     All draws go through the operator in one call where it takes a batch of them, and otherwise one after another.
@@ -156,7 +163,7 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
     columns = {value: run.draws[value] for value in dict.fromkeys(node.inputs)}
     random = traits(node.op).random
     count = min((len(column) for column in columns.values() if len(column) > 1), default=MOST_DRAWS if random else 1)
-    count = min(count, _affordable(run, (*columns, *node.outputs)))
+    count = min(count, _affordable(run, (*columns, *node.outputs), least))
     with torch.no_grad(), seeded(node.index):
         made = None if random or count <= LEAST_DRAWS else _at_once(node, columns, count)
         if made is None:
