@@ -28,23 +28,47 @@ MOST_FED_BACK = 8
 
 
 def meets_itself(run: Pass, node: Node) -> bool:
-    """Whether results of one encoder for several inputs meet in a product, or in an operator without a rule: its
-    operands are made of what one weight made at different nodes, and no other weight came between.
+    """Whether results of one encoder for several inputs meet in a product, or in an operator without a rule.
 
-    Long loops are left to the rules, as everything since their first step would be run again at each.
+    Its operands are made of what one weight made at different nodes: directly, so that they have this weight in common,
+    or with other weights in between, so that positions are alike in both by the same chance, of which a sum of products
+    over positions consists. Long loops are left to the rules, as everything since their first step would be run again
+    at each.
     """
     weights, rule = run.weights, RULES.get(node.op)
-    product = is_product(node.op) and node.index not in weights.weight_at
+    facts, free = facts_of(node.op), node.index not in weights.weight_at
+    pair = len(node.inputs) == 2 and facts.elementwise and (facts.multiplies or facts.subtracts)
+    product = free and (is_product(node.op) or pair)
     if run.independent or not weights.repeated or not (product or rule is None or rule.tag == "sampled"):
         return False
     if len(_fed_back(run.graph) & weights.repeated) > MOST_FED_BACK:
         return False
     if "uses" not in run.memo:
         run.memo["uses"] = _uses_behind(run)
-    behind, groups = run.memo["uses"]
+    direct, far, groups = run.memo["uses"]
+    if facts.elementwise and rule is not None:
+        return _of_two_uses(node, direct, groups, apart=True) and _is_untold(run, node)
+    return _of_two_uses(node, direct, groups) or (product and _of_two_uses(node, far, groups, apart=True))
+
+
+def _is_untold(run: Pass, node: Node) -> bool:
+    """Whether no link tells the covariance of a node's two operands (results for inputs of other lengths)."""
+    x, y = (run.state(value) for value in node.inputs[:2])
+    if x is None or y is None or x.lengths != y.lengths:
+        return x is not None and y is not None
+    same = tuple(range(len(x.lengths)))
+    return run.dependence.between(x, y, same, same) is None
+
+
+def _of_two_uses(node: Node, behind: dict[int, int], groups: set[int], *, apart: bool = False) -> bool:
+    """Whether two operands depend on several nodes of one weight (``groups``): ``apart``, not on the same ones."""
     made = [behind.get(value, 0) for value in dict.fromkeys(node.inputs)]
-    pairs = [(a, b) for i, a in enumerate(made) for b in made[:i] if a and b]
-    return any(a & group and b & group and ((a | b) & group).bit_count() > 1 for a, b in pairs for group in groups)
+    pairs = [(a, b) for i, a in enumerate(made) for b in made[:i] if a and b and (a != b or not apart)]
+    for group in groups:
+        for a, b in ((a & group, b & group) for a, b in pairs):
+            if a and b and (a | b).bit_count() > 1 and not (apart and a & b):
+                return True
+    return False
 
 
 def is_largest_of_picked(run: Pass, node: Node) -> bool:
@@ -74,26 +98,28 @@ def behind_picks(graph: Graph) -> frozenset[int]:
     return frozenset(found)
 
 
-def _uses_behind(run: Pass) -> tuple[dict[int, int], set[int]]:
-    """Return by value, as bits, the nodes at which it was made by a weight that others meet as well, and for each such
-    weight the bits of all its nodes.
+def _uses_behind(run: Pass) -> tuple[dict[int, int], dict[int, int], set[int]]:
+    """Return by value, as bits, the nodes at which it was made by a weight that others meet as well, with no weight and
+    with any in between, and for each such weight the bits of all its nodes.
     """
     graph, weights = run.graph, run.weights
     bits = {at: 1 << i for i, at in enumerate(sorted(weights.repeated))}
     groups: dict[object, int] = {}
-    behind: dict[int, int] = {}
+    direct: dict[int, int] = {}
+    far: dict[int, int] = {}
     for node in graph.nodes:
-        made = 0
+        near = made = 0
+        for value in node.inputs:
+            made |= far.get(value, 0)
+            near |= direct.get(value, 0)
+        if node.index in weights.weight_at:
+            near = bits.get(node.index, 0)
         if node.index in bits:
-            made = bits[node.index]
             key = (node.op, weights.same.key(Ref(weights.weight_at[node.index])))
-            groups[key] = groups.get(key, 0) | made
-        elif node.index not in weights.weight_at:
-            for value in node.inputs:
-                made |= behind.get(value, 0)
-        if made:
-            behind |= dict.fromkeys(node.outputs, made)
-    return behind, {*groups.values()}
+            groups[key] = groups.get(key, 0) | near
+        for out in node.outputs:
+            direct[out], far[out] = near, made | near
+    return direct, far, {*groups.values()}
 
 
 def nodes_of_encoders(run: Pass, node: Node) -> list[Node] | None:

@@ -32,6 +32,8 @@ ELEMENTS_FOR_SHAPE = 4096
 """Elements of draws that tell the shape of their distribution. Chosen for cost."""
 LONGEST_BY_POSITION = 4096
 """Longest axis along which the moments of samples may differ by position. Chosen for cost."""
+FEW = 8
+"""Most elements whose second moment varies from draw to draw by what they are (losses). Chosen."""
 LEAST_FOR_SIZES = 3
 """Draws from which on the sizes that elements share are measured. Chosen."""
 
@@ -74,8 +76,9 @@ def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> S
     if heavy or totals.heavy:
         tag = "heavy" if is_signal else "assumed"
     roots = run.root() | entering
-    if out in run.scanned or out in run.of_encoders:
-        spread = _spread_among(run, totals)
+    if out in run.scanned or out in run.of_encoders or draws[0].numel() <= FEW:
+        among = _spread_among(run, totals)
+        spread = among if out in run.scanned or among.variance > spread.variance else spread
     if out in run.scanned:
         if _stays_drawn(run, out):
             mean = totals.mean
