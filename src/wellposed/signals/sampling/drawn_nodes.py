@@ -16,6 +16,7 @@ from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.repeats import REPEATED
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import RULES
+from wellposed.signals.sampling.codebooks import picks_from_codebook
 from wellposed.signals.sampling.encoders import meets_itself
 from wellposed.signals.sampling.joint_sources import (
     CLIMBED_FOR_SHAPE,
@@ -45,6 +46,8 @@ def is_drawn(run: Pass, node: Node) -> bool:
     logits = logits_before_shift(run.graph).get(node.index)
     if logits is not None and logits not in run.drawn and run.scanned.isdisjoint(node.inputs):
         return False
+    if picks_from_codebook(run, node):
+        return True
     # conditions that ask for no moments come first
     asked = is_cell_met_again(run.graph, node) or _chooses(run, node) or _goes_along(run, node)
     apart = not asked and (_selects(run, node) or _cancels(run, node))

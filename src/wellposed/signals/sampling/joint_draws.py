@@ -22,6 +22,7 @@ from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.making import rescaled
 from wellposed.signals.integration import kernels
+from wellposed.signals.sampling.codebooks import nodes_of_codebook, picks_from_codebook
 from wellposed.signals.sampling.encoders import (
     LEAST_OF_ENCODERS,
     is_largest_of_picked,
@@ -59,7 +60,7 @@ def draw_together(run: Pass, node: Node) -> bool:
         return True
     for value in run.draws.keys() - before:
         del run.draws[value]
-    inner = nodes_between(run, node)
+    inner = nodes_of_codebook(run, node) if picks_from_codebook(run, node) else nodes_between(run, node)
     return inner is not None and _run_together(run, node, inner)
 
 
