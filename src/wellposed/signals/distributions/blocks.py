@@ -37,16 +37,19 @@ def depend(blocks: Sequence[State]) -> bool:
     return 1 < len(blocks) <= MOST_PARTS and any(a.roots & b.roots for a, b in itertools.combinations(blocks, 2))
 
 
-def laid_out(state: State) -> State:
-    """Return a concatenation whose parts differ as one state with means and variances by position, without blocks.
+def laid_out(state: State, between: Between | None = None) -> State:
+    """Return a concatenation whose parts differ as one state with means and variances by position, without blocks; with
+    what single positions have in common, where ``between`` tells that.
 
     What is added to all of it (a position embedding) ends its blocks, but a part may have another size for all that: a
     class token beside patches.
     """
     first = state.blocks[0] if state.blocks else state
-    if all(math.isclose(b.second_moment, first.second_moment, rel_tol=1e-5) for b in state.blocks):
+    between = between if depend(state.blocks) else None
+    alike = all(math.isclose(b.second_moment, first.second_moment, rel_tol=1e-5) for b in state.blocks)
+    if alike and between is None:
         return pooled(state)
-    laid = concatenate(state.blocks, state.block_axis, apart=False)
+    laid = concatenate(state.blocks, state.block_axis, apart=False, between=between)
     if all(b.gauss for b in state.blocks):
         return laid
     shares = [b.shape[state.block_axis] / state.shape[state.block_axis] for b in state.blocks]

@@ -34,6 +34,8 @@ LONGEST_BY_POSITION = 4096
 """Longest axis along which the moments of samples may differ by position. Chosen for cost."""
 FEW = 8
 """Most elements whose second moment varies from draw to draw by what they are (losses). Chosen."""
+WIDE = math.log(2.0) ** 2
+"""Variance of ln(second moment) from one draw to another above which it is no error of few draws: one octave. Chosen."""
 LEAST_FOR_SIZES = 3
 """Draws from which on the sizes that elements share are measured. Chosen."""
 
@@ -76,9 +78,10 @@ def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> S
     if heavy or totals.heavy:
         tag = "heavy" if is_signal else "assumed"
     roots = run.root() | entering
-    if out in run.scanned or out in run.of_encoders or draws[0].numel() <= FEW:
-        among = _spread_among(run, totals)
-        spread = among if out in run.scanned or among.variance > spread.variance else spread
+    among = _spread_among(run, totals)
+    shown = out in run.of_encoders or draws[0].numel() <= FEW or among.variance > WIDE
+    if out in run.scanned or (shown and among.variance > spread.variance):
+        spread = among
     if out in run.scanned:
         if _stays_drawn(run, out):
             mean = totals.mean
