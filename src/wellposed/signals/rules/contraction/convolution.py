@@ -30,7 +30,7 @@ def convolve(
     call: Call, data: State, weight: State, product: Product, window: Window, *, centred: bool, pairs: Pairs | None
 ) -> State:
     """Return the state after a convolution (or transposed convolution)."""
-    sliding = sliding_window(data, product, window, call.shape())
+    sliding = sliding_window(call, data, product, window, call.shape())
     data = sliding.data
     fixed = _is_known_filter(call, weight, product)
     if fixed and product.groups == data.shape[sliding.channel_axis]:

@@ -11,6 +11,7 @@ import numpy as np
 from wellposed.operators.product import Product, Window
 from wellposed.signals.algebra.box_filters import box
 from wellposed.signals.algebra.weighted import FiniteWidth
+from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.fluctuations import square_kernel
 from wellposed.signals.distributions.lazy import Lazy, evaluated
@@ -50,11 +51,12 @@ class Sliding(NamedTuple):
         return kernels.lag_cap(len(self.space))
 
 
-def sliding_window(data: State, product: Product, window: Window, shape: tuple[int, ...]) -> Sliding:
+def sliding_window(call: Call, data: State, product: Product, window: Window, shape: tuple[int, ...]) -> Sliding:
     """Return a window that slides over data (n, channels, *space) to outputs of this shape."""
     # samples that lie one after the other are told apart
-    data = laid_out(data) if data.blocks and product.left_axes[data.block_axis] in product.out_axes else pooled(data)
     places = [f"s{i}" for i in range(len(window.kernel))]
+    by_part = data.blocks and product.left_axes[data.block_axis] in (*product.out_axes, *places)
+    data = laid_out(data, call.covariance) if by_part else pooled(data)
     space, channel_axis = [product.left_axes.index(label) for label in places], product.left_axes.index("c")
     for axis in (*space, channel_axis):
         data = merge_atoms(data, axis)
