@@ -17,7 +17,7 @@ from wellposed.signals.distributions.repeats import REPEATED
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.codebooks import picks_from_codebook
-from wellposed.signals.sampling.encoders import meets_itself
+from wellposed.signals.sampling.encoders import is_power_of_input, meets_itself
 from wellposed.signals.sampling.joint_sources import (
     CLIMBED_FOR_SHAPE,
     LARGEST_IN_SCAN,
@@ -173,7 +173,7 @@ def _is_outer(run: Pass, node: Node) -> bool:
 
 def _meets_itself(run: Pass, node: Node) -> bool:
     """Whether a node multiplies, or weighs, what depends on one source in a way that no rule follows; notes scans."""
-    ways = (_weighs_by_products, _is_outer, _bends_again, meets_itself)
+    ways = (_weighs_by_products, _is_outer, _bends_again, meets_itself, is_power_of_input)
     return any(way(run, node) for way in ways)
 
 

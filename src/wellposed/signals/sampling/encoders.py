@@ -8,6 +8,8 @@ drawn as well, once for all inputs, and everything from the inputs on is run on 
 from __future__ import annotations
 
 import math
+from functools import reduce
+from operator import or_
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.graph import once
 from wellposed.graphs.operators import traits
@@ -82,6 +84,37 @@ def is_largest_of_picked(run: Pass, node: Node) -> bool:
     if any(run.graph.users().get(out) for out in node.outputs if not run.graph.values[out].is_signal):
         return False
     return not behind_picks(run.graph).isdisjoint(node.inputs)
+
+
+def is_power_of_input(run: Pass, node: Node) -> bool:
+    """Whether a node multiplies by an input what was multiplied by the same input before: powers of a matrix, whose
+    leading directions grow (the links of a graph at every layer, with weights in between or not).
+    """
+    if "powers" not in run.memo:
+        run.memo["powers"] = powers_of_inputs(run.graph, frozenset(run.weights.weight_at))
+    return not run.independent and node.index in run.memo["powers"]
+
+
+def powers_of_inputs(graph: Graph, weighted: frozenset[int]) -> frozenset[int]:
+    """Return the products of a matrix that enters the model with what a product with it made earlier; ``weighted`` are
+    the nodes that meet weights.
+    """
+    plain = {value: 1 << i for i, value in enumerate(graph.inputs) if value not in graph.known}
+    multiplied: dict[int, int] = {}
+    found = set[int]()
+    for node in graph.nodes:
+        before = own = 0
+        for value in node.inputs:
+            before |= multiplied.get(value, 0)
+        if is_product(node.op) and not facts_of(node.op).elementwise and node.index not in weighted:
+            own = reduce(or_, (plain.get(value, 0) for value in node.inputs))
+            if any(plain.get(value, 0) & multiplied.get(other, 0) for value in node.inputs for other in node.inputs):
+                found.add(node.index)
+        free = [value for value in node.inputs if value not in graph.known]
+        if len(free) == 1 and free[0] in plain and node.index not in weighted and len(node.outputs) == 1:
+            plain[node.outputs[0]] = plain[free[0]]
+        multiplied |= dict.fromkeys(node.outputs, before | own)
+    return frozenset(found)
 
 
 @once

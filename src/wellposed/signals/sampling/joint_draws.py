@@ -26,6 +26,7 @@ from wellposed.signals.sampling.codebooks import nodes_of_codebook, picks_from_c
 from wellposed.signals.sampling.encoders import (
     LEAST_OF_ENCODERS,
     is_largest_of_picked,
+    is_power_of_input,
     meets_itself,
     nodes_of_encoders,
 )
@@ -51,8 +52,8 @@ def draw_together(run: Pass, node: Node) -> bool:
         Whether all of them could be drawn and run.
     """
     before = {*run.draws}
-    through = meets_itself(run, node) or is_largest_of_picked(run, node)
-    encoders = nodes_of_encoders(run, node) if through else None
+    ways = (meets_itself, is_largest_of_picked, is_power_of_input)
+    encoders = nodes_of_encoders(run, node) if any(way(run, node) for way in ways) else None
     if encoders is not None and _run_together(run, node, encoders, LEAST_OF_ENCODERS):
         run.of_encoders.update(node.outputs)
         for value in run.draws.keys() - before - {*node.outputs}:
