@@ -24,7 +24,9 @@ def positive_inputs(graph: Graph) -> frozenset[int]:
 @once
 def probabilities(graph: Graph) -> frozenset[int]:
     """Return the inputs that a cross entropy takes as targets, which fails at numbers outside of 0 to 1."""
-    targets = {node.args[1].value for node in graph.nodes if node.op in _OF_PROBABILITIES and isinstance(node.args[1], Ref)}
+    targets = {
+        node.args[1].value for node in graph.nodes if node.op in _OF_PROBABILITIES and isinstance(node.args[1], Ref)
+    }
     for node in reversed(graph.nodes):
         if is_view(node.op) and not targets.isdisjoint(node.outputs):
             targets.add(node.inputs[0])

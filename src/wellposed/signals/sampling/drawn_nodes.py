@@ -17,7 +17,7 @@ from wellposed.signals.distributions.repeats import REPEATED
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.codebooks import picks_from_codebook
-from wellposed.signals.sampling.encoders import is_power_of_input, meets_itself
+from wellposed.signals.sampling.drawn_weights import is_power_of_input, meets_itself
 from wellposed.signals.sampling.joint_sources import (
     CLIMBED_FOR_SHAPE,
     LARGEST_IN_SCAN,

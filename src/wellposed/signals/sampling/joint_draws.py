@@ -21,15 +21,10 @@ from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.making import rescaled
+from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.sampling.codebooks import nodes_of_codebook, picks_from_codebook
-from wellposed.signals.sampling.encoders import (
-    LEAST_OF_ENCODERS,
-    is_largest_of_picked,
-    is_power_of_input,
-    meets_itself,
-    nodes_of_encoders,
-)
+from wellposed.signals.sampling.drawn_weights import LEAST_WITH_WEIGHTS, draws_weights, nodes_from_inputs
 from wellposed.signals.sampling.joint_sources import nodes_between
 from wellposed.signals.sampling.positive import as_positive
 from wellposed.signals.sampling.samples import FAILURES, sample_state
@@ -51,18 +46,27 @@ def draw_together(run: Pass, node: Node) -> bool:
     Returns:
         Whether all of them could be drawn and run.
     """
-    before = {*run.draws}
-    ways = (meets_itself, is_largest_of_picked, is_power_of_input)
-    encoders = nodes_of_encoders(run, node) if any(way(run, node) for way in ways) else None
-    if encoders is not None and _run_together(run, node, encoders, LEAST_OF_ENCODERS):
-        run.of_encoders.update(node.outputs)
-        for value in run.draws.keys() - before - {*node.outputs}:
-            del run.draws[value]  # drawn anew, they are the same
+    if draws_weights(run, node) and _draw_with_weights(run, node):
         return True
-    for value in run.draws.keys() - before:
-        del run.draws[value]
     inner = nodes_of_codebook(run, node) if picks_from_codebook(run, node) else nodes_between(run, node)
     return inner is not None and _run_together(run, node, inner)
+
+
+def _draw_with_weights(run: Pass, node: Node) -> bool:
+    """Run a node, and all before it, on draws of the model's inputs and weights.
+
+    Draws of what lies before are let go of: made again, they are the same.
+
+    Returns:
+        Whether all of them could be drawn and run.
+    """
+    inner, before = nodes_from_inputs(run, node), {*run.draws}
+    made = inner is not None and _run_together(run, node, inner, LEAST_WITH_WEIGHTS)
+    if made:
+        run.with_weights.update(node.outputs)
+    for value in run.draws.keys() - before - (set(node.outputs) if made else set[int]()):
+        del run.draws[value]
+    return made
 
 
 def _run_together(run: Pass, node: Node, inner: Sequence[Node], least: int = 2) -> bool:
@@ -83,7 +87,7 @@ def _run_together(run: Pass, node: Node, inner: Sequence[Node], least: int = 2) 
         return False
     if not _run_on_draws(run, node, least):
         return False
-    for made in (run.scanned, run.of_encoders):
+    for made in (run.scanned, run.with_weights):
         if not made.isdisjoint(node.inputs):
             made.update(node.outputs)
     return True
@@ -138,11 +142,8 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     if tensor is not None and not tensor.is_meta:
         run.draws[value] = [tensor.detach()]
         return True
-    state = state_of(run, value) if info.node is None else run.state(value)
-    if state is not None and state.scale_parameter is not None:
-        scale = run.weights.known_scale(state.scale_parameter)
-        state = None if scale is None or info.kind != "parameter" else rescaled(state, scale)
-    if state is None or not info.is_signal:
+    state = _state_to_draw(run, value)
+    if state is None:
         return False
     count = count if kernels.nonzero(state.var) else 1
     generator = torch.Generator().manual_seed(value)
@@ -152,6 +153,16 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     run.draws[value] = [sample_state(drawn, generator, info.dtype, within) for _ in range(count)]
     run.sources |= run.dependent.get(value, state.roots)
     return True
+
+
+def _state_to_draw(run: Pass, value: int) -> State | None:
+    """Return the state that a value is drawn from, a weight's at its scale; None of one that has none, or none yet."""
+    info = run.graph.values[value]
+    state = state_of(run, value) if info.node is None else run.state(value)
+    if state is None or not info.is_signal or state.scale_parameter is None:
+        return state if info.is_signal else None
+    scale = run.weights.known_scale(state.scale_parameter) if info.kind == "parameter" else None
+    return None if scale is None else rescaled(state, scale)
 
 
 def _run_on_draws(run: Pass, node: Node, least: int) -> bool:

@@ -35,7 +35,7 @@ LONGEST_BY_POSITION = 4096
 FEW = 8
 """Most elements whose second moment varies from draw to draw by what they are (losses). Chosen."""
 WIDE = math.log(2.0) ** 2
-"""Variance of ln(second moment) from one draw to another above which it is no error of few draws: one octave. Chosen."""
+"""Variance of ln(second moment) from one draw to another above which it is no error of few draws. Chosen: an octave."""
 LEAST_FOR_SIZES = 3
 """Draws from which on the sizes that elements share are measured. Chosen."""
 
@@ -79,7 +79,7 @@ def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> S
         tag = "heavy" if is_signal else "assumed"
     roots = run.root() | entering
     among = _spread_among(run, totals)
-    shown = out in run.of_encoders or draws[0].numel() <= FEW or among.variance > WIDE
+    shown = out in run.with_weights or draws[0].numel() <= FEW or among.variance > WIDE
     if out in run.scanned or (shown and among.variance > spread.variance):
         spread = among
     if out in run.scanned:
