@@ -173,8 +173,39 @@ def _is_outer(run: Pass, node: Node) -> bool:
 
 def _meets_itself(run: Pass, node: Node) -> bool:
     """Whether a node multiplies, or weighs, what depends on one source in a way that no rule follows; notes scans."""
-    ways = (_weighs_by_products, _is_outer, _bends_again, meets_itself, is_power_of_input)
+    ways = (_is_put_back, _weighs_by_products, _is_outer, _bends_again, meets_itself, is_power_of_input)
     return any(way(run, node) for way in ways)
+
+
+def _is_put_back(run: Pass, node: Node) -> bool:
+    """Whether a node adds a signal to what its own parts became, put together in other places than they had: the even
+    and the odd ones of an axis, each corrected by the other. No link leads back through that.
+    """
+    facts = facts_of(node.op)
+    if len(node.inputs) != 2 or not facts.elementwise or len(facts.terms) != 2 or not share_sources(run, node.inputs):
+        return False
+    if not any(_is_joined(run, value) for value in node.inputs):
+        return False
+    x, y = (run.state(value) for value in node.inputs)
+    if x is None or y is None or x.roots & y.roots <= REPEATED:
+        return False
+    p, q, _ = align(x, y)
+    return p.dims is None or q.dims is None or run.dependence.between(x, y, p.dims, q.dims) is None
+
+
+def _is_joined(run: Pass, value: int) -> bool:
+    """Whether a value is made of several by joining them or by writes, and of views of that."""
+    for _ in range(CLIMBED_FOR_SHAPE):
+        at = run.graph.values[value].node
+        if at is None:
+            return False
+        node = run.graph.nodes[at]
+        if facts_of(node.op).merges in ("cat", "stack", "write"):
+            return True
+        if not node.op.is_view:
+            return False
+        value = node.inputs[0]
+    return False
 
 
 def _bends_again(run: Pass, node: Node) -> bool:
@@ -308,4 +339,5 @@ def _may_start(run: Pass, node: Node) -> bool:
         return True
     several = len(node.inputs) > 1
     differs = (facts.subtracts, -1.0 in facts.powers, node.index in derivatives(run.graph))
-    return several and (any(differs) or _is_extreme(node) or is_product(node.op))
+    joined = len(facts.terms) == 2 and any(_is_joined(run, value) for value in node.inputs)
+    return several and (joined or any(differs) or _is_extreme(node) or is_product(node.op))
