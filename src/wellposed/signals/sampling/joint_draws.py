@@ -165,7 +165,7 @@ def _state_to_draw(run: Pass, value: int) -> State | None:
     return None if scale is None else rescaled(state, scale)
 
 
-def _run_on_draws(run: Pass, node: Node, least: int) -> bool:
+def _run_on_draws(run: Pass, node: Node, least: int = 2) -> bool:
     """Run one node on the draws of its operands, and keep those of its results.
 
     All draws go through the operator in one call where it takes a batch of them, and otherwise one after another.
