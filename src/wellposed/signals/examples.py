@@ -22,7 +22,7 @@ from wellposed.operators.scale_parameters import parameter_values
 from wellposed.operators.views import is_view
 from wellposed.ranks import is_held
 from wellposed.signals.inputs import Input
-from wellposed.structure.positive_inputs import positive_inputs
+from wellposed.structure.positive_inputs import positive_inputs, probabilities
 from wellposed.structure.reach import behind
 from wellposed.structure.scale_free import scale_free
 
@@ -50,6 +50,8 @@ LOOKED_AT = 1 << 20
 AMOUNTS = 3.0**-0.125, 1.0 - 3.0**-0.25
 """Mean and variance of numbers that are positive: the log-normal ones whose mean square and mean fourth power, 1 and 3,
 are those of a standard Gaussian. Chosen."""
+EVEN = (0.0, 0.5), (1.0, 0.5)
+"""Values and shares of truth values, and of probabilities. Chosen."""
 PIXELS = 127.5, 64.0**2
 """Mean and variance of numbers of uint8. Chosen: two standard deviations reach both ends, and photographs have 120 and
 60²."""
@@ -85,8 +87,8 @@ def assumed(graph: Graph, value: int) -> Input:
     """Return what is assumed of an input that nobody describes.
 
     Floats are chosen by shape (`Input.default`), whatever the example holds, and positive where they divide, or a
-    function that is none of numbers below 0 reads them (a logarithm, a square root). Integers that index a table are
-    tokens.
+    function that is none of numbers below 0 reads them (a logarithm, a square root). Targets of a cross entropy that
+    takes probabilities alone are 0 or 1. Integers that index a table are tokens.
     Other integers, booleans and masks of infinities are what the example holds, as far as nothing but its own numbers
     could say what they are. Where weights meet numbers that the example says nothing of, those of uint8 lie between 0
     and 255, booleans are even, and others have mean 0 and variance 1.
@@ -97,10 +99,12 @@ def assumed(graph: Graph, value: int) -> Input:
     chosen = Input.default(info.shape, info.dtype)
     if value in positive_inputs(graph):
         return replace(chosen, mean=AMOUNTS[0], var=AMOUNTS[1], positive=True)
+    if info.is_followed and value in probabilities(graph):
+        return replace(chosen, mean=0.5, var=0.25, values=EVEN)
     if not info.is_followed or example.dtype not in INTEGERS:
         return chosen
     if example.dtype == torch.bool:
-        return Input("white", 0.5, 0.25, values=((0.0, 0.5), (1.0, 0.5)))
+        return Input("white", 0.5, 0.25, values=EVEN)
     mean, var = PIXELS if example.dtype == torch.uint8 else (0.0, 1.0)
     return Input.image(mean=mean, var=var) if chosen.kind == "image" else Input.white(mean, var)
 

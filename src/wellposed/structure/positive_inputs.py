@@ -21,6 +21,21 @@ def positive_inputs(graph: Graph) -> frozenset[int]:
     return frozenset(value for value in real if value not in graph.known and _is_read_as_positive(graph, value))
 
 
+@once
+def probabilities(graph: Graph) -> frozenset[int]:
+    """Return the inputs that a cross entropy takes as targets, which fails at numbers outside of 0 to 1."""
+    targets = {
+        node.args[1].value for node in graph.nodes if node.op in _OF_PROBABILITIES and isinstance(node.args[1], Ref)
+    }
+    for node in reversed(graph.nodes):
+        if is_view(node.op) and not targets.isdisjoint(node.outputs):
+            targets.add(node.inputs[0])
+    return frozenset(targets.intersection(graph.inputs))
+
+
+_OF_PROBABILITIES = (torch.ops.aten.binary_cross_entropy.default,)
+
+
 def _is_read_as_positive(graph: Graph, value: int) -> bool:
     """Whether an input is read as a positive one, at once or past views, sums, multiples and bounds."""
     users, todo = graph.users(), [value]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from wellposed.operators.product import pair_of
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.means import to_mean_of
 from wellposed.signals.distributions.state import Link, Scaled, State
@@ -24,7 +25,7 @@ from wellposed.signals.integration.windows import Axis, Indices
 
 def prepared(x: State, space: list[int]) -> State:
     """Return the state with one atom in each axis of the window."""
-    x = pooled(x)
+    x = laid_out(x) if x.blocks and x.block_axis in space else pooled(x)
     for axis in space:
         x = merge_atoms(x, axis)
     return x

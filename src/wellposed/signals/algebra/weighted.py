@@ -149,7 +149,28 @@ def finite_width_of_sum(
     sized = 1.0 / pairs.terms if pairs.sized else 0.0
     terms = (kernel, sizes) if pairs is INDEPENDENT else None
     inherited = _inherited(data, kernel, sizes, window)
+    if (known := _known_by_position(data, summed)) is not None:
+        random, crossed = known
+        inherited, own, terms = inherited.times(random), own * random**2 + crossed, None
     return FiniteWidth(inherited, own, share, sized=sized, terms=terms)
+
+
+def _known_by_position(data: State, summed: Collection[int]) -> tuple[float, float] | None:
+    """Return which share of what differs from position to position is random, where known means differ too (sines of
+    positions beside a signal), and how alike two positions are by chance as one's random part meets the other's known
+    one, 2 tr(C M) / (tr C + tr M)² for the variances C of features and the squares M of their means; None elsewhere.
+    """
+    free = tuple(i for i in range(len(data.lengths)) if i not in summed)
+    if all(data.mean.shape[i] == 1 for i in free):
+        return None
+    mean = data.mean.mean(axis=free, keepdims=True)
+    squares = np.maximum((data.mean**2).mean(axis=free, keepdims=True) - mean**2, 0.0)
+    variances = data.var.mean(axis=free, keepdims=True)
+    c, m = float(variances.mean()), float(squares.mean())
+    if not m > 0.0:
+        return None
+    count = math.prod(data.lengths[i] for i in summed)
+    return c / (c + m), 2.0 * float((variances * squares).mean()) / (count * (c + m) ** 2)
 
 
 def _inherited(data: State, kernel: Array, sizes: Sequence[int], window: Collection[int]) -> Sources:

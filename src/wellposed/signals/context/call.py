@@ -58,6 +58,7 @@ class Pass:
         postpones: whether states are read off draws when they are first asked for.
         postponed: by value id, the states that nothing has asked for yet.
         scanned: the values that a scan with decays makes, which is drawn up to the next weight.
+        with_weights: the values that were drawn with the weights before them (`sampling/drawn_weights.py`).
         dependent: by value id, the independent sources that a value depends on, as bits; of indices and masks too.
         sources: the sources of everything that has been drawn, as bits.
         segmented: where maxima were taken over segments of an axis (the edges of a graph), that axis.
@@ -79,6 +80,7 @@ class Pass:
     postpones: bool = False
     postponed: dict[int, PostponedState] = field(default_factory=dict)
     scanned: set[int] = field(default_factory=set)
+    with_weights: set[int] = field(default_factory=set)
     dependent: dict[int, int] = field(default_factory=dict)
     sources: int = 0
     segmented: int | None = None

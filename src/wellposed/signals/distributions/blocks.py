@@ -37,7 +37,7 @@ def depend(blocks: Sequence[State]) -> bool:
     return 1 < len(blocks) <= MOST_PARTS and any(a.roots & b.roots for a, b in itertools.combinations(blocks, 2))
 
 
-def laid_out(state: State, between: Between) -> State:
+def laid_out(state: State, between: Between | None = None) -> State:
     """Return a concatenation whose parts differ as one state with means and variances by position, without blocks.
 
     What is added to all of it (a position embedding) ends its blocks, but a part may have another size for all that: a

@@ -16,6 +16,8 @@ from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.repeats import REPEATED
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import RULES
+from wellposed.signals.sampling.codebooks import picks_from_codebook
+from wellposed.signals.sampling.drawn_weights import is_power_of_input, meets_itself
 from wellposed.signals.sampling.joint_sources import (
     CLIMBED_FOR_SHAPE,
     LARGEST_IN_SCAN,
@@ -44,10 +46,12 @@ def is_drawn(run: Pass, node: Node) -> bool:
     logits = logits_before_shift(run.graph).get(node.index)
     if logits is not None and logits not in run.drawn and run.scanned.isdisjoint(node.inputs):
         return False
+    if picks_from_codebook(run, node):
+        return True
     # conditions that ask for no moments come first
     asked = is_cell_met_again(run.graph, node) or _chooses(run, node) or _goes_along(run, node)
     apart = not asked and (_selects(run, node) or _cancels(run, node))
-    if not (asked or apart or _multiplies_itself(run, node)) or not could_run(run, node):
+    if not (asked or apart or _meets_itself(run, node)) or not could_run(run, node):
         return False
     if large := is_too_large(run, node):
         run.too_large += [node.index] * (apart and node.index < run.last_weight)
@@ -167,9 +171,41 @@ def _is_outer(run: Pass, node: Node) -> bool:
     )
 
 
-def _multiplies_itself(run: Pass, node: Node) -> bool:
+def _meets_itself(run: Pass, node: Node) -> bool:
     """Whether a node multiplies, or weighs, what depends on one source in a way that no rule follows; notes scans."""
-    return _weighs_by_products(run, node) or _is_outer(run, node) or _bends_again(run, node)
+    ways = (_is_put_back, _weighs_by_products, _is_outer, _bends_again, meets_itself, is_power_of_input)
+    return any(way(run, node) for way in ways)
+
+
+def _is_put_back(run: Pass, node: Node) -> bool:
+    """Whether a node adds a signal to what its own parts became, put together in other places than they had: the even
+    and the odd ones of an axis, each corrected by the other. No link leads back through that.
+    """
+    facts = facts_of(node.op)
+    if len(node.inputs) != 2 or not facts.elementwise or len(facts.terms) != 2 or not share_sources(run, node.inputs):
+        return False
+    if not any(_is_joined(run, value) for value in node.inputs):
+        return False
+    x, y = (run.state(value) for value in node.inputs)
+    if x is None or y is None or x.roots & y.roots <= REPEATED:
+        return False
+    p, q, _ = align(x, y)
+    return p.dims is None or q.dims is None or run.dependence.between(x, y, p.dims, q.dims) is None
+
+
+def _is_joined(run: Pass, value: int) -> bool:
+    """Whether a value is made of several by joining them or by writes, and of views of that."""
+    for _ in range(CLIMBED_FOR_SHAPE):
+        at = run.graph.values[value].node
+        if at is None:
+            return False
+        node = run.graph.nodes[at]
+        if facts_of(node.op).merges in ("cat", "stack", "write"):
+            return True
+        if not node.op.is_view:
+            return False
+        value = node.inputs[0]
+    return False
 
 
 def _bends_again(run: Pass, node: Node) -> bool:
@@ -303,4 +339,5 @@ def _may_start(run: Pass, node: Node) -> bool:
         return True
     several = len(node.inputs) > 1
     differs = (facts.subtracts, -1.0 in facts.powers, node.index in derivatives(run.graph))
-    return several and (any(differs) or _is_extreme(node) or is_product(node.op))
+    joined = len(facts.terms) == 2 and any(_is_joined(run, value) for value in node.inputs)
+    return several and (joined or any(differs) or _is_extreme(node) or is_product(node.op))

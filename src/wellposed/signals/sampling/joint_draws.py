@@ -8,7 +8,7 @@ to one pass of the model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,11 @@ from wellposed.graphs.run import call_apart
 from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
+from wellposed.signals.distributions.making import rescaled
+from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
+from wellposed.signals.sampling.codebooks import nodes_of_codebook, picks_from_codebook
+from wellposed.signals.sampling.drawn_weights import LEAST_WITH_WEIGHTS, draws_weights, nodes_from_inputs
 from wellposed.signals.sampling.joint_sources import nodes_between
 from wellposed.signals.sampling.positive import as_positive
 from wellposed.signals.sampling.samples import FAILURES, sample_state
@@ -42,22 +46,50 @@ def draw_together(run: Pass, node: Node) -> bool:
     Returns:
         Whether all of them could be drawn and run.
     """
-    inner = nodes_between(run, node)
-    if inner is None:
-        return False
+    if draws_weights(run, node) and _draw_with_weights(run, node):
+        return True
+    inner = nodes_of_codebook(run, node) if picks_from_codebook(run, node) else nodes_between(run, node)
+    return inner is not None and _run_together(run, node, inner)
+
+
+def _draw_with_weights(run: Pass, node: Node) -> bool:
+    """Run a node, and all before it, on draws of the model's inputs and weights.
+
+    Draws of what lies before are let go of: made again, they are the same.
+
+    Returns:
+        Whether all of them could be drawn and run.
+    """
+    inner, before = nodes_from_inputs(run, node), {*run.draws}
+    made = inner is not None and _run_together(run, node, inner, LEAST_WITH_WEIGHTS)
+    if made:
+        run.with_weights.update(node.outputs)
+    for value in run.draws.keys() - before - (set(node.outputs) if made else set[int]()):
+        del run.draws[value]
+    return made
+
+
+def _run_together(run: Pass, node: Node, inner: Sequence[Node], least: int = 2) -> bool:
+    """Draw what some nodes and the one that follows them read from outside, ``least`` times or more, and run them on
+    these draws.
+
+    Returns:
+        Whether all of them could be drawn and run.
+    """
     sources = dict.fromkeys(value for each in (*inner, node) for value in each.inputs)
     made = {value for each in inner for value in each.outputs}
-    count = _count(run, (*inner, node), sources)
+    count = _count(run, (*inner, node), sources, least)
     if not all(value in made or _draw(run, value, count) for value in sources):
         return False
-    if not all(_run_on_draws(run, each) for each in inner):
+    if not all(_run_on_draws(run, each, least) for each in inner):
         return False
     if len(set(node.inputs)) == 1 and not _drawn_as_known(run, node.inputs[0], count):
         return False
-    if not _run_on_draws(run, node):
+    if not _run_on_draws(run, node, least):
         return False
-    if not run.scanned.isdisjoint(node.inputs):
-        run.scanned.update(node.outputs)
+    for made in (run.scanned, run.with_weights):
+        if not made.isdisjoint(node.inputs):
+            made.update(node.outputs)
     return True
 
 
@@ -78,19 +110,19 @@ def _drawn_as_known(run: Pass, value: int, count: int) -> bool:
     return _draw(run, value, count)
 
 
-def _count(run: Pass, nodes: Iterable[Node], sources: Iterable[int]) -> int:
+def _count(run: Pass, nodes: Iterable[Node], sources: Iterable[int], least: int) -> int:
     """Return how many draws to make of sources: as many as the largest tensor allows, and as those that exist have."""
     known = [len(run.draws[value]) for value in sources if value in run.draws and len(run.draws[value]) > 1]
-    return min([_affordable(run, (v for node in nodes for v in (*node.inputs, *node.outputs))), *known])
+    return min([_affordable(run, (v for node in nodes for v in (*node.inputs, *node.outputs)), least), *known])
 
 
-def _affordable(run: Pass, values: Iterable[int]) -> int:
+def _affordable(run: Pass, values: Iterable[int], least: int) -> int:
     """Return the largest number of draws that are made of some values together: the largest of them decides, and of
-    more elements than `ELEMENTS_OF_DRAWS` so few draws as hold no more than `LEAST_DRAWS` of these, at least two.
+    more elements than `ELEMENTS_OF_DRAWS` so few draws as hold no more than `LEAST_DRAWS` of these, at least ``least``.
     """
     largest = max((math.prod(run.graph.values[value].shape) for value in values), default=1)
     if largest > ELEMENTS_OF_DRAWS and not run.scanned:
-        return max(2, LEAST_DRAWS * ELEMENTS_OF_DRAWS // largest)
+        return max(least, LEAST_DRAWS * ELEMENTS_OF_DRAWS // largest)
     return max(LEAST_DRAWS, min(MOST_DRAWS, ELEMENTS_OF_DRAWS // max(largest, 1)))
 
 
@@ -110,8 +142,8 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     if tensor is not None and not tensor.is_meta:
         run.draws[value] = [tensor.detach()]
         return True
-    state = state_of(run, value) if info.node is None else run.state(value)
-    if state is None or not info.is_signal or state.scale_parameter is not None:
+    state = _state_to_draw(run, value)
+    if state is None:
         return False
     count = count if kernels.nonzero(state.var) else 1
     generator = torch.Generator().manual_seed(value)
@@ -123,7 +155,17 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     return True
 
 
-def _run_on_draws(run: Pass, node: Node) -> bool:
+def _state_to_draw(run: Pass, value: int) -> State | None:
+    """Return the state that a value is drawn from, a weight's at its scale; None of one that has none, or none yet."""
+    info = run.graph.values[value]
+    state = state_of(run, value) if info.node is None else run.state(value)
+    if state is None or not info.is_signal or state.scale_parameter is None:
+        return state if info.is_signal else None
+    scale = run.weights.known_scale(state.scale_parameter) if info.kind == "parameter" else None
+    return None if scale is None else rescaled(state, scale)
+
+
+def _run_on_draws(run: Pass, node: Node, least: int = 2) -> bool:
     """Run one node on the draws of its operands, and keep those of its results.
 
     All draws go through the operator in one call where it takes a batch of them, and otherwise one after another.
@@ -134,7 +176,7 @@ def _run_on_draws(run: Pass, node: Node) -> bool:
     columns = {value: run.draws[value] for value in dict.fromkeys(node.inputs)}
     random = traits(node.op).random
     count = min((len(column) for column in columns.values() if len(column) > 1), default=MOST_DRAWS if random else 1)
-    count = min(count, _affordable(run, (*columns, *node.outputs)))
+    count = min(count, _affordable(run, (*columns, *node.outputs), least))
     with torch.no_grad(), seeded(node.index):
         made = None if random or count <= LEAST_DRAWS else _at_once(node, columns, count)
         if made is None:

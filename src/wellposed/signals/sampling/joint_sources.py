@@ -45,6 +45,15 @@ def could_run(run: Pass, node: Node) -> bool:
     return again or all(values[v].kind != "parameter" or is_constant(run, v) for v in node.inputs)
 
 
+def _may_be_climbed(run: Pass, node: Node) -> bool:
+    """Whether a node may be run on draws on the way to others, with draws of the parameters that it reads: of those
+    that no contraction meets there (centres that distances are taken to).
+    """
+    if can_run(run, node):
+        return True
+    return not (run.independent or node.index in run.weights.weight_at or is_too_large(run, node))
+
+
 def is_too_large(run: Pass, node: Node) -> bool:
     """Whether tensors of a node hold so many elements that they are not drawn."""
     largest = max(LARGEST_IN_SCAN if run.scanned else 0, LARGEST_DRAWN)
@@ -103,7 +112,7 @@ def _to_climb(run: Pass, open_: set[int], climbed: int) -> int | None:
     """
     for value in sorted(open_, key=lambda v: _place(run, v), reverse=True):
         at = run.graph.values[value].node
-        if at is None or not can_run(run, run.graph.nodes[at]) or _is_origin(run, run.graph.nodes[at]):
+        if at is None or not _may_be_climbed(run, run.graph.nodes[at]) or _is_origin(run, run.graph.nodes[at]):
             continue
         if not _is_source(run, value, at, open_, climbed):
             return value

@@ -179,6 +179,8 @@ def _expected(moments: Moments, sizes: tuple[int, ...], generator: torch.Generat
         paired = profiles
     if paired:
         return _noise_by_pair(moments, noise, paired[0], generator)
+    if profiles:
+        return _fields(moments, noise, profiles, generator)
     shares = _in_common(corr, sizes)
     result: torch.Tensor = max(1.0 - sum(shares.values()), 0.0) ** 0.5 * noise
     for along, share in shares.items():
@@ -215,6 +217,57 @@ def _noise_by_pair(moments: Moments, noise: torch.Tensor, atom: int, generator: 
         return result
     common = [1 if lengths[i] > 1 and i != atom else size for i, size in enumerate(sizes)]
     return result + _coloured(_normals(common, generator), shared, atom)
+
+
+def _fields(moments: Moments, noise: torch.Tensor, space: list[int], generator: torch.Generator) -> torch.Tensor:
+    """Draw standard Gaussian fields whose correlations differ by displacement along several atoms (the rows and columns
+    of pictures), or a long one; those of other atoms that are correlated share one common part.
+
+    Circulant embedding: white noise on a torus of twice the size, times the root of the kernel's spectrum there
+    (Dietrich & Newsam 1997).
+    """
+    sizes, lengths = tuple(noise.shape), moments.corr.shape
+    own, shared = _spectra(moments, sizes, tuple(space))
+    result = _filtered(noise, own, space, generator)
+    if shared is None:
+        return result
+    common = [1 if lengths[i] > 1 and i not in space else size for i, size in enumerate(sizes)]
+    return result + _filtered(noise.new_empty(common), shared, space, generator)
+
+
+def _filtered(like: torch.Tensor, root: torch.Tensor, space: list[int], generator: torch.Generator) -> torch.Tensor:
+    """Return fields of the shape of a tensor, whose spectrum on the torus has this root."""
+    torus = [root.shape[i] if i in space else n for i, n in enumerate(like.shape)]
+    field: torch.Tensor = torch.fft.ifftn(torch.fft.fftn(_normals(torus, generator), dim=space) * root, dim=space).real
+    return field[tuple(slice(n) for n in like.shape)]
+
+
+@lru_cache(maxsize=4)
+def _spectra(
+    moments: Moments, sizes: tuple[int, ...], space: tuple[int, ...]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the roots of the spectra, on a torus of twice the size, of what an element has for itself and of what
+    those of other atoms share, if anything. A spectrum that is negative in places counts as 0 there.
+    """
+    corr = moments.corr
+    others = [i for i, n in enumerate(corr.shape) if n > 1 and i not in space]
+    count = math.prod(sizes[i] for i in others)
+    same = kernels.at_zero(corr, [i for i in range(corr.ndim) if i not in space])
+    if count <= 1:
+        return _root_of_spectrum(same, sizes, space), None
+    shared = (kernels.pair_mean(corr, sizes, others) * count - same) / (count - 1)
+    return _root_of_spectrum(same - shared, sizes, space), _root_of_spectrum(shared, sizes, space)
+
+
+def _root_of_spectrum(kernel: Array, sizes: Sequence[int], space: Sequence[int]) -> torch.Tensor:
+    """Return the root of the spectrum of a kernel by displacement, with the variance that the kernel has."""
+    for i in space:
+        around = np.minimum(np.arange(2 * sizes[i]), 2 * sizes[i] - np.arange(2 * sizes[i]))
+        kernel = np.take(kernel, np.minimum(around, kernel.shape[i] - 1), axis=i)
+    power = np.maximum(np.fft.fftn(kernel, axes=list(space)).real, 0.0)
+    level = power.mean()
+    power = power * (max(float(kernel.ravel()[0]), 0.0) / level) if level > 0.0 else power
+    return torch.from_numpy(np.sqrt(power)).float()
 
 
 def _coloured(noise: torch.Tensor, root: torch.Tensor, atom: int) -> torch.Tensor:

@@ -32,6 +32,10 @@ ELEMENTS_FOR_SHAPE = 4096
 """Elements of draws that tell the shape of their distribution. Chosen for cost."""
 LONGEST_BY_POSITION = 4096
 """Longest axis along which the moments of samples may differ by position. Chosen for cost."""
+FEW = 8
+"""Most elements whose second moment varies from draw to draw by what they are (losses). Chosen."""
+WIDE = math.log(2.0) ** 2
+"""Variance of ln(second moment) from one draw to another above which it is no error of few draws. Chosen: an octave."""
 LEAST_FOR_SIZES = 3
 """Draws from which on the sizes that elements share are measured. Chosen."""
 
@@ -74,8 +78,11 @@ def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> S
     if heavy or totals.heavy:
         tag = "heavy" if is_signal else "assumed"
     roots = run.root() | entering
+    among = _spread_among(run, totals)
+    shown = out in run.with_weights or draws[0].numel() <= FEW or among.variance > WIDE
+    if out in run.scanned or (shown and among.variance > spread.variance):
+        spread = among
     if out in run.scanned:
-        spread = _spread_among(run, totals)
         if _stays_drawn(run, out):
             mean = totals.mean
             var = max(totals.second_moment - mean * mean, 0.0)

@@ -53,10 +53,11 @@ class Sliding(NamedTuple):
 
 def sliding_window(call: Call, data: State, product: Product, window: Window) -> Sliding:
     """Return the window of a convolution, which slides over data (n, channels, *space)."""
+    shape = call.shape()
     # samples that lie one after the other are told apart
-    apart = data.blocks and product.left_axes[data.block_axis] in product.out_axes
-    data, shape = laid_out(data, call.covariance) if apart else pooled(data), call.shape()
     places = [f"s{i}" for i in range(len(window.kernel))]
+    by_part = data.blocks and product.left_axes[data.block_axis] in (*product.out_axes, *places)
+    data = laid_out(data, call.covariance) if by_part else pooled(data)
     space, channel_axis = [product.left_axes.index(label) for label in places], product.left_axes.index("c")
     for axis in (*space, channel_axis):
         data = merge_atoms(data, axis)

@@ -12,6 +12,7 @@ from wellposed.operators.product import pair_of
 from wellposed.signals.algebra.linear_maps import from_sources, mapped, picked_links
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.marginals import one_signed
@@ -71,7 +72,7 @@ def _widened(call: Call, x: State, axis: int, before: int, after: int, mode: str
     if before == 0 and after == 0:
         return x
     if not call.independent or mode != "constant":
-        return _padded(x, axis, before, after, mode, constant)
+        return _padded(call, x, axis, before, after, mode, constant)
     size = x.shape[axis]
     z = (before + after) / (size + before + after)
     x = merge_atoms(x, axis)
@@ -89,9 +90,9 @@ def _resized_axis(x: State, axis: int, size: int) -> State:
     return x.changed(layout=layout, mean=x.mean[..., None], var=x.var[..., None], corr=x.corr[..., None], links=links)
 
 
-def _padded(x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
+def _padded(call: Call, x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
     """Return x padded along one axis, by a ``value`` or by positions of its own, each position told apart."""
-    x = merge_atoms(x, axis)
+    x = merge_atoms(laid_out(x, call.covariance) if x.blocks and x.block_axis == axis else x, axis)
     if not x.axes[axis]:
         x = _resized_axis(x, axis, 1)
     i = x.axes[axis][0]

@@ -1,0 +1,115 @@
+"""Weights that are drawn with what they make: for what they decide in common, which no state of one tensor tells.
+
+Mostly a weight ends dependence: what is drawn together begins behind it (`joint_sources`). In three cases it does not,
+and everything from the model's inputs on is run on draws of the inputs and of the weights:
+
+- Results of one encoder for several inputs meet (two towers, matching, correlation volumes). f(a) and f(b) are alike in
+  ways that one draw of f decides.
+- A maximum over neighbours that were found among the signals. How alike they are differs by channel, as a filter of few
+  numbers sees what they share, or what differs.
+- Powers of a matrix that enters the model, the links of a graph at every layer. Its leading directions grow.
+"""
+
+from __future__ import annotations
+
+import math
+
+from wellposed.graphs import Graph, Node
+from wellposed.operators.facts import facts_of
+from wellposed.operators.product import is_product
+from wellposed.signals.context.call import Pass
+from wellposed.signals.registry import RULES
+from wellposed.signals.sampling.joint_sources import is_constant
+from wellposed.structure.meetings import Uses, behind_picks, fed_back, powers_of_inputs
+
+MOST_WITH_WEIGHTS = 256
+"""Most nodes that are run on draws of weights for one result. Chosen for cost."""
+LARGEST_WITH_WEIGHTS = 1 << 20
+"""Most elements of a tensor among them. Chosen for cost."""
+LEAST_WITH_WEIGHTS = 4
+"""Fewest draws of them. Chosen for cost."""
+MOST_FED_BACK = 8
+"""Most nodes at which weights meet what they made themselves. Chosen for cost: since the first step of a loop,
+everything is run again at each."""
+
+
+def draws_weights(run: Pass, node: Node) -> bool:
+    """Whether a node's results are told by draws of the weights before it."""
+    return not run.independent and (
+        meets_itself(run, node) or is_power_of_input(run, node) or is_largest_of_picked(run.graph, node)
+    )
+
+
+def meets_itself(run: Pass, node: Node) -> bool:
+    """Whether results of one encoder for several inputs meet in a product, or in an operator without a rule.
+
+    Its operands are made of what one weight made at different nodes: directly, so that they have this weight in common,
+    or with other weights in between, so that positions are alike in both by the same chance, of which a sum of products
+    over positions consists. Rules follow products and differences element by element, where links tell the covariance.
+    """
+    weights, rule = run.weights, RULES.get(node.op)
+    if run.independent or not weights.repeated or node.index in weights.weight_at:
+        return False
+    if len(fed_back(run.graph) & weights.repeated) > MOST_FED_BACK:
+        return False
+    if "uses" not in run.memo:
+        run.memo["uses"] = Uses(run.graph, weights.repeated, weights.weight_at, weights.same)
+    uses: Uses = run.memo["uses"]
+    if rule is None or rule.tag == "sampled":
+        return uses.meet(node)
+    if _is_pair(node):
+        return uses.meet_apart(node, far=False) and _is_untold(run, node)
+    return is_product(node.op) and (uses.meet(node) or uses.meet_apart(node, far=True))
+
+
+def _is_pair(node: Node) -> bool:
+    """Whether a node multiplies or subtracts two tensors element by element."""
+    facts = facts_of(node.op)
+    return len(node.inputs) == 2 and facts.elementwise and (facts.multiplies or facts.subtracts)
+
+
+def _is_untold(run: Pass, node: Node) -> bool:
+    """Whether no link tells the covariance of a node's two operands (results for inputs of other lengths)."""
+    x, y = (run.state(value) for value in node.inputs)
+    if x is None or y is None:
+        return False
+    same = tuple(range(len(x.lengths)))
+    return x.lengths != y.lengths or run.dependence.between(x, y, same, same) is None
+
+
+def is_largest_of_picked(graph: Graph, node: Node) -> bool:
+    """Whether a node takes the largest of what layers made of neighbours which were found among the signals."""
+    facts = facts_of(node.op)
+    if facts.along != "order" or facts.extent != "axis" or behind_picks(graph).isdisjoint(node.inputs):
+        return False
+    return not any(graph.users().get(out) for out in node.outputs if not graph.values[out].is_signal)
+
+
+def is_power_of_input(run: Pass, node: Node) -> bool:
+    """Whether a node multiplies by an input what was multiplied by the same input before."""
+    if "powers" not in run.memo:
+        run.memo["powers"] = powers_of_inputs(run.graph, run.weights.weight_at)
+    return not run.independent and node.index in run.memo["powers"]
+
+
+def nodes_from_inputs(run: Pass, node: Node) -> list[Node] | None:
+    """Return the nodes between the inputs of the model and a node, in the order of the graph; None where they are too
+    many, or too large.
+    """
+    graph = run.graph
+    inner: dict[int, Node] = {}
+    open_ = list(node.inputs)
+    while open_:
+        value = open_.pop()
+        at = graph.values[value].node
+        if at is None or at in inner or is_constant(run, value):
+            continue
+        inner[at] = graph.nodes[at]
+        if len(inner) > MOST_WITH_WEIGHTS or _is_too_large(graph, inner[at]):
+            return None
+        open_ += graph.nodes[at].inputs
+    return [inner[at] for at in sorted(inner)]
+
+
+def _is_too_large(graph: Graph, node: Node) -> bool:
+    return any(math.prod(graph.values[v].shape) > LARGEST_WITH_WEIGHTS for v in (*node.inputs, *node.outputs))

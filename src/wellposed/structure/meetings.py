@@ -1,0 +1,134 @@
+"""Where results of one weight, or powers of one input, meet: what a graph says of that without statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import reduce
+from operator import or_
+
+from wellposed.graphs import Graph, Node, Ref
+from wellposed.graphs.graph import once
+from wellposed.operators.facts import facts_of
+from wellposed.operators.product import is_product
+from wellposed.structure.repeated import Same
+
+Bits = Mapping[int, int]
+"""Sets of nodes or inputs, as bits, by value."""
+
+
+class Uses:
+    """At which nodes values were made by a weight that others meet as well.
+
+    Attributes:
+        direct: by value, the nodes, as bits, with no other weight in between.
+        far: by value, the nodes with any weights in between.
+        groups: for each such weight, the bits of all its nodes.
+    """
+
+    def __init__(self, graph: Graph, repeated: Collection[int], weight_at: Mapping[int, int], same: Same) -> None:
+        bits = {at: 1 << i for i, at in enumerate(sorted(repeated))}
+        direct: dict[int, int] = {}
+        far: dict[int, int] = {}
+        groups: dict[object, int] = {}
+        for node in graph.nodes:
+            near, before = _of_all(direct, node), _of_all(far, node)
+            if node.index in weight_at:
+                near = bits.get(node.index, 0)
+            if node.index in bits:
+                key = (node.op, same.key(Ref(weight_at[node.index])))
+                groups[key] = groups.get(key, 0) | near
+            direct |= dict.fromkeys(node.outputs, near)
+            far |= dict.fromkeys(node.outputs, before | near)
+        self.direct, self.far, self.groups = direct, far, frozenset(groups.values())
+
+    def meet(self, node: Node) -> bool:
+        """Whether what one weight made at several nodes meets at a node, with no weight in between."""
+        return self._any_pair(node, self.direct, lambda a, b: (a | b).bit_count() > 1)
+
+    def meet_apart(self, node: Node, *, far: bool) -> bool:
+        """Whether operands meet at a node that depend on different nodes of one weight, and on none in common."""
+        return self._any_pair(node, self.far if far else self.direct, lambda a, b: not a & b)
+
+    def _any_pair(self, node: Node, behind: Bits, holds: Callable[[int, int], bool]) -> bool:
+        """Whether it holds for the nodes of one weight behind two operands."""
+        made = [behind.get(value, 0) for value in dict.fromkeys(node.inputs)]
+        pairs = [(a, b) for i, a in enumerate(made) for b in made[:i] if a and b]
+        shared = ((a & group, b & group) for group in self.groups for a, b in pairs if a & group and b & group)
+        return any(holds(a, b) for a, b in shared)
+
+
+def _of_all(behind: Bits, node: Node) -> int:
+    return reduce(or_, (behind.get(value, 0) for value in node.inputs), 0)
+
+
+@once
+def fed_back(graph: Graph) -> frozenset[int]:
+    """Return the nodes at which a parameter meets what depends on it already."""
+    names = {parameter.value: 1 << i for i, parameter in enumerate(graph.parameters.values())}
+    behind: dict[int, int] = {}
+    found = set[int]()
+    for node in graph.nodes:
+        own, before = _of_all(names, node), _of_all(behind, node)
+        if own & before:
+            found.add(node.index)
+        behind |= dict.fromkeys(node.outputs, own | before)
+    return frozenset(found)
+
+
+@once
+def behind_picks(graph: Graph) -> frozenset[int]:
+    """Return the values that depend on what an index picks which is found among signals."""
+    values, found = graph.values, set[int]()
+
+    def is_found(value: int) -> bool:
+        return not values[value].is_signal and value not in graph.known and values[value].node is not None
+
+    for node in graph.nodes:
+        if not found.isdisjoint(node.inputs) or (facts_of(node.op).indexed and any(map(is_found, node.inputs))):
+            found.update(node.outputs)
+    return frozenset(found)
+
+
+def powers_of_inputs(graph: Graph, weighted: Collection[int]) -> frozenset[int]:
+    """Return the products of a matrix that enters the model with what a product with it made earlier, with weights in
+    between or not; ``weighted`` are the nodes that meet weights.
+    """
+    plain = {value: 1 << i for i, value in enumerate(graph.inputs) if value not in graph.known}
+    multiplied: dict[int, int] = {}
+    found = set[int]()
+    for node in graph.nodes:
+        before, own = _of_all(multiplied, node), 0
+        if node.index not in weighted:
+            if is_product(node.op) and not facts_of(node.op).elementwise:
+                own = _of_all(plain, node)
+            if own & before:
+                found.add(node.index)
+            free = [value for value in node.inputs if value not in graph.known]
+            if len(free) == 1 and free[0] in plain:
+                plain |= dict.fromkeys(node.outputs, plain[free[0]])
+        multiplied |= dict.fromkeys(node.outputs, before | own)
+    return frozenset(found)
+
+
+@once
+def codebook_picks(graph: Graph) -> Mapping[int, frozenset[int]]:
+    """Return the nodes that pick elements of what is made of parameters alone, by an index that depends on the same
+    ones (vector quantisation), and for each of them these parameters.
+    """
+    made_of = {parameter.value: frozenset((parameter.value,)) for parameter in graph.parameters.values()}
+    tables = set(made_of)
+    found: dict[int, frozenset[int]] = {}
+    for node in graph.nodes:
+        sources = {value: made_of[value] for value in node.inputs if value in made_of}
+        if node.inputs and all(value in tables or value in graph.known for value in node.inputs):
+            tables.update(node.outputs)
+        made_of |= dict.fromkeys(node.outputs, _union(sources.values()))
+        if facts_of(node.op).indexed and not facts_of(node.op).looks_up:
+            picked = _union(sources[value] for value in tables.intersection(sources))
+            by = _union(of for value, of in sources.items() if not graph.values[value].is_signal)
+            found |= {node.index: picked & by} if picked & by else {}
+    return found
+
+
+def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
+    return frozenset[int]().union(*sets)

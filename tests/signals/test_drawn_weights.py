@@ -1,0 +1,177 @@
+"""Weights that are drawn with what they make: encoders met by several inputs, picked neighbours, powers, codebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import wellposed as wp
+from wellposed.signals.sampling import drawn_nodes, joint_draws
+
+Made = tuple[nn.Module, tuple[Tensor, ...]]
+
+
+def dense(*widths: int) -> nn.Sequential:
+    layers = [layer for pair in zip(widths, widths[1:], strict=False) for layer in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+class Towers(nn.Module):
+    """Two inputs through one encoder, and what is made of both results."""
+
+    def __init__(self, meet: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.encoder, self.meet = dense(20, 64, 64, 32), meet
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.meet(self.encoder(a), self.encoder(b))
+
+
+class LateInteraction(nn.Module):
+    """Similarities of the tokens of two texts, of unequal lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 32)
+        self.layers = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32), nn.LayerNorm(32))
+        self.out = nn.Linear(32, 16, bias=False)
+
+    def encoded(self, tokens: Tensor) -> Tensor:
+        embedded = self.embedding(tokens)
+        return functional.normalize(self.out(embedded + self.layers(embedded)), dim=-1)
+
+    def forward(self, query: Tensor, document: Tensor) -> Tensor:
+        return (self.encoded(query) @ self.encoded(document).transpose(1, 2)).amax(-1).sum(-1)
+
+
+class CrossCorrelation(nn.Module):
+    """A template that is searched for in a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        convolutions = (nn.Conv2d(3, 16, 3, 2), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 16, 3))
+        self.features = nn.Sequential(*convolutions)
+        self.of_template, self.of_picture = nn.Conv2d(16, 16, 1), nn.Conv2d(16, 16, 1)
+
+    def forward(self, template: Tensor, picture: Tensor) -> Tensor:
+        z, x = self.of_template(self.features(template)), self.of_picture(self.features(picture))
+        return functional.conv2d(x.reshape(1, -1, *x.shape[2:]), z, groups=len(z))
+
+
+class EdgeConvolution(nn.Module):
+    """The largest of what a layer makes of a point and each of its nearest neighbours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(6, 32, 1, bias=False), nn.BatchNorm2d(32), nn.LeakyReLU(0.2))
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        near = torch.cdist(x, x).topk(8, largest=False).indices
+        places = near[..., None].expand(-1, -1, -1, 3)
+        neighbours = x[:, None].expand(-1, x.shape[1], -1, -1).gather(2, places)
+        own = x[:, :, None].expand_as(neighbours)
+        edges = torch.cat([neighbours - own, own], -1).permute(0, 3, 1, 2)
+        return self.head(self.layers(edges).amax(-1).transpose(1, 2))
+
+
+class Powers(nn.Module):
+    """A hypergraph's incidence that every layer multiplies by, forth and back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 32), nn.Linear(32, 32), nn.Linear(32, 32)])
+
+    def forward(self, x: Tensor, incidence: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+            x = functional.relu(x + incidence @ (incidence.t() @ x))
+        return x
+
+
+class Quantised(nn.Module):
+    """Residuals of a signal to the nearest rows of two codebooks in turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = dense(20, 64, 16), nn.Linear(16, 20)
+        self.books = nn.ParameterList(torch.randn(32, 16) for _ in range(2))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        rest = z = self.encoder(x)
+        for book in self.books:
+            rest = rest - book[torch.cdist(rest, book).argmin(-1)]
+        return self.decoder(z - rest), rest.square().mean()
+
+
+def squared_distance(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cdist(a, b.view(8, 8, 32).mean(1)).square()
+
+
+def contrast(a: Tensor, b: Tensor) -> Tensor:
+    both = functional.normalize(torch.cat([a, b]), dim=-1)
+    return both @ both.t()
+
+
+def pairs() -> tuple[Tensor, ...]:
+    return torch.randn(64, 20), torch.randn(64, 20)
+
+
+MODELS: dict[str, Callable[[], Made]] = {
+    "cosine": lambda: (Towers(functional.cosine_similarity), pairs()),
+    "distances to prototypes": lambda: (Towers(squared_distance), pairs()),
+    "similarities within a batch": lambda: (Towers(contrast), pairs()),
+    "late interaction": lambda: (LateInteraction(), (torch.randint(100, (4, 6)), torch.randint(100, (4, 10)))),
+    "cross correlation": lambda: (CrossCorrelation(), (torch.randn(4, 3, 15, 15), torch.randn(4, 3, 31, 31))),
+    "edge convolution": lambda: (EdgeConvolution(), (torch.randn(4, 32, 3),)),
+    "powers": lambda: (Powers(), (torch.randn(16, 8), torch.rand(16, 10))),
+    "codebooks": lambda: (Quantised(), (torch.randn(64, 20),)),
+}
+
+
+def verdict(name: str) -> wp.checks.Verdict:
+    torch.manual_seed(0)
+    model, inputs = MODELS[name]()
+    return wp.check(model, *inputs, plan=wp.plan(model, *inputs))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_signals_that_weights_decide_together_are_as_predicted(name: str) -> None:
+    assert verdict(name).ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"codebooks"}))
+def test_without_draws_of_the_weights_they_are_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joint_draws, "draws_weights", lambda run, node: False)
+    monkeypatch.setattr(drawn_nodes, "meets_itself", lambda run, node: False)
+    assert not verdict(name).ok
+
+
+def test_a_plan_does_not_depend_on_what_was_drawn_before() -> None:
+    torch.manual_seed(0)
+    model, inputs = MODELS["cosine"]()
+    graph = wp.trace(model, *inputs)
+    assert wp.plan(graph).to_json() == wp.plan(graph).to_json()
+
+
+def test_a_long_loop_is_left_to_the_rules() -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            states = [x]
+            for _ in range(12):
+                states.append(torch.tanh(self.cell(states[-1])))
+            return states[-1] @ states[-2].t()
+
+    graph = wp.trace(Loop(), torch.randn(16, 8))
+    plan = wp.plan(graph)
+    assert wp.propagate(graph, weights=plan)["matmul"].tag != "sampled"
