@@ -486,7 +486,7 @@ class State:
                 fresh[at] = list(_READ_PART[at](parts[at]))
             fresh[at][within] = value
         for at, values in fresh.items():
-            parts[at] = type(parts[at])(*values)
+            parts[at] = _KINDS[at](*values)
         return State(*[*parts, serial])
 
 
@@ -504,6 +504,7 @@ PARTS: dict[str, type] = {
 _WHOLE = {item.name: at for at, item in enumerate(fields(State)) if item.name != "serial"}
 """The place of each part in a state."""
 _READ = attrgetter(*_WHOLE)
+_KINDS = {_WHOLE[part]: kind for part, kind in PARTS.items()}
 _READ_PART = {_WHOLE[part]: attrgetter(*declarations(kind)) for part, kind in PARTS.items()}
 _PLACES = {name: (_WHOLE[part], at) for part, kind in PARTS.items() for at, name in enumerate(declarations(kind))}
 """For each field the place of its part in a state, and its own within the part."""
