@@ -13,20 +13,23 @@ from typing import Any
 
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import Spread
-from wellposed.signals.distributions.state import Ancestry, Link, Marginal
+from wellposed.signals.distributions.state import Ancestry, Link, Marginal, Statistic
 
 
 class LaterMoments(Moments):
-    """Moments that ``make`` works out."""
+    """Moments that ``make`` works out; ``varies`` says that the variance is taken not to be 0 until then."""
 
-    __slots__ = ("_make",)
+    __slots__ = ("_make", "varies")
 
-    def __init__(self, make: Callable[[], Moments]) -> None:
+    def __init__(self, make: Callable[[], Moments], *, varies: bool = False) -> None:
         object.__setattr__(self, "_make", make)
+        object.__setattr__(self, "varies", varies)
 
     def __getattr__(self, name: str) -> Any:
         """Return a field that is not there yet."""
-        return _filled(self, name)
+        found = _filled(self, name)
+        object.__setattr__(self, "varies", False)
+        return found
 
     def then(self, change: Callable[[Moments], Moments]) -> None:
         """Let a function of what is made have the last word on it."""
@@ -61,12 +64,18 @@ class LaterSpread(Spread):
 
 
 class LaterAncestry(Ancestry):
-    """An ancestry whose links ``make`` works out, and nothing else is known of."""
+    """An ancestry whose links ``make`` works out."""
 
     __slots__ = ("_make",)
 
-    def __init__(self, make: Callable[[], tuple[Link, ...]], roots: int, scale_parameter: str | None) -> None:
-        known = {**_NOTHING, "roots": roots, "scale_parameter": scale_parameter}
+    def __init__(
+        self,
+        make: Callable[[], tuple[Link, ...]],
+        roots: int,
+        scale_parameter: str | None = None,
+        statistic: Statistic | None = None,
+    ) -> None:
+        known = {**_NOTHING, "roots": roots, "scale_parameter": scale_parameter, "statistic": statistic}
         object.__setattr__(self, "_make", lambda: Ancestry(make(), **known))
         for name, value in known.items():
             object.__setattr__(self, name, value)
