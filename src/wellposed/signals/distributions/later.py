@@ -75,7 +75,7 @@ class LaterAncestry(Ancestry):
         scale_parameter: str | None = None,
         statistic: Statistic | None = None,
     ) -> None:
-        known = {**_NOTHING, "roots": roots, "scale_parameter": scale_parameter, "statistic": statistic}
+        known: dict[str, Any] = {**_NOTHING, "roots": roots, "scale_parameter": scale_parameter, "statistic": statistic}
         object.__setattr__(self, "_make", lambda: Ancestry(make(), **known))
         for name, value in known.items():
             object.__setattr__(self, name, value)

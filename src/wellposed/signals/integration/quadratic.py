@@ -70,9 +70,14 @@ def channel_norm_correction(
     result = np.zeros(lags)
     for places in np.ndindex(*counts):
         begin = map(mul, places, dilations)
-        result += sums[places] * field[
-            tuple(slice(at, at + (lag - 1) * step + 1, step) for at, lag, step in zip(begin, lags, steps, strict=True))
-        ]
+        result += (
+            sums[places]
+            * field[
+                tuple(
+                    slice(at, at + (lag - 1) * step + 1, step) for at, lag, step in zip(begin, lags, steps, strict=True)
+                )
+            ]
+        )
     shape = [1] * kernel.ndim
     for dim, length in zip(dims, result.shape, strict=True):
         shape[dim] = length
