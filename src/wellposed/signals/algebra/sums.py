@@ -227,7 +227,7 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
         marginal=replace(_marginal_beside_known(x, y, p, q) or scales.marginal(gauss), transport=transport),
         ancestry=Ancestry(links_of([(x, p, a), (y, q, b)]), x.roots | y.roots),
     )
-    if not call.independent:
+    if call.wants_spread:
         result = result.amended(spread=_spread_of_sum(call, ((x, p, a, of_x), (y, q, b, of_y)), result))
     return expand(result, call.shape())
 
