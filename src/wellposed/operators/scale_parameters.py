@@ -42,9 +42,9 @@ def composite_scales(
 
 def _analysed(found: Found) -> Found:
     """Go through the graph, and add what every node that depends on parameters and constants alone tells."""
-    for name, parameter in found.graph.parameters.items():
-        found.scale_parameters[parameter.value] = ScaleParameter(name, tuple(range(len(parameter.shape))))
-        found.sources[parameter.value] = frozenset((name,))
+    own = _own(found.graph)
+    found.scale_parameters.update(own)
+    found.sources.update({value: frozenset((scaled.parameter,)) for value, scaled in own.items()})
     for node in found.graph.nodes:
         if not node.outputs or node.outputs[0] not in found.fixed:
             continue
@@ -59,6 +59,15 @@ def _analysed(found: Found) -> Found:
             if scaled is not None:
                 found.scale_parameters[out] = scaled
     return found
+
+
+@once
+def _own(graph: Graph) -> dict[int, ScaleParameter]:
+    """Return of each parameter, by value id, that it scales itself."""
+    return {
+        parameter.value: ScaleParameter(name, tuple(range(len(parameter.shape))))
+        for name, parameter in graph.parameters.items()
+    }
 
 
 def _note_size(found: Found, node: Node) -> None:
