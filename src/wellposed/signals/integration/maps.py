@@ -122,6 +122,8 @@ def _summed_around(field: Array, kernel: Array, dims: Sequence[int]) -> Array:
 
 def _summed_around_few(field: Array, kernel: Array, dims: Sequence[int]) -> Array:
     """`_summed_around` by the cosines and sines of which even kernels on a ring are made."""
+    if len(dims) == 2 and dims[0] < dims[1] and field.size == field.shape[dims[0]] * field.shape[dims[1]]:
+        return _summed_around_plane(field, kernel, dims)
     bases = []
     for dim in dims:
         waves, weights = _waves(field.shape[dim], kernel.shape[dim])
@@ -131,6 +133,15 @@ def _summed_around_few(field: Array, kernel: Array, dims: Sequence[int]) -> Arra
     for dim, waves in zip(dims, bases, strict=True):
         total = _applied(waves.T, total, dim)
     return total
+
+
+def _summed_around_plane(field: Array, kernel: Array, dims: Sequence[int]) -> Array:
+    """`_summed_around_few` of a map that varies along two dimensions alone, as products of matrices."""
+    rows, columns = (field.shape[dim] for dim in dims)
+    near = kernel.reshape([kernel.shape[dim] for dim in dims])
+    (down, over_rows), (across, over_columns) = _waves(rows, near.shape[0]), _waves(columns, near.shape[1])
+    spectrum = (down @ field.reshape(rows, columns) @ across.T) * (over_rows @ near @ over_columns.T)
+    return np.asarray(down.T @ spectrum @ across).reshape(field.shape)
 
 
 def _applied(matrix: Array, array: Array, dim: int) -> Array:
