@@ -113,7 +113,8 @@ def _seeds(keys: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
     constant = _A
 
     def folded(words: Words) -> Words:
-        return np.bitwise_xor(words, words >> _HALF)
+        low: Words = np.bitwise_xor(words, words >> _HALF)
+        return low
 
     def hashed(words: Words) -> Words:
         nonlocal constant

@@ -13,7 +13,7 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.fluctuations import gaussian_fluctuation
 from wellposed.signals.distributions.functions import Pointwise
-from wellposed.signals.distributions.later import LaterMoments, is_made
+from wellposed.signals.distributions.later import LaterMoments, is_made, made
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY, Spread
 from wellposed.signals.distributions.state import Ancestry, Filters, Link, Marginal, Scaled, State
@@ -38,11 +38,8 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         return again
     affine = Pointwise(("affine", scale, shift), lambda t: scale * t + shift)
     margin = None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin)
-    moments = x.moments
     result = x.changed(
-        moments=_linear_moments(moments, scale, shift)
-        if is_made(moments)
-        else LaterMoments(lambda: _linear_moments(moments, scale, shift), varies=moments.varies and scale != 0.0),
+        moments=_linear_moments(x.moments, scale, shift),
         marginal=_linear_marginal(x, affine, scale, shift),
         filters=Filters(x.channel_norm_correction, margin, inverse_dims=x.inverse_dims, residual_dims=x.residual_dims),
         ancestry=Ancestry((Link(x, Scaled(scale)),) if x.roots else (), x.roots, x.scale_parameter),
@@ -57,7 +54,9 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
 
 
 def _linear_moments(of: Moments, scale: float, shift: float) -> Moments:
-    """Return the moments of scale * x + shift."""
+    """Return the moments of scale * x + shift, worked out when those of x are."""
+    if not is_made(of):
+        return LaterMoments(lambda: _linear_moments(made(of), scale, shift), varies=of.varies and scale != 0.0)
     var = scale * scale * of.var
     return Moments(scale * of.mean + shift, var, of.corr, of.finite_width_correlation, of.equal_norm_inverse_dim)
 

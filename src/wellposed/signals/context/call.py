@@ -161,7 +161,7 @@ class Call:
     @property
     def wants_spread(self) -> bool:
         """Whether somebody may ask how the result varies from one weight draw to another."""
-        return not self.run.independent
+        return True
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """Shape of one output of the node."""

@@ -75,7 +75,12 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, betwe
     layout = common_layout(states, skip=axis) if apart and not single else None
     if layout is None or not all(_is_uncorrelated(s, axis) for s in states):
         return _concatenated(states, axis, apart, between if single else None)
-    whole = cache(lambda: _concatenated(states, axis, apart, None))  # few rules ask for all moments
+    return _in_blocks(states, axis, layout)
+
+
+def _in_blocks(states: Sequence[State], axis: int, layout: Layout) -> State:
+    """Return a concatenation kept in blocks, whose parts have a common ``layout`` beside its axis."""
+    whole = cache(lambda: _concatenated(states, axis, True, None))  # few rules ask for all moments
     return State(
         _with_last(layout, axis, sum(s.shape[axis] for s in states)),
         LaterMoments(lambda: whole().moments),

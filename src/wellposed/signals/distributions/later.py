@@ -31,6 +31,11 @@ class LaterMoments(Moments):
         object.__setattr__(self, "varies", False)
         return found
 
+    def work_out(self) -> None:
+        """Make all fields, if they are not there yet."""
+        if self._make is not None:
+            self.__getattr__("mean")
+
     def then(self, change: Callable[[Moments], Moments]) -> None:
         """Let a function of what is made have the last word on it."""
         make = self._make
@@ -112,3 +117,10 @@ def _filled(part: Any, name: str) -> Any:
 def is_made(moments: Moments) -> bool:
     """Whether moments are there: few rules ask for those of a concatenation."""
     return not isinstance(moments, LaterMoments) or moments._make is None
+
+
+def made(moments: Moments) -> Moments:
+    """Return moments, worked out if they are not there yet."""
+    if isinstance(moments, LaterMoments):
+        moments.work_out()
+    return moments

@@ -181,7 +181,8 @@ class _Backward:
                 for value, term in sent if self.adjust is None else self.adjust(call, sent):
                     self._add(node, value, term)
         if not self.told:
-            return Gradients(self.graph, NOTHING, NOTHING, NOTHING, self.states, tuple(reversed(self.outcomes)))
+            none = Signals((), "predicted gradients")
+            return Gradients(self.graph, none, none, none, self.states, tuple(reversed(self.outcomes)))
         for value in list(self.terms):  # parameters and inputs
             if self.graph.nodes:
                 self._received(Adjoint(self.run, self.graph.nodes[0]), value)
@@ -299,16 +300,13 @@ class _Backward:
         """Return the gradient of a value as one term; its sum is the state that `_received` returned."""
         if not terms:
             return None
-        if len(terms) == 1:
-            return terms[0]
-        state = self._state(value)
-        assert state is not None
-        return Term(state)
+        state = None if len(terms) == 1 else self._state(value)
+        return terms[0] if state is None else Term(state)
 
     def _state(self, value: int) -> State | None:
         """Return the gradient of a value, None where there is none; one that is not told is added up when asked for."""
-        if value not in self.states and value in self.untold:
-            call, terms = self.untold[value]
+        if value in self.untold:
+            call, terms = self.untold.pop(value)
             self.states[value] = settled(call, total(call, terms))
         return self.states.get(value)
 
@@ -325,10 +323,6 @@ class _Backward:
                 info, tag = self.graph.values[value], self.tags.get(value, "exact")
                 signals.append(Signal(info.name, module, op, info.shape, 0.0, self._power(value), tag))
         return Signals(tuple(signals), "predicted gradients")
-
-
-NOTHING = Signals((), "predicted gradients")
-"""What is told of gradients where nothing is to be."""
 
 
 # ---- operators without a rule ---------------------------------------------------------------------------------------

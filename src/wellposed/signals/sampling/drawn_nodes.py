@@ -42,8 +42,11 @@ def is_drawn(run: Pass, node: Node) -> bool:
     second derivative, reads values that have draws, or is a step of a recurrent layer. A node that begins a scan is
     noted in ``run.scanned``, and one that masks or subtracts, but whose tensors are too large, in ``run.too_large``.
     """
-    if node.index in _undrawn(run.graph) and run.drawn.isdisjoint(node.inputs):
-        return False
+    return not (node.index in _undrawn(run.graph) and run.drawn.isdisjoint(node.inputs)) and _asked(run, node)
+
+
+def _asked(run: Pass, node: Node) -> bool:
+    """`is_drawn` of a node that may be."""
     logits = logits_before_shift(run.graph).get(node.index)
     if logits is not None and logits not in run.drawn and run.scanned.isdisjoint(node.inputs):
         return False

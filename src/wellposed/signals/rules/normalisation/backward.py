@@ -321,10 +321,10 @@ def _by_affine(call: Adjoint, term: Term, weighted: Sequence[State], places: lis
     sent: list[tuple[int, Term]] = []
     norm = NORMS[call.node.op]
     gain, shift = norm.gain_of(call.node), norm.shift_of(call.node)
-    if gain in call.wanted:
+    if gain is not None and gain in call.wanted:
         parts = [_summed(call, Term(part), places) for part in weighted]
         sent += [(gain, part) for part in parts]
-    if shift in call.wanted:
+    if shift is not None and shift in call.wanted:
         sent.append((shift, _summed(call, term, places)))
     return sent
 
