@@ -42,7 +42,7 @@ def is_held(tensor: Tensor) -> bool:
 def resharded_(model: nn.Module) -> None:
     """Free the whole parameters that FSDP2 may still hold of a pass, so that the shards are the model's again."""
     for module in model.modules():
-        reshard = getattr(module, "reshard", None)
+        reshard = getattr(module, "reshard", None) if hasattr(type(module), "reshard") else None  # a class has it
         if callable(reshard) and any(base.__name__ == "FSDPModule" for base in type(module).__mro__):
             reshard()
 

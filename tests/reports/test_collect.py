@@ -386,7 +386,17 @@ def test_batches_are_measured_and_told_to_the_prediction():
     graph = wp.trace(model, given[0])
     assert own.predicted == wp.propagate(graph, inputs=told, backward=True)
     assert plan.predicted == wp.propagate(graph, inputs=told, weights=found.plan, backward=True)
-    assert plan.measured == wp.measure(graph, inputs=given, plan=found.plan, draws=2, backward=True)
+    assert plan.measured is not None
+    assert [*plan.measured] == [*wp.measure(graph, inputs=given, plan=found.plan, draws=2)]
+    # gradients come from every other pass
+    once = wp.measure(graph, inputs=given[:1], plan=found.plan, draws=1, backward=True)
+    for seen, alone in (
+        (plan.measured.gradients, once.gradients),
+        (plan.measured.input_gradients, once.input_gradients),
+    ):
+        assert seen is not None
+        assert alone is not None
+        assert [(s.name, s.var) for s in seen] == [(s.name, s.var) for s in alone]
 
 
 @pytest.mark.parametrize(

@@ -166,13 +166,16 @@ def passes(
     seed: int,
     cotangents: Mapping[int, float] | None = None,
     first: int = 0,
+    *,
+    back_each: int = 1,
 ) -> Signals:
     """Return what `measure` does, for inputs that are given by value id, one batch for each pass.
 
     ``weights`` gives the parameters of each pass by name.
 
-    Gradients are measured where the variances of ``cotangents`` are given, by value id of the outputs. ``first`` is the
-    index of the first pass: other passes draw other numbers.
+    Gradients are measured where the variances of ``cotangents`` are given, by value id of the outputs, in the first
+    pass and then in each ``back_each``-th one. ``first`` is the index of the first pass: other passes draw other
+    numbers.
     """
     forward, backward, ended = Accumulator(samples_of(graph)), Accumulator(), len(graph)
     added = () if cotangents is None else added_parameters(graph, contractions(graph))
@@ -182,6 +185,8 @@ def passes(
         noise = stream(seed, draw, "operators")
         if cotangents is None:
             ended = min(ended, _as_far_as_it_goes(graph, parameters, batch, noise, forward))
+        elif (draw - first) % back_each:
+            run(graph, parameters=parameters, inputs=batch, observe=forward.observe, seed=noise)
         else:
             backward.next_pass()
             generator = torch.Generator().manual_seed(stream(seed, draw, "cotangents"))

@@ -26,6 +26,7 @@ from wellposed.methods.selection import Patterns, not_selected, selected_rows
 from wellposed.methods.unmet import like_siblings, words_on_unmet, zeros_under
 from wellposed.methods.unscaled import Unscaled, require_none_unscaled, unscaled, warning_of
 from wellposed.operators.contraction import contractions
+from wellposed.operators.scale_parameters import unchanging
 from wellposed.options import DEFAULT_METHOD, check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied
 from wellposed.plans.alike import fingerprints, require_alike
@@ -59,6 +60,7 @@ Deliberately = Choice | Mapping[str, Choice] | None
 
 @settled()
 @paused_collection()
+@unchanging()
 def plan(
     model: nn.Module | Graph,
     *args: Any,

@@ -112,7 +112,7 @@ def balanced(
         weights = weights_of(scales)
         passed = run(weights)
         chooser = _Chooser(weights, absorbed, target)
-        gradients = gradients_of(passed, parameters=False, adjust=chooser)
+        gradients = gradients_of(passed, parameters=False, told=False, adjust=chooser)
         forward = forward or {name: decision.scale for name, decision in weights.decisions.items()}
         off = {name: math.log(ratio) for name, ratio in chooser.ratios.items()}
         if all(abs(distance) < SETTLED for distance in off.values()):

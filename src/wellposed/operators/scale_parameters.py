@@ -7,6 +7,11 @@ parameter. A product or a sum of several is a `CompositeScale`, which has a scal
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.graph import once
 from wellposed.graphs.operators import traits
@@ -24,7 +29,29 @@ def scale_parameters(graph: Graph) -> dict[int, ScaleParameter]:
 
     Of a sum with what has no scale (mu + sigma eps), the parameter that scales its other part counts.
     """
-    return _analysed(Found(graph, parameter_values(graph), joining=False)).scale_parameters
+    kept = _UNCHANGING.get()
+    if kept is None:
+        return _analysed(Found(graph, parameter_values(graph), joining=False)).scale_parameters
+    if kept.get("graph") is not graph:
+        found = _analysed(Found(graph, parameter_values(graph), joining=False)).scale_parameters
+        kept.update(graph=graph, found=found)
+    return dict(kept["found"])
+
+
+_UNCHANGING: ContextVar[dict[str, Any] | None] = ContextVar("unchanging", default=None)
+"""The scale parameters of one graph, in a block in which no values change."""
+
+
+@contextmanager
+def unchanging() -> Iterator[None]:
+    """Run a block in which no parameters, buffers and constants change, which scale parameters may depend on: those of
+    one graph are found once.
+    """
+    token = _UNCHANGING.set({})
+    try:
+        yield
+    finally:
+        _UNCHANGING.reset(token)
 
 
 def composite_scales(
@@ -42,9 +69,9 @@ def composite_scales(
 
 def _analysed(found: Found) -> Found:
     """Go through the graph, and add what every node that depends on parameters and constants alone tells."""
-    for name, parameter in found.graph.parameters.items():
-        found.scale_parameters[parameter.value] = ScaleParameter(name, tuple(range(len(parameter.shape))))
-        found.sources[parameter.value] = frozenset((name,))
+    own = _own(found.graph)
+    found.scale_parameters.update(own)
+    found.sources.update({value: frozenset((scaled.parameter,)) for value, scaled in own.items()})
     for node in found.graph.nodes:
         if not node.outputs or node.outputs[0] not in found.fixed:
             continue
@@ -59,6 +86,15 @@ def _analysed(found: Found) -> Found:
             if scaled is not None:
                 found.scale_parameters[out] = scaled
     return found
+
+
+@once
+def _own(graph: Graph) -> dict[int, ScaleParameter]:
+    """Return of each parameter, by value id, that it scales itself."""
+    return {
+        parameter.value: ScaleParameter(name, tuple(range(len(parameter.shape))))
+        for name, parameter in graph.parameters.items()
+    }
 
 
 def _note_size(found: Found, node: Node) -> None:

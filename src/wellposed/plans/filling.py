@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
@@ -16,13 +17,12 @@ from wellposed.plans.memory import Memory
 from wellposed.plans.places import Box, Piece, Tiles, whole
 from wellposed.plans.prescription import ByChannel, Constant, Drawn
 from wellposed.plans.rescale import rescaled
+from wellposed.plans.small import SMALL
 from wellposed.plans.streams import Floats, Stream, standard_stream, stream_key, stream_of
 
 T = TypeVar("T")
 
 _WORKERS = 8
-_SMALL = 1 << 12
-"""Elements up to which a parameter is not worth a second thread."""
 _TILE = 1 << 22
 """Elements that are worked on at a time where a whole channel has to be known."""
 
@@ -115,6 +115,7 @@ def _constant(prescription: Drawn | Constant) -> float | None:
     return _in_float32(prescription.mean) if prescription.std == 0.0 else None
 
 
+@lru_cache(maxsize=64)
 def _in_float32(number: float) -> float:
     """Return the nearest number of float32; infinity for what is beyond the largest, without NumPy's warning."""
     return float(torch.tensor(number, dtype=torch.float64, device="cpu").float())
@@ -125,7 +126,7 @@ def _in_float32(number: float) -> float:
 
 def _start_elements_(out: Tensor, stream: Stream, shape: tuple[int, ...], crew: Crew, box: Box) -> list[Future[None]]:
     """Begin to draw a tensor's elements one by one, those of a large tensor by tiles that the crew shares."""
-    if out.numel() <= _SMALL:
+    if out.numel() <= SMALL:
         with torch.inference_mode(True) if out.is_inference() else nullcontext():
             out.copy_(_drawn_elements(stream, shape, box))
         return []
@@ -143,7 +144,7 @@ def _start_elements_(out: Tensor, stream: Stream, shape: tuple[int, ...], crew: 
 def _drawn_elements(stream: Stream, shape: tuple[int, ...], box: Box) -> Tensor:
     """Return a part of what a stream makes of a parameter, drawn in this thread."""
     out = blank(tuple(end - first for first, end in box))
-    if out.numel() == math.prod(shape) <= _SMALL:  # one block, in its order
+    if out.numel() == math.prod(shape) <= SMALL:  # one block, in its order
         stream.numbers(stream.bits(0, out.numel()), out.view(-1).numpy())
         return out
     tiles = Tiles(shape, box)

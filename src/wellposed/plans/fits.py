@@ -22,13 +22,17 @@ from wellposed.showing import in_line
 
 _STEPS = 4
 """Steps of a type that a standard deviation takes at least: rounding then changes a variance by 0.5 %. Chosen."""
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16)
+"""Types that hold numbers of usual sizes; float16 does not hold all of them."""
+_USUAL = 1e-6
+"""Size from which on, up to its inverse, numbers are usual."""
 _SQUARED = 1e-150
 """The squares of smaller numbers are zero in float64."""
 
 
 def check_names(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parameter], model: nn.Module) -> None:
     """Raise `PlanError` unless plan and model have the same parameters, of the same shapes."""
-    if any(isinstance(getattr(module, "_flat_param", None), torch.Tensor) for module in model.modules()):
+    if any(isinstance(_flat_parameter(module), torch.Tensor) for module in model.modules()):
         raise UnsupportedError(
             f"{type(model).__name__} holds its parameters in flat shards (FSDP1), where they have lost their shapes; "
             "apply the plan before wrapping, or wrap with fully_shard (FSDP2)"
@@ -48,6 +52,13 @@ def check_names(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parame
     if complaints:
         shown = joined(complaints, separator="; ")
         raise PlanError(f"the plan does not fit {type(model).__name__}: {shown}; make a plan for this model")
+
+
+def _flat_parameter(module: nn.Module) -> Any:
+    """Return the flat shard of an FSDP1 module, its parameter or a property of its class; None of others."""
+    named = "_flat_param"
+    known = named in module._parameters or named in vars(module) or hasattr(type(module), named)
+    return getattr(module, named, None) if known else None  # to ask modules for what they lack is slow
 
 
 def check_ties(prescriptions: Prescriptions, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -146,6 +157,8 @@ def check_values(
     """Raise `PlanError` where a prescription cannot be carried out, or makes numbers that its dtype does not hold."""
     drawn = {prescription.name for prescription in written}
     for prescription in written:
+        if _is_plain(prescription, parameters[prescription.name].dtype):
+            continue
         _check_layout(prescription)
         if isinstance(prescription, Centering):
             weight = prescription.weight
@@ -161,6 +174,19 @@ def check_values(
                     f"skip={prescription.name!r}"
                 )
         _check_size(prescription, min(parameters[prescription.name].dtype, torch.float32, key=_most))
+
+
+def _is_plain(prescription: Prescription, dtype: torch.dtype) -> bool:
+    """Whether one number, or numbers that are drawn one by one, are of sizes that every type holds: most are."""
+    if dtype not in _FLOATS:
+        return False
+    if isinstance(prescription, Constant):
+        size = abs(prescription.constant)
+        return prescription.channel_std is None and (size == 0.0 or _USUAL < size < 1.0 / _USUAL)
+    if not isinstance(prescription, Drawn) or prescription.distribution == "orthogonal":
+        return False
+    each = prescription.channel_std is None and not prescription.centred
+    return each and abs(prescription.mean) < 1.0 / _USUAL and _USUAL < prescription.std < 1.0 / _USUAL
 
 
 def _check_size(prescription: Prescription, dtype: torch.dtype) -> None:

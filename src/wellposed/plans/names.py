@@ -28,16 +28,16 @@ def _inserted(parent: nn.Module, segment: str) -> bool:
 
 def walk(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield every path to every module, without wrappers' prefixes; a shared module comes under each of its paths."""
-
-    def below(path: str, module: nn.Module, above: tuple[nn.Module, ...]) -> Iterator[tuple[str, nn.Module]]:
-        """Yield a module and those inside it with their paths, but none that is inside of itself."""
+    open_: list[tuple[str, nn.Module, tuple[nn.Module, ...]]] = [("", model, (model,))]
+    while open_:
+        path, module, above = open_.pop()
         yield path, module
+        inside = []
         for segment, child in module._modules.items():
-            if child is not None and not any(child is parent for parent in above):
+            if child is not None and not any(child is parent for parent in above):  # none that is inside of itself
                 inner = path if _inserted(module, segment) else f"{path}.{segment}" if path else segment
-                yield from below(inner, child, (*above, child))
-
-    yield from below("", model, (model,))
+                inside.append((inner, child, (*above, child)))
+        open_ += reversed(inside)
 
 
 @alone()

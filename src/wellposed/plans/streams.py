@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -101,7 +102,7 @@ class Stream:
         return bits
 
     def numbers(self, bits: Bits, out: Floats) -> None:
-        """Write what integers become; ``out`` has their shape, in any layout.
+        """Write what integers become; ``out`` has their shape, one row or several, in any layout.
 
         An integer k is u = (1 - 2^-24) k 2^-31, rounded to float32: as fine as that is near 0, and never ±1.
         """
@@ -123,17 +124,19 @@ class Stream:
         if not self.gaussian:
             np.multiply(u, np.float32(self.scale), out=out)
         elif self.width <= _MASS:
-            _to_gaussian(u, self.scale, out)
+            self._to_gaussian(u, out)
         else:
-            flat = u.reshape(-1)
-            far = np.flatnonzero(np.abs(flat) > np.float32(_MASS))
-            tail = torch.from_numpy(flat[far])
-            for part in tail.split(_TAIL):
-                part.erfinv_()
-            _to_gaussian(u, self.scale, out)
-            out[np.unravel_index(far, out.shape)] = tail.numpy() * np.float32(self.scale)
+            far, tail = _beyond(u.reshape(-1))
+            self._to_gaussian(u, out)
+            width = out.shape[-1]
+            rows = ((far + 0.5) * (1.0 / width)).astype(np.int64)  # whole numbers take longer to divide
+            out.reshape(-1, width)[rows, far - rows * width] = tail * np.float32(self.scale)
         if self.mean:
             out += np.float32(self.mean)
+
+    def _to_gaussian(self, u: Floats, out: Floats) -> None:
+        constant, (first, _), *_rest = _INVERSE_ERF
+        _to_gaussian(u, np.float32(self.scale * first), np.float32(self.scale * constant), out)
 
 
 def standard_stream(key: int) -> Stream:
@@ -157,10 +160,49 @@ def stream_of(prescription: Drawn, seed: int) -> Stream:
             raise ValueError(f"{prescription.name}: the elements of an orthogonal matrix are not drawn one by one")
 
 
-def _to_gaussian(u: Floats, scale: float, out: Floats) -> None:
-    """Write ``scale · erf⁻¹(u)``, for u from -`_MASS` to `_MASS` (`_INVERSE_ERF`)."""
-    constant, (first, shift), *rest = _INVERSE_ERF
-    (last, last_shift), *others = reversed([(scale * first, shift), *rest])
+def many_numbers(streams: Sequence[Stream], counts: Sequence[int], bits: Bits) -> Floats:
+    """Return what integers become, so many of each stream after one another: what `Stream.numbers` makes of them, in
+    memory that this thread uses again.
+
+    All streams are of one distribution, all or none of them have the mean 0, and float32 holds scales and means.
+    """
+    first, out = streams[0], room("many", bits.size)
+    scales = np.array([stream.scale for stream in streams])
+
+    def each(values: npt.NDArray[np.float64]) -> Floats:
+        """Return a number of each stream for all its elements."""
+        return np.repeat(values.astype(np.float32), counts)
+
+    u = room("u", bits.size)
+    np.multiply(bits, np.float32(first.width * _INNER * 2.0**-31), out=u, dtype=np.float32, casting="unsafe")
+    if not first.gaussian:
+        np.multiply(u, each(scales), out=out)
+    else:
+        far, tail = _beyond(u) if first.width > _MASS else (None, u)
+        _to_gaussian(u, each(scales * _INVERSE_ERF[1][0]), each(scales * _INVERSE_ERF[0]), out)
+        if far is not None:
+            out[far] = tail * each(scales)[far]
+    if first.mean:
+        out += each(np.array([stream.mean for stream in streams]))
+    return out
+
+
+def _beyond(u: Floats) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Return the places of numbers beyond `_MASS`, which `_INVERSE_ERF` does not hold for, and their erf⁻¹."""
+    sizes = room("squares", u.size)
+    np.abs(u, out=sizes)
+    far = np.flatnonzero(sizes > np.float32(_MASS))
+    tail = torch.from_numpy(u[far])
+    for part in tail.split(_TAIL):
+        part.erfinv_()
+    found: Floats = tail.numpy()
+    return far, found
+
+
+def _to_gaussian(u: Floats, first: Floats | np.float32, constant: Floats | np.float32, out: Floats) -> None:
+    """Write ``scale · erf⁻¹(u)``, for u from -`_MASS` to `_MASS`, given a₁ and c of `_INVERSE_ERF` times the scale."""
+    _, (_, shift), *rest = _INVERSE_ERF
+    (last, last_shift), *others = reversed(rest)
     squares, factor = (room(name, u.size).reshape(u.shape) for name in ("squares", "factor"))
     np.multiply(u, u, out=squares)
     np.add(squares, np.float32(last_shift), out=factor)
@@ -169,7 +211,10 @@ def _to_gaussian(u: Floats, scale: float, out: Floats) -> None:
         factor += squares
         factor += np.float32(b)
         np.divide(np.float32(a), factor, out=factor)
-    factor += np.float32(scale * constant)
+    factor += squares
+    factor += np.float32(shift)
+    np.divide(first, factor, out=factor)
+    factor += constant
     np.multiply(u, factor, out=out)
 
 

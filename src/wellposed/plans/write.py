@@ -23,6 +23,7 @@ from wellposed.plans.places import Box, whole, within
 from wellposed.plans.prescription import Centering, Constant, Drawn, Prescription, Prescriptions, Rescaled
 from wellposed.plans.rescale import rescaled
 from wellposed.plans.shards import local_parts, whole_of
+from wellposed.plans.small import SmallDraw, small_draw, together, write_together_
 from wellposed.ranks import is_distributed, resharded_
 from wellposed.surroundings import settled
 
@@ -42,6 +43,7 @@ def drawn_values(
     written = [prescription for prescription in prescriptions.values() if prescription.action == "write"]
     with torch.no_grad(), workers() as crew:
         work: list[Future[None]] = []
+        small: list[SmallDraw] = []
         for prescription in written:
             name = prescription.name
             if isinstance(prescription, Rescaled):
@@ -53,7 +55,13 @@ def drawn_values(
             if isinstance(prescription, Drawn | Constant):
                 if prescription.rows is not None:
                     values[name].copy_(current[name].detach() if name in current else torch.zeros(()))
+                one = small_draw(values[name], prescription, seed)
+                if one is not None:
+                    small.append(one)
+                    continue
                 work += _start_part_(values[name], prescription, seed, crew, whole(prescription.shape))
+        for batch in together(small):
+            write_together_(batch)
         finish(work)
         for bias in (p for p in written if isinstance(p, Centering)):
             weight = values.get(bias.weight, current.get(bias.weight))
@@ -95,7 +103,8 @@ def write_(
     device = _device(materialize)
     names = {p.name for p in written if p.rows is None}
     with materialized(model, names, device, seed) if materialize is not False else nullcontext():
-        parameters = parameters_by_name(model)
+        if materialize is not False:
+            parameters = parameters_by_name(model)
         check_memory(written, parameters)
         check_values(written, prescriptions, parameters)
         ready()
@@ -149,8 +158,14 @@ def _write_all_(
             if interrupted() and (begun < len(written) or not all(f.done() for work in pending for f in work)):
                 raise _interruption(begun - _cancelled(pending), len(written))
 
+        small = {p.name: one for p in written if (one := small_draw(parameters[p.name], p, seed)) is not None}
+        for batch in together(list(small.values())):
+            write_together_(batch)
+            begun += len(batch.draws)
+            wait_for_all_but(0)
         # Biases come last: they are centred on weights that are written before.
-        for prescription in sorted(written, key=lambda p: isinstance(p, Centering)):
+        others = [p for p in written if p.name not in small]
+        for prescription in sorted(others, key=lambda p: isinstance(p, Centering)):
             parameter = parameters[prescription.name]
             work: list[Future[None]] = []  # empty where a small parameter is written at once
             if isinstance(prescription, Centering):
@@ -197,6 +212,8 @@ def _start_one_(
         now = whole_of(parameter).detach()
         full = rescaled(now, prescription)
         return [] if full is now else _start_copies_(parameter, lambda box: full[_slices(box)], crew)
+    if prescription.rows is None and not is_distributed(parameter):
+        return start_(parameter.detach(), prescription, seed, crew)
     work: list[Future[None]] = []
     for box, part in local_parts(parameter):
         work += _start_part_(part, prescription, seed, crew, box)

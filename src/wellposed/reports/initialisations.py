@@ -39,6 +39,11 @@ LOOKED_AT = 2**25
 """Elements of real passes that explanations are made from, for each initialisation."""
 
 
+BACK_EACH = 2
+"""Of the real passes every how many-th also goes back. Chosen for speed: a pass back takes as long as one forward, and
+what is told of gradients are their sizes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Passes:
     """What all initialisations are worked out from.
@@ -175,7 +180,8 @@ class _Begun:
 
         def seen(backward: bool) -> Signals:
             variances = cotangent_variances(made.graph, 1.0, backward)
-            return passes(made.graph, self._while_there_is_time(), weights, made.seed, variances)
+            given = self._while_there_is_time()
+            return passes(made.graph, given, weights, made.seed, variances, back_each=BACK_EACH)
 
         with self.stages.stage("measuring"):
             self.measured = _both_ways(self.stages, f"measured {{}} under {self.title}", seen)

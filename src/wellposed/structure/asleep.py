@@ -46,6 +46,8 @@ def asleep(graph: Graph, zeros: Collection[str]) -> tuple[str, ...]:
         zeros: names of the parameters that hold zeros alone.
     """
     held = {graph.parameters[name].value: name for name in zeros if name in graph.parameters}
+    if not _stops_any(graph, frozenset(held)):
+        return ()
     possible = reached_by_gradients(graph, frozenset())
     zero = frozenset(value for value in held if value in possible)
     frozen = {value for value in zero if not graph.parameters[held[value]].tensor.requires_grad}
@@ -56,6 +58,12 @@ def asleep(graph: Graph, zeros: Collection[str]) -> tuple[str, ...]:
             return tuple(name for value, name in held.items() if value in zero and value not in frozen)
         zero -= learning
     return ()
+
+
+def _stops_any(graph: Graph, zero: frozenset[int]) -> bool:
+    """Whether some node passes less of a gradient on where some parameters' values are 0: biases stop none."""
+    silent = _silent(graph, zero)
+    return any(_blocked(graph, node, silent) for node in graph.nodes if not silent.isdisjoint(node.inputs))
 
 
 def _silent(graph: Graph, zero: frozenset[int]) -> set[int]:
@@ -105,17 +113,20 @@ def reached_by_gradients(graph: Graph, zero: frozenset[int]) -> set[int]:
 
 def _passing(graph: Graph, node: Node, silent: set[int]) -> Iterator[int]:
     """Yield the values that a node passes a gradient on to."""
-    norm, product, facts = NORMS.get(node.op), describe(graph, node), facts_of(node.op)
-    blocked: set[int | None] = set()
-    if norm is not None:
-        blocked = _stopped(_first(node), norm.gain_of(node), silent)
-    elif product is not None:
-        blocked = _stopped(product.left, product.right, silent)
-    elif facts.multiplies and len(node.inputs) == 2:
-        blocked = _stopped(*node.inputs, silent)
-    elif facts.function and _first(node) in silent and _at_zero(node)[1] == 0.0:
-        blocked = {_first(node)}
+    blocked = set[int | None]() if silent.isdisjoint(node.inputs) else _blocked(graph, node, silent)
     yield from (value for value in node.inputs if value not in blocked)
+
+
+def _blocked(graph: Graph, node: Node, silent: set[int]) -> set[int | None]:
+    """Return the values that a node passes no gradient on to, given which values are 0."""
+    norm, product, facts = NORMS.get(node.op), describe(graph, node), facts_of(node.op)
+    if norm is not None:
+        return _stopped(_first(node), norm.gain_of(node), silent)
+    if product is not None:
+        return _stopped(product.left, product.right, silent)
+    if facts.multiplies and len(node.inputs) == 2:
+        return _stopped(*node.inputs, silent)
+    return {_first(node)} if facts.function and _first(node) in silent and _at_zero(node)[1] == 0.0 else set()
 
 
 def _stopped(one: int | None, other: int | None, silent: set[int]) -> set[int | None]:

@@ -13,6 +13,7 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.fluctuations import gaussian_fluctuation
 from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.later import LaterMoments, is_made, made
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY, Spread
 from wellposed.signals.distributions.state import Ancestry, Filters, Link, Marginal, Scaled, State
@@ -38,9 +39,7 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
     affine = Pointwise(("affine", scale, shift), lambda t: scale * t + shift)
     margin = None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin)
     result = x.changed(
-        moments=Moments(
-            scale * x.mean + shift, scale * scale * x.var, x.corr, x.finite_width_correlation, x.equal_norm_inverse_dim
-        ),
+        moments=_linear_moments(x.moments, scale, shift),
         marginal=_linear_marginal(x, affine, scale, shift),
         filters=Filters(x.channel_norm_correction, margin, inverse_dims=x.inverse_dims, residual_dims=x.residual_dims),
         ancestry=Ancestry((Link(x, Scaled(scale)),) if x.roots else (), x.roots, x.scale_parameter),
@@ -52,6 +51,14 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         return result
     call.run.memo[key] = result = result.amended(spread=_shifted_spread(call, x, result, scale))
     return result
+
+
+def _linear_moments(of: Moments, scale: float, shift: float) -> Moments:
+    """Return the moments of scale * x + shift, worked out when those of x are."""
+    if not is_made(of):
+        return LaterMoments(lambda: _linear_moments(made(of), scale, shift), varies=of.varies and scale != 0.0)
+    var = scale * scale * of.var
+    return Moments(scale * of.mean + shift, var, of.corr, of.finite_width_correlation, of.equal_norm_inverse_dim)
 
 
 def _linear_marginal(x: State, affine: Pointwise, scale: float, shift: float) -> Marginal:

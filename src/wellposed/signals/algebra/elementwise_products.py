@@ -32,7 +32,7 @@ from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.marginals import marginal, shape_of, sign_of
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.repeats import REPEATED, Factors
-from wellposed.signals.distributions.spread import Spread, source
+from wellposed.signals.distributions.spread import STEADY, Spread, source
 from wellposed.signals.distributions.state import Ancestry, Link, Marginal, Scaled, State, weakest
 from wellposed.signals.distributions.views import expand
 from wellposed.signals.integration import kernels
@@ -146,7 +146,7 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
         tag=weakest(x.tag, y.tag, shape_is),
         marginal=_with_local_scales(marginal_of, scales) if by_factor is None else by_factor.marginal(True),
         ancestry=Ancestry(_links_of_product(x, y, p, q), x.roots | y.roots, _scale_parameter_of_product(x, y)),
-        spread=_spread_of_product(call, x, y, of_x, of_y, layout.lengths),
+        spread=_spread_of_product(call, x, y, of_x, of_y, layout.lengths) if call.wants_spread else STEADY,
     )
     if result.roots & REPEATED and p.dims is not None and q.dims is not None:
         call.run.dependence.factors[result.serial] = Factors((x, y), (p.dims, q.dims))

@@ -37,8 +37,13 @@ class Adjoint(Call):
         self.target: tuple[int, ...] | None = target
 
     @property
-    def shapes(self) -> bool:
+    def wants_marginal(self) -> bool:
         """Nobody takes functions of gradients: sums and products are all that is made of them."""
+        return False
+
+    @property
+    def wants_spread(self) -> bool:
+        """Nobody asks how gradients vary from one weight draw to another."""
         return False
 
     def shape(self, index: int = 0) -> tuple[int, ...]:

@@ -118,7 +118,7 @@ def fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Com
     (base, first), (other, second) = x.gaussian_source(), y.gaussian_source()
     if base.serial != other.serial or x.layout != y.layout:
         return None
-    if x.blocks or y.blocks or not kernels.nonzero(x.var):
+    if x.blocks or y.blocks or not x.varies:
         return None
     f, g = first or IDENTITY, second or IDENTITY
     joint = Pointwise((key, f.key, g.key), lambda t: function(f.call(t), g.call(t)))

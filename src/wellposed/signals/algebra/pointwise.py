@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from wellposed.signals.distributions.expansion import Expansion, is_power
 from wellposed.signals.distributions.expansion import expand as expand_function
 from wellposed.signals.distributions.fluctuations import carried_spread, fluctuation, gaussian_fluctuation
 from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.distributions.later import LaterAncestry, LaterMoments, LaterSpread
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN, Mixture, expand_mixture, given_scales
@@ -66,7 +68,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     signals.md 5.3, 5.7; Cho & Saul 2009; Daniely et al. 2016.
     """
     x = pooled(x)
-    if not kernels.nonzero(x.var):
+    if not x.varies:
         values = function(x.mean.ravel()).reshape(x.mean.shape)
         return x.with_moments(mean=values, roots=0, scale_parameter=None, gauss=False)
     base, inner = x.gaussian_source()
@@ -81,23 +83,45 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     clipped = clip_unseen_tails(whole, base.mean, base.std(), transport)
     uneven = evaluated(base.local_scales)
     mixed = None if transport is not None or uneven is None else _mixture(composed, base, float(uneven.ravel()[0]))
-    expansion = mixed.average if mixed else expand_function(clipped, base.mean, base.std(), transport)
-    mean, var = _finite(expansion)
-    latent = base.corr if transport is None else transport.latent(base.corr)
-    if mixed is None or uneven is None:
-        corr, scales, sources = _correlation_of_gaussian(expansion, base, clipped, latent), None, NONE
-    else:
+    tag = _tag(x, base, function, clipped is composed, whole is not composed or (mixed is not None and mixed.heavy))
+    statistic = None if x.statistic is None else x.statistic.then(function.call)
+    layout, roots = Layout(base.lengths, x.axes), base.roots | call.root()
+    if mixed is not None and uneven is not None:
         corr, scales, sources = _local_scales_of_mixture(mixed, base, uneven)
-    links = (Link(base, Scaled(expansion.slope)),) if base.roots and expansion.slope else ()
+        integrated = _integrated(mixed.average, base, clipped, corr)
+        marginal = Marginal(base=base, fn=clipped, local_scales=scales, local_scale_sources=sources)
+        ancestry = Ancestry(integrated.links, roots, statistic=statistic)
+        return State(layout, integrated.moments, tag, marginal, ancestry=ancestry, spread=integrated.spread)
+    # operators on the way to a function that something reads are one function with it: theirs is not asked for
+    later = cache(lambda: _integrated(expand_function(clipped, base.mean, base.std(), transport), base, clipped))
     return State(
-        Layout(base.lengths, x.axes),
+        layout,
+        LaterMoments(lambda: later().moments, varies=True),
+        tag,
+        Marginal(base=base, fn=clipped),
+        ancestry=LaterAncestry(lambda: later().links, roots, statistic=statistic),
+        spread=LaterSpread(lambda: later().spread),
+    )
+
+
+class _Integrated(NamedTuple):
+    """What the integrals of a function of a Gaussian give: moments, links, and the spread over draws."""
+
+    moments: Moments
+    links: tuple[Link, ...]
+    spread: Spread
+
+
+@np.errstate(all="ignore")  # it may be asked for where the pass has ended
+def _integrated(expansion: Expansion, base: State, function: Pointwise, corr: Array | None = None) -> _Integrated:
+    """Return what an expansion of f(x) gives; ``corr`` is its correlation kernel, where it is known."""
+    mean, var = _finite(expansion)
+    latent = base.corr if base.transport is None else base.transport.latent(base.corr)
+    corr = _correlation_of_gaussian(expansion, base, function, latent) if corr is None else corr
+    return _Integrated(
         Moments(mean, var, corr, _finite_width_correlation(base, expansion)),
-        tag=_tag(x, base, function, clipped is composed, whole is not composed or (mixed is not None and mixed.heavy)),
-        marginal=Marginal(base=base, fn=clipped, local_scales=scales, local_scale_sources=sources),
-        ancestry=Ancestry(
-            links, base.roots | call.root(), statistic=None if x.statistic is None else x.statistic.then(function.call)
-        ),
-        spread=_spread(base, clipped, expansion, latent, kernels.average(var) > 0),
+        (Link(base, Scaled(expansion.slope)),) if base.roots and expansion.slope else (),
+        _spread(base, function, expansion, latent, kernels.average(var) > 0),
     )
 
 

@@ -227,9 +227,8 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
         marginal=replace(_marginal_beside_known(x, y, p, q) or scales.marginal(gauss), transport=transport),
         ancestry=Ancestry(links_of([(x, p, a), (y, q, b)]), x.roots | y.roots),
     )
-    if not call.independent:
-        result = result.amended(spread=_spread_of_sum(call, ((x, p, a, of_x), (y, q, b, of_y)), result))
-    return expand(result, call.shape())
+    spread = _spread_of_sum(call, ((x, p, a, of_x), (y, q, b, of_y)), result)
+    return expand(result if spread is STEADY else result.amended(spread=spread), call.shape())
 
 
 def _marginal_beside_known(x: State, y: State, p: Aligned, q: Aligned) -> Marginal | None:
@@ -250,7 +249,7 @@ def _spread_of_sum(
     term 2 a b x y has a variance of its own. Each part is (state, its alignment, factor, covariance kernel).
     """
     (x, p, a, of_x), (y, q, b, of_y) = parts
-    if x.spread is STEADY and y.spread is STEADY:
+    if call.independent or not call.wants_spread or (x.spread is STEADY and y.spread is STEADY):
         return STEADY
     level = result.second_moment
     first, second = a * a * kernels.average(p.var + p.mean**2), b * b * kernels.average(q.var + q.mean**2)

@@ -160,6 +160,11 @@ class Call:
         """Whether somebody may ask for the shape of the result's distribution: functions do."""
         return not self.run.independent
 
+    @property
+    def wants_spread(self) -> bool:
+        """Whether somebody may ask how the result varies from one weight draw to another."""
+        return True
+
     def shape(self, index: int = 0) -> tuple[int, ...]:
         """Shape of one output of the node."""
         return self.graph.values[self.node.outputs[index]].shape

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import chain
 
-from wellposed.signals.distributions.layout import Dims
-from wellposed.signals.distributions.state import Link, State
+import numpy as np
+
+from wellposed.signals.distributions.layout import Dims, Layout
+from wellposed.signals.distributions.moments import Moments
+from wellposed.signals.distributions.state import WHOLE, Link, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -148,6 +152,34 @@ def _blocks_fit(x: State) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)
+def _shapes_fit(layout: Layout, mean: tuple[int, ...], var: tuple[int, ...], corr: tuple[int, ...]) -> bool:
+    """Whether arrays of these shapes fit a layout each of whose atoms lies in one axis: they are the same from block to
+    block of a model.
+    """
+    x = State(layout, Moments(np.empty(mean), np.empty(var), np.empty(corr)))
+    return _atoms_lie_in_one_axis(x) and _moments_fit(x) and _kernels_fit(x)
+
+
+def _is_plain(x: State) -> bool:
+    """Whether a state is of the many that hold no more than moments, a function and links, and passes every check."""
+    marginal, filters, ancestry, attention = x.marginal, x.filters, x.ancestry, x.attention
+    others = (marginal.local_scales, filters.channel_norm_correction, filters.inverse_dims, filters.margin)
+    rest = (ancestry.statistic, attention.mask, attention.scores)
+    if any(one is not None for one in others) or any(one is not None for one in rest) or x.concatenation is not WHOLE:
+        return False
+    moments = x.moments
+    return (
+        abs(moments.corr.item(0) - 1.0) <= ROUNDING
+        and (marginal.fn is None) == (marginal.base is None)
+        and not (marginal.gauss and marginal.transport is not None)
+        and not marginal.local_scale_sources.amounts.size
+        and _shapes_fit(x.layout, moments.mean.shape, moments.var.shape, moments.corr.shape)
+        and (ancestry.roots != 0 or not ancestry.links)
+        and _links_fit(x)
+    )
+
+
 CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
     ("every atom longer than 1 lies in one axis", _atoms_lie_in_one_axis),
     ("mean and variance have one dimension per atom, of its length or of length 1", _moments_fit),
@@ -169,6 +201,8 @@ CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
 
 def disagreement(x: State) -> str | None:
     """Return the first of `CHECKS` that a state does not hold, None where its parts agree."""
+    if _is_plain(x):
+        return None
     for said, holds in CHECKS:
         if not holds(x):
             return said

@@ -59,6 +59,24 @@ def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[A
     return aligned, layout
 
 
+def common_layout(states: Sequence[State], skip: int) -> Layout | None:
+    """Return the common layout of `align_many` of states of one rank; None where some have to be rewritten for it."""
+    rank = len(states[0].axes)
+    if any(len(s.axes) != rank or s.mask is not None for s in states):
+        return None
+    axes = [axis for axis in range(rank) if axis != skip]
+    for axis in axes:
+        if len({tuple([s.lengths[i] for i in s.axes[axis]]) for s in states if s.axes[axis]}) > 1:
+            return None
+    return _common_layout(states, axes, rank)
+
+
+def dims_in(states: Sequence[State], skip: int, layout: Layout) -> list[Dims]:
+    """Return for each state its own atoms in the common layout, which leaves the axis ``skip`` out."""
+    axes = [axis for axis in range(len(layout.axes)) if axis != skip]
+    return [_dims(s, axes, layout) for s in states]
+
+
 def _with_rank(state: State, rank: int) -> State:
     missing = rank - len(state.axes)
     return state.amended(axes=((),) * missing + state.axes) if missing else state

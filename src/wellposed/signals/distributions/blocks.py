@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 
 import numpy as np
 
-from wellposed.signals.distributions.alignment import Aligned, align_many, covariances
+from wellposed.signals.distributions.alignment import Aligned, align_many, common_layout, covariances, dims_in
+from wellposed.signals.distributions.later import LaterAncestry, LaterMarginal, LaterMoments, LaterSpread
 from wellposed.signals.distributions.layout import Dims, Layout
 from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.distributions.making import make_state
@@ -70,11 +71,48 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, betwe
     axis %= len(states[0].axes)
     if len(states) == 1:
         return states[0]
+    single = between is not None and all(s.shape[axis] == 1 for s in states)
+    layout = common_layout(states, skip=axis) if apart and not single else None
+    if layout is None or not all(_is_uncorrelated(s, axis) for s in states):
+        return _concatenated(states, axis, apart, between if single else None)
+    return _in_blocks(states, axis, layout)
+
+
+def _in_blocks(states: Sequence[State], axis: int, layout: Layout) -> State:
+    """Return a concatenation kept in blocks, whose parts have a common ``layout`` beside its axis."""
+    whole = cache(lambda: _concatenated(states, axis, True, None))  # few rules ask for all moments
+    return State(
+        _with_last(layout, axis, sum(s.shape[axis] for s in states)),
+        LaterMoments(lambda: whole().moments),
+        tag=weakest(*(s.tag for s in states)),
+        marginal=LaterMarginal(lambda: whole().marginal),
+        ancestry=_joint_ancestry(
+            states, lambda: _part_links(list(map(pooled, states)), axis, dims_in(states, axis, layout))
+        ),
+        spread=LaterSpread(lambda: whole().spread),
+        concatenation=_parts(states, axis),
+    )
+
+
+def _is_uncorrelated(state: State, axis: int) -> bool:
+    """Whether positions along an axis of at most one atom are uncorrelated; False of others."""
+    atoms = state.axes[axis]
+    return not atoms or (len(atoms) == 1 and state.corr.shape[atoms[0]] == 1)
+
+
+def _with_last(layout: Layout, axis: int, size: int) -> Layout:
+    """Return a layout with a last atom, in an axis that has none."""
+    axes = (*layout.axes[:axis], (len(layout.lengths),), *layout.axes[axis + 1 :])
+    return Layout((*layout.lengths, size), axes)
+
+
+def _concatenated(states: Sequence[State], axis: int, apart: bool, between: Between | None) -> State:
+    """`concatenate` with all moments; ``between`` is given where each state is one position."""
     widths = [s.shape[axis] for s in states]
     weights = np.array(widths, dtype=np.float64) / sum(widths)
     merged = [merge_atoms(s, axis) for s in states]
     aligned, layout = align_many(merged, skip=axis)
-    told = None if between is None or set(widths) != {1} else _covariance_of_each(merged, aligned, between)
+    told = None if between is None else _covariance_of_each(merged, aligned, between)
     in_blocks = told is None and apart and _are_uncorrelated(aligned)
     equal = _have_equal_moments(aligned)
     if in_blocks:
@@ -82,10 +120,8 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, betwe
     else:
         mean, var, covariance = _by_position(aligned, weights, widths, layout.lengths, told)
     parts = [w * s.var for w, s in zip(weights, states, strict=True)]
-    last = len(layout.lengths)
-    axes = (*layout.axes[:axis], (last,), *layout.axes[axis + 1 :])
     return State(
-        Layout((*layout.lengths, sum(widths)), axes),
+        _with_last(layout, axis, sum(widths)),
         Moments(
             mean,
             var,
@@ -94,7 +130,7 @@ def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, betwe
         ),
         tag=weakest(*(s.tag for s in states)),
         marginal=_marginal_of_all(states, equal) if in_blocks else _marginal_by_position(states, aligned, weights),
-        ancestry=_joint_ancestry(states, _part_links(merged, aligned, axis)),
+        ancestry=_joint_ancestry(states, lambda: _part_links(merged, axis, [a.dims for a in aligned])),
         spread=spread_of_parts([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
         concatenation=_parts(states, axis) if in_blocks else WHOLE,
     )
@@ -128,23 +164,29 @@ def _parts(states: Sequence[State], axis: int) -> Concatenation:
     return Concatenation(tuple(itertools.chain.from_iterable(blocks)), axis)
 
 
-def _part_links(states: Sequence[State], aligned: Sequence[Aligned], axis: int) -> tuple[Link, ...]:
-    """Return a link of a concatenation to each part of several positions, whose taps are -1 outside of the part."""
+def _part_links(states: Sequence[State], axis: int, dims: Sequence[Dims | None]) -> tuple[Link, ...]:
+    """Return a link of a concatenation to each part of several positions, whose taps are -1 outside of the part;
+    ``dims`` gives the atoms of each part, None of one that had to be rewritten.
+    """
+    linked = [s.roots and place is not None and s.axes[axis] for s, place in zip(states, dims, strict=True)]
+    if sum(map(bool, linked)) > MOST_PARTS:
+        return ()
     found, start, size = [], 0, sum(s.shape[axis] for s in states)
-    for s, a in zip(states, aligned, strict=True):
+    for s, place, is_linked in zip(states, dims, linked, strict=True):
         width = s.shape[axis]
-        if s.roots and a.dims is not None and s.axes[axis]:
+        if is_linked and place is not None:
             source = np.full(size, -1)
             source[start : start + width] = np.arange(width)
             (atom,) = s.axes[axis]
-            found.append(Link(s, Scaled(1.0), (*a.dims, atom), taps=((atom, picks(source, width)),)))
+            found.append(Link(s, Scaled(1.0), (*place, atom), taps=((atom, picks(source, width)),)))
         start += width
-    return tuple(found) if len(found) <= MOST_PARTS else ()
+    return tuple(found)
 
 
-def _joint_ancestry(states: Sequence[State], links: tuple[Link, ...] = ()) -> Ancestry:
+def _joint_ancestry(states: Sequence[State], links: Callable[[], tuple[Link, ...]] | None = None) -> Ancestry:
     names = {s.scale_parameter for s in states}
-    return Ancestry(links, reduce(or_, (s.roots for s in states)), names.pop() if len(names) == 1 else None)
+    roots, name = reduce(or_, (s.roots for s in states)), names.pop() if len(names) == 1 else None
+    return Ancestry((), roots, name) if links is None else LaterAncestry(links, roots, name)
 
 
 def _mixed(aligned: Sequence[Aligned], weights: Array, equal: bool) -> tuple[Array, Array, Array]:

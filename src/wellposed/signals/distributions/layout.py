@@ -21,11 +21,17 @@ class Layout:
     lengths: tuple[int, ...] = field(metadata=holds("how long each atom is", "one number per atom", EVERYTHING))
     axes: Axes = field(metadata=holds("the atoms that lie in each axis, outermost first", "atoms, per axis", NO_AXES))
 
+    _shape: tuple[int, ...] | None = field(default=None, init=False, repr=False, compare=False)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the tensor."""
-        sizes = self.lengths
-        return tuple([math.prod([sizes[i] for i in axis]) for axis in self.axes])
+        if self._shape is None:
+            sizes = self.lengths
+            made = tuple([math.prod([sizes[i] for i in axis]) for axis in self.axes])
+            object.__setattr__(self, "_shape", made)
+            return made
+        return self._shape
 
     def resized(self, atom: int, size: int) -> Layout:
         """Return the layout with another size of one atom."""

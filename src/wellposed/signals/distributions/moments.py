@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,8 +16,12 @@ from wellposed.signals.integration.kernels import Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moments:
-    """Mean and variance by position, and how positions are correlated."""
+    """Mean and variance by position, and how positions are correlated.
 
+    ``varies`` says, of moments that are not worked out yet, whether the variance is taken not to be 0.
+    """
+
+    varies: ClassVar[bool] = False
     mean: Array = field(metadata=holds("mean, over inputs and weight draws", POSITIONS, EVERYTHING))
     var: Array = field(metadata=holds("variance about that mean", POSITIONS, EVERYTHING))
     corr: Array = field(

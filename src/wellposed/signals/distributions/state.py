@@ -433,7 +433,12 @@ class State:
     @property
     def is_constant(self) -> bool:
         """Whether the tensor is one known number everywhere."""
-        return self.moments.mean.size == 1 and not kernels.nonzero(self.moments.var)
+        return not self.moments.varies and self.moments.mean.size == 1 and not kernels.nonzero(self.moments.var)
+
+    @property
+    def varies(self) -> bool:
+        """Whether some element has a variance."""
+        return self.moments.varies or kernels.nonzero(self.moments.var)
 
     def std(self) -> Array:
         """Standard deviation by position."""
@@ -468,8 +473,9 @@ class State:
         """Return a copy that loses some fields and is given others; parts in which none changes are shared."""
         parts = list(_READ(self))  # `dataclasses.replace` takes longer
         fresh: dict[int, list[Any]] = {}
+        given = [_WHOLE[name] for name in changes if name in _WHOLE]
         for at, (read, nothing, places) in lost:
-            if read(parts[at]) != nothing:
+            if at not in given and read(parts[at]) != nothing:
                 fresh[at] = list(_READ_PART[at](parts[at]))
                 for within, default in zip(places, nothing, strict=True):
                     fresh[at][within] = default
@@ -478,7 +484,6 @@ class State:
             place = _PLACES.get(name)
             if place is None:
                 parts[_WHOLE[name]] = value
-                fresh.pop(_WHOLE[name], None)
             else:
                 single.append((*place, value))
         for at, within, value in single:
@@ -486,7 +491,7 @@ class State:
                 fresh[at] = list(_READ_PART[at](parts[at]))
             fresh[at][within] = value
         for at, values in fresh.items():
-            parts[at] = type(parts[at])(*values)
+            parts[at] = _KINDS[at](*values)
         return State(*[*parts, serial])
 
 
@@ -504,6 +509,7 @@ PARTS: dict[str, type] = {
 _WHOLE = {item.name: at for at, item in enumerate(fields(State)) if item.name != "serial"}
 """The place of each part in a state."""
 _READ = attrgetter(*_WHOLE)
+_KINDS = {_WHOLE[part]: kind for part, kind in PARTS.items()}
 _READ_PART = {_WHOLE[part]: attrgetter(*declarations(kind)) for part, kind in PARTS.items()}
 _PLACES = {name: (_WHOLE[part], at) for part, kind in PARTS.items() for at, name in enumerate(declarations(kind))}
 """For each field the place of its part in a state, and its own within the part."""

@@ -19,6 +19,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from wellposed.signals.integration.profiles import other_shares, pair_shares, pair_sums, profile_of
+
 Array = npt.NDArray[np.float64]
 
 LAGS = {0: 2, 1: 128, 2: 64, 3: 12}
@@ -56,7 +58,7 @@ def by_lags(matrix: Array, atom: int, length: int) -> Array:
     """
     size = matrix.shape[-1]
     sums = np.stack([np.trace(matrix, lag, -2, -1) + np.trace(matrix, -lag, -2, -1) for lag in range(size)], axis=-1)
-    return np.moveaxis(_profile(0.5 * sums, size, min(length, size)), -1, atom)
+    return np.moveaxis(profile_of(0.5 * sums, size, min(length, size)), -1, atom)
 
 
 def _equal(lengths: Sequence[int]) -> tuple[slice, ...]:
@@ -144,21 +146,6 @@ def nonzero(values: Array) -> bool:
     return bool(values.item() if values.size == 1 else values.any())
 
 
-@lru_cache(maxsize=4096)
-def pair_shares(length: int, size: int) -> Array:
-    """Return the share of all ordered pairs of ``size`` positions on each entry of a profile of ``length``."""
-    shares = np.zeros(length)
-    if not size:
-        return shares
-    shares[0] = 1.0 / size
-    if length > 1:
-        counts = 2.0 * (size - np.arange(size)) / (size * size)
-        shares[1 : length - 1] = counts[1 : length - 1]
-        shares[length - 1] = counts[length - 1 :].sum()
-    shares.setflags(write=False)
-    return shares
-
-
 def pair_mean(kernel: Array, sizes: Sequence[int], over: Sequence[int] | None = None) -> Array:
     """Average a kernel over all pairs of positions of the atoms ``over`` (all if None), keeping them as length 1."""
     alone = 1
@@ -172,16 +159,6 @@ def pair_mean(kernel: Array, sizes: Sequence[int], over: Sequence[int] | None = 
     return kernel / alone if alone > 1 else kernel
 
 
-@lru_cache(maxsize=4096)
-def _other_shares(length: int, size: int) -> Array:
-    """`pair_shares` among the pairs of different positions."""
-    shares = pair_shares(length, size).copy()
-    shares[0] = 0.0
-    shares /= shares.sum()
-    shares.setflags(write=False)
-    return shares
-
-
 def off_diagonal_mean(kernel: Array, sizes: Sequence[int], dim: int) -> Array:
     """Average a kernel over the pairs of *different* positions of one atom (kept as length 1)."""
     size = sizes[dim]
@@ -189,7 +166,7 @@ def off_diagonal_mean(kernel: Array, sizes: Sequence[int], dim: int) -> Array:
         return np.zeros_like(at_zero(kernel, (dim,)))
     if positions(kernel.shape[dim]):
         return np.asarray((size * mean_over(kernel, (dim,)) - at_zero(kernel, (dim,))) / (size - 1))
-    return weighted(kernel, dim, _other_shares(kernel.shape[dim], size))
+    return weighted(kernel, dim, other_shares(kernel.shape[dim], size))
 
 
 def promote(kernel: Array, lengths: Sequence[int]) -> Array:
@@ -273,34 +250,6 @@ def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Arra
     return kernel
 
 
-def pair_sums(u: Array) -> Array:
-    """Return S(d) = sum_p u_p u_{p+d} for d = 0..n-1."""
-    n = u.shape[0]
-    if n > 512:
-        spectrum = np.fft.rfft(u, 2 * n)
-        return np.asarray(np.fft.irfft((spectrum * spectrum.conj()).real, 2 * n)[:n])
-    return np.correlate(u, u, mode="full")[n - 1 :]
-
-
-@lru_cache(maxsize=4096)
-def _pair_counts(size: int, length: int) -> Array:
-    """Return how many pairs of positions each entry of a profile stands for."""
-    counts = size - np.arange(size, dtype=np.float64)
-    counts = np.append(counts[: length - 1], counts[length - 1 :].sum())
-    counts.setflags(write=False)
-    return counts
-
-
-def _profile(sums: Array, size: int, length: int) -> Array:
-    """Turn pair sums, along the last dimension, into averages per displacement, the last over all that are farther."""
-    if length == 1:
-        return sums[..., :1] / size
-    if length < size:
-        far = np.add.reduce(sums[..., length - 1 :], axis=-1, keepdims=True)
-        sums = np.concatenate([sums[..., : length - 1], far], axis=-1)
-    return np.asarray(sums / _pair_counts(size, length))
-
-
 def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
     """Return the average of u_p u_{p+d} over positions, for maps u (one dimension per atom, 1 where it does not vary).
 
@@ -327,17 +276,36 @@ def _autocorrelation(content: bytes, shape: tuple[int, ...], lengths: tuple[int,
     """
     u = np.frombuffer(content).reshape(shape)
     varying = [dim for dim, size in enumerate(shape) if size > 1]
-    exact = len(varying) > 1 and u.size <= 65536 and (u.min() < 0.0 < u.max() or _is_no_product(u, varying))
-    result = autocorrelation_exact(u, lengths) if exact else _autocorrelation_product(u, varying, lengths)
+    along = _along(u, varying)
+    exact = len(varying) > 1 and u.size <= 65536 and _is_no_product(u, along)
+    result = autocorrelation_exact(u, lengths) if exact else _autocorrelation_product(u, varying, along, lengths)
     result.setflags(write=False)
     return result
 
 
-def _is_no_product(u: Array, varying: Sequence[int]) -> bool:
-    """Whether a map without changes of sign differs by a quarter of its largest element from its factors' product."""
-    centre = average(u)
-    factors = [mean_over(u, [other for other in varying if other != dim]) / (centre or 1.0) for dim in varying]
-    return float(np.abs(u - centre * math.prod(factors)).max()) > 0.25 * float(np.abs(u).max())
+def _along(u: Array, varying: Sequence[int]) -> list[Array]:
+    """Return the sums of a map along each of the dimensions in which it varies, over all others."""
+    if len(varying) == 1:
+        return [u.ravel()]
+    table = u.reshape([u.shape[dim] for dim in varying])
+    places = range(table.ndim)
+    return [np.add.reduce(table, axis=tuple([other for other in places if other != place])) for place in places]
+
+
+def _is_no_product(u: Array, along: Sequence[Array]) -> bool:
+    """Whether a map, given its sums along each dimension in which it varies, changes sign, or differs by a quarter of
+    its largest element from the product of its averages along each.
+    """
+    low, high = extent(u)
+    if low < 0.0 < high:
+        return True
+    total = float(np.add.reduce(along[0]))
+    product = along[0] / (total or 1.0)
+    for sums in along[1:-1]:
+        product = np.multiply.outer(product, sums / (total or 1.0))
+    product = np.multiply.outer(product, along[-1])
+    product -= u.reshape(product.shape)
+    return max(map(abs, extent(product))) > 0.25 * max(high, -low)
 
 
 def _autocorrelation_by_pair(u: Array, lengths: Sequence[int], dim: int) -> Array:
@@ -351,24 +319,25 @@ def _autocorrelation_by_pair(u: Array, lengths: Sequence[int], dim: int) -> Arra
     )
 
 
-def _autocorrelation_product(u: Array, varying: Sequence[int], lengths: tuple[int, ...]) -> Array:
+def _autocorrelation_product(
+    u: Array, varying: Sequence[int], along: Sequence[Array], lengths: tuple[int, ...]
+) -> Array:
     """`autocorrelation` of a map taken as a product of its averages along each of the dimensions in which it varies."""
     flat = u.ravel()
     result = np.full((1,) * u.ndim, flat.dot(flat) / flat.size)
-    for dim in varying:
+    for dim, sums in zip(varying, along, strict=True):
         size, length = u.shape[dim], lengths[dim]
-        others = tuple([d for d in varying if d != dim])
-        if positions(length):
-            along = np.add.reduce(u, axis=others).ravel() if others else flat
-            power = along.dot(along)
-            if power > 0.0:
-                profile = np.multiply.outer(along, along).ravel() * (size / power)
-                result = result * profile.reshape((1,) * dim + (length,) + (1,) * (u.ndim - dim - 1))
+        if length == 1:
             continue
-        sums = pair_sums(np.add.reduce(u, axis=others).ravel() if others else flat) if length > 1 else np.zeros(1)
-        if sums[0] > 0.0:  # relative to no displacement, so that the size of what was summed does not matter
-            profile = _profile(sums, size, length) * (size / sums[0])
-            result = result * profile.reshape((1,) * dim + (length,) + (1,) * (u.ndim - dim - 1))
+        power = sums.dot(sums)
+        if not power > 0.0:
+            continue
+        # relative to no displacement, so that the size of what was summed does not matter
+        if positions(length):
+            profile = np.multiply.outer(sums, sums).ravel() * (size / power)
+        else:
+            profile = profile_of(pair_sums(sums), size, length) * (size / power)
+        result = result * profile.reshape((1,) * dim + (length,) + (1,) * (u.ndim - dim - 1))
     return result
 
 
@@ -394,5 +363,5 @@ def autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
         backward = np.take(sums, [0, *range(2 * size - 1, size, -1)], axis=dim)
         sums = 0.5 * (forward + backward)
     for dim in along:
-        sums = np.moveaxis(_profile(np.moveaxis(sums, dim, -1), u.shape[dim], lengths[dim]), -1, dim)
+        sums = np.moveaxis(profile_of(np.moveaxis(sums, dim, -1), u.shape[dim], lengths[dim]), -1, dim)
     return sums

@@ -84,9 +84,8 @@ def _covariance_with_mean_by_lag(
     """`covariance_with_mean` where the atoms ``profiles`` have profiles, all others being alike."""
     extents = [sizes[dim] if dim in profiles else 1 for dim in range(kernel.ndim)]
     field = np.broadcast_to(std, np.broadcast_shapes(std.shape, tuple(extents)))
-    for dim in profiles:
-        kernel = kernel if kernel.shape[dim] >= sizes[dim] else with_lags(kernel, dim, sizes[dim])
-    total = _summed_around(field, kernel, profiles)
+    around = _summed_around_few if max(extents) <= FEW else _summed_around
+    total = around(field, kernel, profiles)
     rest = [dim for dim in over if dim not in profiles and total.shape[dim] > 1]
     return np.asarray(field * mean_over(total, rest) / math.prod(extents))
 
@@ -104,12 +103,66 @@ def _covariance_with_mean_by_pair(
     return np.asarray(std * total)
 
 
+FEW = 64
+"""Positions along each dimension up to which matrices sum faster than Fourier transforms. Chosen, for speed."""
+
+
 def _summed_around(field: Array, kernel: Array, dims: Sequence[int]) -> Array:
     """Return the sum over q of field(q) kernel(p - q) along some dimensions."""
     for dim in dims:  # displacements of both signs, for a sum around a ring of twice the size
+        size = field.shape[dim]
+        kernel = kernel if kernel.shape[dim] >= size else with_lags(kernel, dim, size)
         rows = kernel.swapaxes(dim, 0)
         kernel = np.concatenate([rows, rows[-1:], rows[:0:-1]]).swapaxes(dim, 0)
     shape = [2 * field.shape[dim] for dim in dims]
     spectrum = np.fft.rfftn(field, shape, axes=dims) * np.fft.rfftn(kernel, axes=dims)
     total = np.fft.irfftn(spectrum, shape, axes=dims)
     return total[tuple([slice(n) if dim in dims else slice(None) for dim, n in enumerate(field.shape)])]
+
+
+def _summed_around_few(field: Array, kernel: Array, dims: Sequence[int]) -> Array:
+    """`_summed_around` by the cosines and sines of which even kernels on a ring are made."""
+    if len(dims) == 2 and dims[0] < dims[1] and field.size == field.shape[dims[0]] * field.shape[dims[1]]:
+        return _summed_around_plane(field, kernel, dims)
+    bases = []
+    for dim in dims:
+        waves, weights = _waves(field.shape[dim], kernel.shape[dim])
+        bases.append(waves)
+        field, kernel = _applied(waves, field, dim), _applied(weights, kernel, dim)
+    total = field * kernel
+    for dim, waves in zip(dims, bases, strict=True):
+        total = _applied(waves.T, total, dim)
+    return total
+
+
+def _summed_around_plane(field: Array, kernel: Array, dims: Sequence[int]) -> Array:
+    """`_summed_around_few` of a map that varies along two dimensions alone, as products of matrices."""
+    rows, columns = (field.shape[dim] for dim in dims)
+    near = kernel.reshape([kernel.shape[dim] for dim in dims])
+    (down, over_rows), (across, over_columns) = _waves(rows, near.shape[0]), _waves(columns, near.shape[1])
+    spectrum = (down @ field.reshape(rows, columns) @ across.T) * (over_rows @ near @ over_columns.T)
+    return np.asarray(down.T @ spectrum @ across).reshape(field.shape)
+
+
+def _applied(matrix: Array, array: Array, dim: int) -> Array:
+    """Apply a matrix to one dimension."""
+    return (array.swapaxes(dim, -1) @ matrix.T).swapaxes(dim, -1)
+
+
+@lru_cache(maxsize=512)
+def _waves(size: int, length: int) -> tuple[Array, Array]:
+    """Return cosines and sines on a ring of twice the positions, each at every position, and the weight of each in a
+    kernel by displacement, given by a profile of this length: k(p - q) = sum_w weight_w wave_w(p) wave_w(q).
+    """
+    order, lag = np.arange(size + 1)[:, None], np.arange(size)
+    angles = math.pi * order * lag / size
+    even = np.cos(angles) * np.where(lag == 0, 1.0, 2.0)
+    even[:, -1] += np.cos(math.pi * order[:, 0])  # opposite positions, which none of these are, have any value
+    even *= np.where((order == 0) | (order == size), 0.5, 1.0) / size
+    if length < size:  # the last entry stands for all that are farther
+        even = np.concatenate([even[:, : length - 1], even[:, length - 1 :].sum(axis=1, keepdims=True)], axis=1)
+    waves = np.concatenate([np.cos(angles), np.sin(angles[1:-1])])
+    weights = np.concatenate([even, even[1:-1]])
+    waves.setflags(write=False)
+    weights.setflags(write=False)
+    return waves, weights

@@ -50,10 +50,8 @@ def channel_norm_correction(
     if count == 1 or count > MOST_TAPS or (channels > MOST_TAPS and rho == 0.0) or kernel.ravel()[0] <= 0.0:
         return None
     profile = _profile(kernel, dims)
-    offset, index, counts = _tap_pairs(tuple(taps), tuple(dilations))
-    matrix = _lookup(profile, list(np.moveaxis(offset, -1, 0))) / count
-    values, vectors = np.linalg.eigh(matrix)
-    values = np.maximum(values, 0.0)
+    _, index, counts = _tap_pairs(tuple(taps), tuple(dilations))
+    values, vectors = _seen_by_taps(profile, tuple(taps), tuple(dilations))
     spectrum = _channel_factors(channels, rho)
     gains = sum(
         factor * times * part
@@ -63,19 +61,23 @@ def channel_norm_correction(
     if float(np.abs(weights).sum()) < 1e-4:
         return None
     # sum over pairs of taps with one difference, then over the differences: a window that slides over the profile
-    sums = np.bincount(index, weights.ravel(), minlength=math.prod(counts))
+    sums = np.bincount(index, weights.ravel(), minlength=math.prod(counts)).reshape(counts)
     around = []
     for tap, dilation, lag, step in zip(taps, dilations, lags, steps, strict=True):
         reach = (tap - 1) * dilation
         around.append(np.abs(np.arange(-reach, (lag - 1) * step + 1 + reach)))
     field = _lookup(profile, list(np.ix_(*around)))
-    windows = np.lib.stride_tricks.as_strided(
-        field,
-        (*lags, *counts),
-        (*map(mul, field.strides, steps), *map(mul, field.strides, dilations)),
-        writeable=False,
-    )
-    result = np.tensordot(windows, sums.reshape(counts), axes=len(counts))
+    result = np.zeros(lags)
+    for places in np.ndindex(*counts):
+        begin = map(mul, places, dilations)
+        result += (
+            sums[places]
+            * field[
+                tuple(
+                    slice(at, at + (lag - 1) * step + 1, step) for at, lag, step in zip(begin, lags, steps, strict=True)
+                )
+            ]
+        )
     shape = [1] * kernel.ndim
     for dim, length in zip(dims, result.shape, strict=True):
         shape[dim] = length
@@ -130,10 +132,21 @@ def _spectrum(
     count, spectrum = math.prod(taps), _channel_factors(channels, rho)
     values = np.full(count, 1.0 / count)
     if dims and 1 < count <= MOST_TAPS and kernel.ravel()[0] > 0.0:
-        offset, _, _ = _tap_pairs(tuple(taps), tuple(dilations))
-        matrix = _lookup(_profile(kernel, dims), list(np.moveaxis(offset, -1, 0))) / count
-        values = np.maximum(np.linalg.eigvalsh(matrix), 0.0)
+        values, _ = _seen_by_taps(_profile(kernel, dims), tuple(taps), tuple(dilations))
     return values, spectrum, np.repeat([float(times) for _, times in spectrum], values.size)
+
+
+def _seen_by_taps(profile: Array, taps: tuple[int, ...], dilations: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return the eigenvalues and eigenvectors of what one channel's taps see, of trace 1."""
+    offset, _, _ = _tap_pairs(taps, dilations)
+    return _decomposed((_lookup(profile, list(np.moveaxis(offset, -1, 0))) / len(offset)).tobytes(), len(offset))
+
+
+@lru_cache(maxsize=64)
+def _decomposed(matrix: bytes, size: int) -> tuple[Array, Array]:
+    """Return the eigenvalues, none below 0, and eigenvectors of a matrix by its bytes: two facts of a norm ask."""
+    values, vectors = np.linalg.eigh(np.frombuffer(matrix).reshape(size, size))
+    return np.maximum(values, 0.0), vectors
 
 
 def _profile(kernel: Array, dims: list[int]) -> Array:
@@ -189,5 +202,13 @@ def _falls(values: Array, spectrum: list[tuple[float, int]]) -> tuple[Array, Arr
 
 def _ratios(values: Array, spectrum: list[tuple[float, int]]) -> Array:
     """Return int_0^inf (1 + 2t a)^-1 det(I + 2tS)^-1/2 dt for a = ``values`` times each of the spectrum's factors."""
-    falls, growth = _falls(values, spectrum)
-    return np.asarray(falls @ (1.0 / growth) + _T[0])
+    return _ratios_of(values.tobytes(), tuple(spectrum))
+
+
+@lru_cache(maxsize=512)
+def _ratios_of(values: bytes, spectrum: tuple[tuple[float, int], ...]) -> Array:
+    """`_ratios` of eigenvalues by their bytes: those of one tap depend on the number of channels alone."""
+    falls, growth = _falls(np.frombuffer(values), list(spectrum))
+    result = np.asarray(falls @ (1.0 / growth) + _T[0])
+    result.setflags(write=False)
+    return result

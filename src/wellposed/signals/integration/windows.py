@@ -8,7 +8,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from wellposed.signals.integration.kernels import Array, pair_sums
+from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.profiles import pair_sums
 
 Indices = npt.NDArray[np.int64]
 

@@ -243,13 +243,16 @@ def _blockwise(call: Call, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, 
     parts = _by_blocks(args, first)
     if parts is None:
         return None
-    results = []
+    results, memo = [], call.run.memo
+    # a block that meets the same operator again (dense blocks) has been worked out before
+    varying = [i for i, a in enumerate(args) if isinstance(a, State) and a.blocks]
+    shared = tuple([None if i in varying else _memo_key(a) for i, a in enumerate(args)])
+    common = (call.node.op, shared, tuple([(k, _memo_key(v)) for k, v in kwargs.items()]))
     for part in parts:
-        # a block that meets the same operator again (dense blocks) has been worked out before
-        key = (call.node.op, tuple(_memo_key(a) for a in part), tuple((k, _memo_key(v)) for k, v in kwargs.items()))
-        if key not in call.run.memo:
-            call.run.memo[key] = (rule.function(call, *part, **kwargs), part)
-        result = call.run.memo[key][0]
+        key = (common, *[_memo_key(part[i]) for i in varying])
+        if key not in memo:
+            memo[key] = (rule.function(call, *part, **kwargs), part)
+        result = memo[key][0]
         if not isinstance(result, State):
             return None
         results.append(result)

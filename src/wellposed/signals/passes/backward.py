@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -119,15 +120,16 @@ def gradients_of(
     cotangents: Mapping[int, float | State] | None = None,
     *,
     parameters: bool = True,
+    told: bool = True,
     adjust: Callable[[Adjoint, Sent], Sent] | None = None,
 ) -> Gradients:
     """`back_propagate` after a forward pass that has kept its states.
 
-    Without ``parameters`` only the gradients of signals and inputs are followed. ``adjust`` may change what a node
-    sends to its arguments.
+    Without ``parameters`` only the gradients of signals and inputs are followed, and where nothing is to be ``told`` of
+    them, no gradient is added up that no rule asks for. ``adjust`` may change what a node sends to its arguments.
     """
     given: dict[int, float | State] = {v: 1.0 for v in run.graph.outputs if run.graph.values[v].is_signal}
-    return _Backward(run, given if cotangents is None else cotangents, parameters, adjust).gradients()
+    return _Backward(run, given if cotangents is None else cotangents, parameters, told, adjust).gradients()
 
 
 def require_adjoints(graph: Graph, outputs: Collection[int]) -> None:
@@ -149,11 +151,14 @@ class _Backward:
         run: Pass,
         cotangents: Mapping[int, float | State],
         parameters: bool,
+        told: bool,
         adjust: Callable[[Adjoint, Sent], Sent] | None,
     ) -> None:
         self.graph = run.graph
         self.run = run
         self.adjust = adjust
+        self.told = told
+        self.untold: dict[int, tuple[Adjoint, list[Term]]] = {}
         wanted = differentiable(run.graph, cotangents)
         self.wanted = wanted if parameters else wanted - run.weights.fixed
         self.terms: dict[int, list[Term]] = {}
@@ -175,6 +180,9 @@ class _Backward:
                 sent = self._sent(call, received)
                 for value, term in sent if self.adjust is None else self.adjust(call, sent):
                     self._add(node, value, term)
+        if not self.told:
+            none = Signals((), "predicted gradients")
+            return Gradients(self.graph, none, none, none, self.states, tuple(reversed(self.outcomes)))
         for value in list(self.terms):  # parameters and inputs
             if self.graph.nodes:
                 self._received(Adjoint(self.run, self.graph.nodes[0]), value)
@@ -210,7 +218,7 @@ class _Backward:
 
     def _overflowing(self, node: Node) -> bool:
         """Whether what the rule of a node was given is so large that its result overflows."""
-        entering = [self.states.get(value) for value in node.outputs]
+        entering = [self._state(value) for value in node.outputs]
         entering += [self.run.states.get(value) for value in (*node.inputs, *node.outputs)]
         return any(state is not None and not state.second_moment < OVERFLOW**0.5 for state in entering)
 
@@ -220,6 +228,9 @@ class _Backward:
         if not terms:
             return []
         apart = gathered(call, terms)
+        if not self.told:
+            self.untold[value] = call, apart
+            return apart
         state = settled(call, total(call, apart))
         if not state.second_moment <= OVERFLOW:  # the figure says that the gradient overflows, and stays a number
             apart = [Term(white(state.shape, OVERFLOW, self.run.root()))]
@@ -234,24 +245,24 @@ class _Backward:
             return []
         args = tuple(resolve(self.run, a) for a in node.args)
         kwargs = {key: resolve(self.run, a) for key, a in node.kwargs.items()}
-        whole = [self._whole(out, terms) for out, terms in zip(node.outputs, received, strict=True)]
+        whole = cache(lambda: [self._whole(out, terms) for out, terms in zip(node.outputs, received, strict=True)])
         sent = self._by_rule(call, received, whole, args, kwargs)
         if sent is not None:
             return sent
-        sampled = _sampled(call, self.wanted, whole, args, kwargs)
+        sampled = _sampled(call, self.wanted, whole(), args, kwargs)
         if sampled is not None:
             self._tag(node, "sampled")
             self.outcomes.append(Outcome(node.index, "sampled", "no backward rule: differentiated on samples"))
             return sampled
         self._tag(node, "assumed")
         self.outcomes.append(Outcome(node.index, "assumed", "no backward rule, and it cannot be run on samples"))
-        return self._assumed(call, whole)
+        return self._assumed(call, whole())
 
     def _by_rule(
         self,
         call: Adjoint,
         received: Sequence[list[Term]],
-        whole: Sequence[Term | None],
+        whole: Callable[[], Sequence[Term | None]],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Sent | None:
@@ -260,7 +271,7 @@ class _Backward:
         if rule is None:
             return None
         apart = len(received) == 1 and not rule.whole
-        cases = [[term] for term in received[0]] if apart else [whole]
+        cases = [[term] for term in received[0]] if apart else [whole()]
         sent = [rule.function(call, case, *args, **kwargs) for case in cases]
         if any(part is None for part in sent):
             return None
@@ -289,7 +300,15 @@ class _Backward:
         """Return the gradient of a value as one term; its sum is the state that `_received` returned."""
         if not terms:
             return None
-        return terms[0] if len(terms) == 1 else Term(self.states[value])
+        state = None if len(terms) == 1 else self._state(value)
+        return terms[0] if state is None else Term(state)
+
+    def _state(self, value: int) -> State | None:
+        """Return the gradient of a value, None where there is none; one that is not told is added up when asked for."""
+        if value in self.untold:
+            call, terms = self.untold.pop(value)
+            self.states[value] = settled(call, total(call, terms))
+        return self.states.get(value)
 
     def _power(self, value: int) -> float:
         """Return the second moment of the gradient of a value; 0 where none reaches it."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -20,6 +21,7 @@ from wellposed.signals.algebra.similarity import similarity
 from wellposed.signals.context.arguments import resolve, state_of, unmade
 from wellposed.signals.context.call import Outcome, Pass
 from wellposed.signals.context.parameters import Weights
+from wellposed.signals.distributions.later import is_made
 from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import State
 from wellposed.signals.examples import describe_inputs
@@ -65,18 +67,22 @@ def run_pass(
     run.postpones = not (keep or moments)
     gone = last_needed(run)
     signals: list[Signal] = []
+    unread: dict[int, int] = {}
     _enter(run)
     for node in walked(graph.nodes):
         if _has_signals(graph, node):
             if visit is not None:
                 visit(run, node)
             _follow(run, node)
-            signals.extend(_signals(run, node, moments))
+            _tell(run, node, moments, signals, unread)
         else:
             follow_condition(run, node)
         _note_sources(run, node)
         forget_read(run, node)
-        _let_go(run, gone.get(node.index, ()), keep)
+        letting = gone.get(node.index, ())
+        _tell_spreads(run, [value for value in letting if value in unread], signals, unread)
+        _let_go(run, letting, keep)
+    _tell_spreads(run, list(unread), signals, unread)
     return Signals(tuple(signals), "predicted"), run
 
 
@@ -145,22 +151,39 @@ def _note_sources(run: Pass, node: Node) -> None:
         run.dependent[out] = 0 if out in run.graph.known else sources | (0 if state is None else state.roots)
 
 
-def _signals(run: Pass, node: Node, moments: bool) -> Iterator[Signal]:
-    """Yield the signals of a node's results; without ``moments``, with nan in place of mean and variance."""
+def _tell(run: Pass, node: Node, moments: bool, signals: list[Signal], unread: dict[int, int]) -> None:
+    """Add the signals of a node's results; without ``moments``, with nan in place of mean and variance.
+
+    What no rule has asked for by then is left out, and noted in ``unread`` with the place of the signal.
+    """
     for out in node.outputs:
         known, value = run.outline(out), run.graph.values[out]
         if known is None:
             continue
-        mean, var, spread, alike = math.nan, math.nan, 0.0, math.nan
-        if (moments or isinstance(known, State)) and (state := run.state(out)) is not None:
-            second = state.second_moment
+        mean, var, variance, alike = math.nan, math.nan, 0.0, math.nan
+        if not moments and isinstance(known, State) and not is_made(known.moments):
+            unread[out] = len(signals)
+        elif (moments or isinstance(known, State)) and (state := run.state(out)) is not None:
             if moments:
-                mean = state.pooled_mean
-                var = max(0.0, second - mean * mean)
+                mean, var = state.pooled_mean, state.pooled_var
                 alike = math.nan if run.independent else similarity(state, samples_of(run.graph).get(out))
-            if second > 0.0:  # zeros stay zeros
-                spread = state.spread.variance + average_of_scales(state)
+            variance = _variance_by_draws(state)
         elif known.spread is not STEADY and any(map(torch.Tensor.any, run.draws[out])):  # draws tell no sizes
-            spread = known.spread.variance
-        std = math.sqrt(spread) / math.log(2.0)
-        yield Signal(value.name, node.module, node.op_name, value.shape, mean, var, known.tag, std, similarity=alike)
+            variance = known.spread.variance
+        std = math.sqrt(variance) / math.log(2.0)
+        signals.append(
+            Signal(value.name, node.module, node.op_name, value.shape, mean, var, known.tag, std, similarity=alike)
+        )
+
+
+def _variance_by_draws(state: State) -> float:
+    """Return the variance of ln(second moment) over weight draws; zeros stay zeros."""
+    return state.spread.variance + average_of_scales(state) if state.second_moment > 0.0 else 0.0
+
+
+def _tell_spreads(run: Pass, values: Iterable[int], signals: list[Signal], unread: dict[int, int]) -> None:
+    """Add how signals vary over weight draws that some rule has asked for since: what nothing reads stays untold."""
+    for value in values:
+        at, state = unread.pop(value), run.state(value)
+        if state is not None and is_made(state.moments):
+            signals[at] = replace(signals[at], log2_std=math.sqrt(_variance_by_draws(state)) / math.log(2.0))

@@ -8,6 +8,7 @@ from wellposed.errors import RuleError
 from wellposed.graphs import Node
 from wellposed.signals.context.call import OVERFLOW, Call, Pass
 from wellposed.signals.distributions.agreement import disagreement
+from wellposed.signals.distributions.later import LaterMoments, is_made
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.integration import kernels
@@ -31,6 +32,17 @@ def checked(call: Call, rule: Rule | None, index: int, result: State | None, tag
     shape = result.shape
     if shape != value.shape:
         raise RuleError(f"{_who(node, rule)} gave a signal of shape {shape}, the operator {value.shape}")
+    moments = result.moments
+    if isinstance(moments, LaterMoments) and not is_made(moments):
+        told = result.amended(tag=weakest(tag, result.tag)) if result.tag != tag else result
+        moments.then(lambda made: _with_parts_that_agree(call, rule, told.amended(moments=made), tag).moments)
+        return told
+    return _with_parts_that_agree(call, rule, result, tag)
+
+
+def _with_parts_that_agree(call: Call, rule: Rule | None, result: State, tag: Tag) -> State:
+    """Return a result of the right shape as `checked` does."""
+    node = call.node
     least, most = kernels.extent(result.var)
     if not (least >= 0.0 and most <= OVERFLOW and max(map(abs, kernels.extent(result.mean))) <= _ROOT):
         result, tag = _repaired(call, _who(node, rule), result, tag)

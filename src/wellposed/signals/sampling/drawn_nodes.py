@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.graph import once
 from wellposed.operators.facts import ANY, facts_of
 from wellposed.operators.product import is_product
 from wellposed.operators.scores import logits_before_shift
@@ -43,6 +44,11 @@ def is_drawn(run: Pass, node: Node) -> bool:
     second derivative, reads values that have draws, or is a step of a recurrent layer. A node that begins a scan is
     noted in ``run.scanned``, and one that masks or subtracts, but whose tensors are too large, in ``run.too_large``.
     """
+    return not (node.index in _undrawn(run.graph) and run.drawn.isdisjoint(node.inputs)) and _asked(run, node)
+
+
+def _asked(run: Pass, node: Node) -> bool:
+    """`is_drawn` of a node that may be."""
     logits = logits_before_shift(run.graph).get(node.index)
     if logits is not None and logits not in run.drawn and run.scanned.isdisjoint(node.inputs):
         return False
@@ -56,6 +62,22 @@ def is_drawn(run: Pass, node: Node) -> bool:
     if large := is_too_large(run, node):
         run.too_large += [node.index] * (apart and node.index < run.last_weight)
     return not large
+
+
+@once
+def _undrawn(graph: Graph) -> frozenset[int]:
+    """Return the indices of the nodes that only draws before them can have drawn: most operators are of this kind."""
+    return frozenset([node.index for node in graph.nodes if not _may_be_first(graph, node)])
+
+
+def _may_be_first(graph: Graph, node: Node) -> bool:
+    """Whether `is_drawn` asks more of a node than whether it reads what has draws."""
+    facts, values = facts_of(node.op), graph.values
+    if facts.segments or facts.chooses or facts.subtracts or _is_running_sum(node) or _is_extreme(node):
+        return True
+    if is_product(node.op) or _has_outer_shape(graph, node) or node.index in derivatives(graph):
+        return True
+    return is_cell_met_again(graph, node) or any(not values[_uncast(graph, v)].is_signal for v in node.inputs)
 
 
 def _chooses(run: Pass, node: Node) -> bool:
@@ -94,7 +116,7 @@ def _is_running_extreme(run: Pass, node: Node) -> bool:
     """
     if not _is_extreme(node) or not share_sources(run, node.inputs):
         return False
-    makers = [run.graph.values[_uncast(run, value)].node for value in node.inputs]
+    makers = [run.graph.values[_uncast(run.graph, value)].node for value in node.inputs]
     views = [run.graph.nodes[at] for at in makers if at is not None and run.graph.nodes[at].op.is_view]
     return len(views) < len(makers) and any(_is_position(run, view) for view in views)
 
@@ -120,7 +142,7 @@ def _is_position(run: Pass, node: Node) -> bool:
 def _selects(run: Pass, node: Node) -> bool:
     """Whether a node picks or masks signals by indices or conditions that depend on the same signals."""
     values = run.graph.values
-    chosen = [v for v in node.inputs if not values[_uncast(run, v)].is_signal and run.dependent.get(v, 0)]
+    chosen = [v for v in node.inputs if not values[_uncast(run.graph, v)].is_signal and run.dependent.get(v, 0)]
     if not chosen or not share_sources(run, node.inputs):
         return False
     states = [run.state(v) for v in node.inputs]
@@ -261,12 +283,12 @@ def _cancels(run: Pass, node: Node) -> bool:
     return scale > 0.0 and (found is None or float(np.abs(found).max()) < 1e-6 * scale)
 
 
-def _uncast(run: Pass, value: int) -> int:
+def _uncast(graph: Graph, value: int) -> int:
     """Return the value of which another is a copy in another type."""
-    at = run.graph.values[value].node
-    while at is not None and is_copy(run.graph.nodes[at].op):
-        value = run.graph.nodes[at].inputs[0]
-        at = run.graph.values[value].node
+    at = graph.values[value].node
+    while at is not None and is_copy(graph.nodes[at].op):
+        value = graph.nodes[at].inputs[0]
+        at = graph.values[value].node
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -199,7 +200,7 @@ def _uneven_filters(sliding: Sliding) -> Array | None:
     if math.prod(step.kernel for _, step in moving) == 1:
         return None
     dims = [i for i, _ in moving]
-    kernel, rho = _patch(sliding.data, sliding.channel_axis, dims)
+    kernel, rho = _patch(sliding.data, sliding.channel_axis, tuple(dims))
     return channel_norm_correction(
         kernel,
         dims,
@@ -212,8 +213,11 @@ def _uneven_filters(sliding: Sliding) -> Array | None:
     )
 
 
-def _patch(data: State, channel_axis: int, dims: list[int]) -> tuple[Array, float]:
-    """Return the covariance kernel of a filter's input, less its mean over positions, and channels' correlation."""
+@lru_cache(maxsize=16)
+def _patch(data: State, channel_axis: int, dims: tuple[int, ...]) -> tuple[Array, float]:
+    """Return the covariance kernel of a filter's input, less its mean over positions, and channels' correlation: a
+    norm asks for both twice.
+    """
     covariance = data.covariance()
     members = data.axes[channel_axis]
     rho = 0.0
@@ -246,6 +250,6 @@ def _filters(data: State, product: Product) -> tuple[Array, list[int], list[int]
         data = merge_atoms(data, axis)
     moving = [(data.axes[axis][0], i) for i, axis in enumerate(places) if data.axes[axis]]
     dims = [dim for dim, _ in moving]
-    kernel, rho = _patch(data, channel_axis, dims)
+    kernel, rho = _patch(data, channel_axis, tuple(dims))
     taps, dilation = [window.kernel[i] for _, i in moving], [window.dilation[i] for _, i in moving]
     return kernel, dims, taps, dilation, data.shape[channel_axis] // product.groups, rho

@@ -144,16 +144,21 @@ def _norm(
     shape = x.shape
     view = shape if split is None else split
     x = reshape(pooled(x), view)
-    unit = reshape(normalise(call.into(view), x, over, eps, centre=centre, per_channel=per_channel), shape)
+    key = ("norm backwards", call.node.index, x.serial)
+    if key not in call.run.memo:  # the same for all terms of the gradient
+        made = normalise(call.into(view), x, over, eps, centre=centre, per_channel=per_channel)
+        uneven = _spread(made, over, centre) * (_filters(call, over) if per_channel else 1.0)
+        call.run.memo[key] = made, uneven, _deviation(x, over, eps, centre)
+    normal, uneven, deviation = call.run.memo[key]
+    unit = reshape(normal, shape)
     sent: list[tuple[int, Term]] = []
     weighted = times_output(call, term, unit, call.run.states[call.node.outputs[0]] if after is None else after)
     sent += _by_affine(call, term, weighted, places)
     strength = gain.second_moment**0.5 if isinstance(gain, State) else 1.0
-    strength *= (_spread(reshape(unit, view), over, centre) * (_filters(call, over) if per_channel else 1.0)) ** 0.5
+    strength *= uneven**0.5
     gradient = reshape(settled(call, term), view)
     common = [averaged(call, reshape(part, view), over, keepdim=True) for part in weighted]
     rest = _without_common(gradient, reshape(unit, view), over, common, centre)
-    deviation = _deviation(x, over, eps, centre)
     result = multiply(call.into(view), deviation, rest)
     result = reshape(result.changed(base=None, fn=None, links=result.links), shape)
     return [*sent, (source(call), Term(result, strength))]
@@ -316,10 +321,10 @@ def _by_affine(call: Adjoint, term: Term, weighted: Sequence[State], places: lis
     sent: list[tuple[int, Term]] = []
     norm = NORMS[call.node.op]
     gain, shift = norm.gain_of(call.node), norm.shift_of(call.node)
-    if gain is not None:
+    if gain is not None and gain in call.wanted:
         parts = [_summed(call, Term(part), places) for part in weighted]
         sent += [(gain, part) for part in parts]
-    if shift is not None:
+    if shift is not None and shift in call.wanted:
         sent.append((shift, _summed(call, term, places)))
     return sent
 
