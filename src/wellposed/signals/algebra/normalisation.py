@@ -229,7 +229,8 @@ def _link(x: State, averaged: Mapping[int, int], inverse: float, centre: bool, d
     def operate(k: Array, where: Dims) -> Array:
         if centre:
             inside = {at: count for i, count in averaged.items() if (at := where[i]) is not None}
-            k = k - kernels.pair_mean(k, [inside.get(d, 1) for d in range(k.ndim)], list(inside))
+            near = k[tuple(slice(None if kernels.positions(n) else inside.get(d)) for d, n in enumerate(k.shape))]
+            k = k - kernels.pair_mean(near, [inside.get(d, 1) for d in range(k.ndim)], list(inside))
         return k * inverse
 
     return Link(x, operate, dims)
