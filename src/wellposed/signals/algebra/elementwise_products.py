@@ -51,7 +51,7 @@ def multiply(call: Call, x: State, y: State) -> State:
     recognised = first_recognised(PRODUCTS, call, x, y)
     if recognised is not None:
         return recognised
-    result = _product_of_moments(call, *without_repeats(laid_out(x, call.covariance), laid_out(y, call.covariance)))
+    result = _product_of_moments(call, *without_repeats(laid_out(x), laid_out(y)))
     both = jointly(x, y, torch.mul)
     return result if both is None else result.amended(statistic=both)
 

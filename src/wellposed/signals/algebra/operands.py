@@ -174,7 +174,7 @@ def _depends_as_a_whole(call: Call, stack: State, other: State) -> bool:
     """Whether another tensor is made of a stack, and not of what the stack was made of."""
     if other.blocks or other.shape != stack.shape or not stack.roots & other.roots:
         return False
-    laid = laid_out(stack, call.covariance)
+    laid = laid_out(stack)
     p, q, _ = align(laid, other)
     return p.dims is not None and q.dims is not None and call.covariance(laid, other, p.dims, q.dims) is not None
 

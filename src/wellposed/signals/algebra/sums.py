@@ -47,7 +47,7 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
 
 def _general_sum(call: Call, x: State, y: State, a: float, b: float) -> State:
     """Return a x + b y of tensors of which nothing else is known, and remember it where one is known numbers."""
-    result = _sum_of_moments(call, *without_repeats(laid_out(x, call.covariance), laid_out(y, call.covariance)), a, b)
+    result = _sum_of_moments(call, *without_repeats(laid_out(x), laid_out(y)), a, b)
     if x.logits or y.logits:
         terms = [(w * w * kernels.average(s.var), s.logits) for w, s in ((a, x), (b, y))]
         result = result.amended(logits=summed(terms))

@@ -17,6 +17,7 @@ from wellposed.operators.norms import NORMS
 from wellposed.operators.schema import ref_of
 from wellposed.signals.context.call import Pass, Unknown
 from wellposed.signals.context.parameters import by_position, state_of_tensor, told_apart
+from wellposed.signals.distributions.blocks import with_times
 from wellposed.signals.distributions.making import make_state, rescaled
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import unpaired
@@ -280,6 +281,10 @@ def resolve(run: Pass, argument: Any, *, pairs: bool = False) -> Any:
             state = state_of(run, argument.value)
             if state is None:
                 state = make_state(info.shape, 0.0, 1.0, tag="assumed", roots=run.root())
+            if state.blocks and not run.independent:
+                state = run.memo.setdefault(
+                    ("times", state.serial, state.axes), with_times(state, run.dependence.between)
+                )
             state = state if pairs else unpaired(state)
             scale = run.weights.known_scale(state.scale_parameter) if state.scale_parameter is not None else None
             return state if scale is None else rescaled(state, scale)

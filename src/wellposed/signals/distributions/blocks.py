@@ -38,26 +38,43 @@ def depend(blocks: Sequence[State]) -> bool:
     return 1 < len(blocks) <= MOST_PARTS and any(a.roots & b.roots for a, b in itertools.combinations(blocks, 2))
 
 
-def laid_out(state: State, between: Between | None = None) -> State:
+def with_times(state: State, between: Between) -> State:
+    """Return a concatenation of single positions that depend on one another (the times of a loop) with the moments of
+    all of them, where they are asked for: by position, with the covariance that ``between`` tells of every two. It
+    keeps its blocks; other states are returned as they are.
+    """
+    blocks, axis = state.blocks, state.block_axis
+    if not _by_times(state):
+        return state
+    layout = common_layout(blocks, skip=axis)
+    if layout is None or _with_last(layout, axis, len(blocks)) != state.layout:
+        return state
+    return state.amended(moments=LaterMoments(lambda: _concatenated(blocks, axis, False, between).moments))
+
+
+def laid_out(state: State) -> State:
     """Return a concatenation whose parts differ as one state with means and variances by position, without blocks.
 
     What is added to all of it (a position embedding) ends its blocks, but a part may have another size for all that: a
-    class token beside patches. Single positions that depend on one another (the times of a loop) keep the covariance
-    that ``between`` tells of every two.
+    class token beside patches.
     """
-    first = state.blocks[0] if state.blocks else state
-    at = state.block_axis
-    told = all(b.shape[at] == 1 for b in state.blocks) and depend(state.blocks)
-    if not told and all(math.isclose(b.second_moment, first.second_moment, rel_tol=1e-5) for b in state.blocks):
+    first, axis = state.blocks[0] if state.blocks else state, state.block_axis
+    if all(math.isclose(b.second_moment, first.second_moment, rel_tol=1e-5) for b in state.blocks):
         return pooled(state)
-    laid = concatenate(state.blocks, at, apart=False, between=between if told else None)
+    laid = concatenate(state.blocks, axis, apart=False)
     if not all(b.gauss for b in state.blocks):
-        shares = [b.shape[at] / state.shape[at] for b in state.blocks]
+        shares = [b.shape[axis] / state.shape[axis] for b in state.blocks]
         laid = laid.amended(transport=of_mixture(list(map(marginal, state.blocks)), shares))
     if laid.layout != state.layout:
         return laid
-    # the same tensor still, which others may depend on
-    return state.amended(moments=laid.moments, marginal=laid.marginal, spread=laid.spread, concatenation=WHOLE)
+    # the same tensor still, which others may depend on; single positions that depend on one another know it already
+    moments = state.moments if _by_times(state) else laid.moments
+    return state.amended(moments=moments, marginal=laid.marginal, spread=laid.spread, concatenation=WHOLE)
+
+
+def _by_times(state: State) -> bool:
+    """Whether a concatenation has the moments that `with_times` gives it."""
+    return depend(state.blocks) and all(b.shape[state.block_axis] == 1 for b in state.blocks)
 
 
 def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, between: Between | None = None) -> State:

@@ -78,7 +78,7 @@ def _as_it_meets(call: Call, data: State, product: Product, uneven: bool) -> Sta
     axis of the result; else as one tensor.
     """
     by_part = data.blocks and (uneven or product.left_axes[data.block_axis] in product.out_axes)
-    return laid_out(data, call.covariance) if by_part else pooled(data)
+    return laid_out(data) if by_part else pooled(data)
 
 
 def _finite_width(data: State, summed: list[int], product: Product, pairs: Pairs | None) -> FiniteWidth:

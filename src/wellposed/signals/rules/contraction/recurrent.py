@@ -37,7 +37,7 @@ def recurrent(
     start = _initial_states(list(hidden) if several else [hidden])
     if start is None or not all(isinstance(p, State) for p in params):
         return None
-    x, width = laid_out(x, call.covariance) if x.blocks else x, params[1].shape[1]
+    x, width = laid_out(x) if x.blocks else x, params[1].shape[1]
     projected = len(params) % (4 if biases else 2) == 1 or start[0].shape[-1] != start[-1].shape[-1]
     narrow, features = (width, x.shape[-1]) if projected else (min(width, WIDTH), min(x.shape[-1], WIDTH))
     units = max(h.shape[-1] for h in start) if projected else narrow
