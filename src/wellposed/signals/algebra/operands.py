@@ -12,9 +12,10 @@ import torch
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, PartCall, Unknown
-from wellposed.signals.distributions.alignment import Aligned, align
-from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate, depend, laid_out
+from wellposed.signals.distributions.alignment import Aligned
+from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate, depend
 from wellposed.signals.distributions.functions import IDENTITY, Pointwise
+from wellposed.signals.distributions.grids import GRIDS
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.parts import select
 from wellposed.signals.distributions.state import Link, Scaled, State
@@ -155,7 +156,7 @@ def slice_by_slice(call: Call, x: State, y: State, operate: Operation) -> State 
     axis, count = stacks[0].block_axis, len(stacks[0].blocks)
     if shape[axis] != count or any(block.shape[axis] != 1 for block in stacks[0].blocks):
         return None
-    if _depends_as_a_whole(call, stacks[0], y if stacks[0] is x else x):
+    if _is_made_of(y if stacks[0] is x else x, stacks[0]):
         return None
     part = PartCall(call.run, call.node, (*shape[:axis], 1, *shape[axis + 1 :]))
     pairs = zip(_slices(x, axis - len(shape), count), _slices(y, axis - len(shape), count), strict=True)
@@ -170,13 +171,16 @@ def _shares_sources(stack: State, other: State) -> bool:
     )
 
 
-def _depends_as_a_whole(call: Call, stack: State, other: State) -> bool:
-    """Whether another tensor is made of a stack, and not of what the stack was made of."""
-    if other.blocks or other.shape != stack.shape or not stack.roots & other.roots:
-        return False
-    laid = laid_out(stack)
-    p, q, _ = align(laid, other)
-    return p.dims is not None and q.dims is not None and call.covariance(laid, other, p.dims, q.dims) is not None
+def _is_made_of(other: State, stack: State) -> bool:
+    """Whether a tensor of a stack's shape is made of the stack as a whole, by links."""
+    pending, seen = [other] if other.shape == stack.shape and not other.blocks else [], 0
+    while pending and (seen := seen + 1) <= GRIDS:
+        state = pending.pop()
+        parents = [link.parent for link in state.links] + [base for base in (state.base,) if base is not None]
+        if any(parent.serial == stack.serial for parent in parents):
+            return True
+        pending += [parent for parent in parents if parent.serial > stack.serial]
+    return False
 
 
 def _slices(x: State, axis: int, count: int) -> list[State]:
