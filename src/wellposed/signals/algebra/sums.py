@@ -240,7 +240,9 @@ def _shape_of_dependent(call: Call, x: State, y: State, a: float, b: float) -> T
     for two inputs); None of other sums.
     """
     (u, f), (v, g) = x.gaussian_source(), y.gaussian_source()
-    if u.transport is not None or v.transport is not None or not x.lengths == y.lengths == u.lengths == v.lengths:
+    if u.serial == v.serial or u.transport is not None or v.transport is not None:
+        return None
+    if not x.lengths == y.lengths == u.lengths == v.lengths:
         return None
     same = tuple(range(len(u.lengths)))
     cross, scale = call.covariance(u, v, same, same), math.sqrt(kernels.average(u.var) * kernels.average(v.var))

@@ -203,16 +203,20 @@ def _is_put_back(run: Pass, node: Node) -> bool:
     """Whether a node adds a signal to what its own parts became, put together in other places than they had: the even
     and the odd ones of an axis, each corrected by the other. No link leads back through that.
     """
-    facts = facts_of(node.op)
-    if len(node.inputs) != 2 or not facts.elementwise or len(facts.terms) != 2 or not share_sources(run, node.inputs):
-        return False
-    if not any(_is_joined(run, value) for value in node.inputs):
+    if not _adds_joined(run, node) or not share_sources(run, node.inputs):
         return False
     x, y = (run.state(value) for value in node.inputs)
-    if x is None or y is None or x.roots & y.roots <= REPEATED:
+    if x is None or y is None or x.blocks or y.blocks or x.roots & y.roots <= REPEATED:
         return False
     p, q, _ = align(x, y)
     return p.dims is None or q.dims is None or run.dependence.between(x, y, p.dims, q.dims) is None
+
+
+def _adds_joined(run: Pass, node: Node) -> bool:
+    """Whether a node adds two tensors, one of which was put together of several."""
+    facts = facts_of(node.op)
+    adds = len(node.inputs) == 2 and facts.elementwise and len(facts.terms) == 2
+    return adds and any(_is_joined(run, value) for value in node.inputs)
 
 
 def _is_joined(run: Pass, value: int) -> bool:
@@ -361,5 +365,4 @@ def _may_start(run: Pass, node: Node) -> bool:
         return True
     several = len(node.inputs) > 1
     differs = (facts.subtracts, -1.0 in facts.powers, node.index in derivatives(run.graph))
-    joined = len(facts.terms) == 2 and any(_is_joined(run, value) for value in node.inputs)
-    return several and (joined or any(differs) or _is_extreme(node) or is_product(node.op))
+    return several and (_adds_joined(run, node) or any(differs) or _is_extreme(node) or is_product(node.op))
