@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import wellposed as wp
 from wellposed.signals.sampling import drawn_nodes, joint_draws
+from wellposed.structure.meetings import codebook_picks
 
 Made = tuple[nn.Module, tuple[Tensor, ...]]
 
@@ -176,3 +177,18 @@ def test_a_long_loop_is_left_to_the_rules() -> None:
     graph = wp.trace(Loop(), torch.randn(16, 8))
     plan = wp.plan(graph)
     assert wp.propagate(graph, weights=plan)["matmul"].tag != "sampled"
+
+
+def test_scores_of_known_tokens_are_no_codebook() -> None:
+    class Router(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.gate = nn.Embedding(50, 32), nn.Linear(32, 8, bias=False)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            scores = self.gate(self.embedding(tokens)).sigmoid()
+            return scores.gather(-1, scores.topk(3, -1).indices)
+
+    assert not codebook_picks(wp.trace(Router(), torch.randint(50, (4, 12))))
+    model, inputs = MODELS["codebooks"]()
+    assert len(codebook_picks(wp.trace(model, *inputs))) == len(model.books)

@@ -10,6 +10,7 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.graph import once
 from wellposed.operators.facts import facts_of
 from wellposed.operators.product import is_product
+from wellposed.operators.scale_parameters import parameter_values
 from wellposed.structure.repeated import Same
 
 Bits = Mapping[int, int]
@@ -126,12 +127,10 @@ def codebook_picks(graph: Graph) -> Mapping[int, frozenset[int]]:
     ones (vector quantisation), and for each of them these parameters.
     """
     made_of = {parameter.value: frozenset((parameter.value,)) for parameter in graph.parameters.values()}
-    tables = set(made_of)
+    tables = parameter_values(graph)
     found: dict[int, frozenset[int]] = {}
     for node in graph.nodes:
         sources = {value: made_of[value] for value in node.inputs if value in made_of}
-        if node.inputs and all(value in tables or value in graph.known for value in node.inputs):
-            tables.update(node.outputs)
         made_of |= dict.fromkeys(node.outputs, _union(sources.values()))
         if facts_of(node.op).indexed and not facts_of(node.op).looks_up:
             picked = _union(sources[value] for value in tables.intersection(sources))
