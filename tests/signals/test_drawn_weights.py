@@ -155,6 +155,7 @@ def test_without_draws_of_the_weights_they_are_not(name: str, monkeypatch: pytes
     assert not verdict(name).ok
 
 
+@pytest.mark.slow
 def test_a_plan_does_not_depend_on_what_was_drawn_before() -> None:
     torch.manual_seed(0)
     model, inputs = MODELS["cosine"]()
