@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,12 +12,13 @@ from torch.nn import functional
 
 import wellposed as wp
 from wellposed.signals.sampling import drawn_nodes, joint_draws
+from wellposed.structure.meetings import codebook_picks
 
 Made = tuple[nn.Module, tuple[Tensor, ...]]
 
 
 def dense(*widths: int) -> nn.Sequential:
-    layers = [layer for pair in zip(widths, widths[1:], strict=False) for layer in (nn.Linear(*pair), nn.ReLU())]
+    layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 
@@ -153,6 +155,7 @@ def test_without_draws_of_the_weights_they_are_not(name: str, monkeypatch: pytes
     assert not verdict(name).ok
 
 
+@pytest.mark.slow
 def test_a_plan_does_not_depend_on_what_was_drawn_before() -> None:
     torch.manual_seed(0)
     model, inputs = MODELS["cosine"]()
@@ -175,3 +178,18 @@ def test_a_long_loop_is_left_to_the_rules() -> None:
     graph = wp.trace(Loop(), torch.randn(16, 8))
     plan = wp.plan(graph)
     assert wp.propagate(graph, weights=plan)["matmul"].tag != "sampled"
+
+
+def test_scores_of_known_tokens_are_no_codebook() -> None:
+    class Router(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.gate = nn.Embedding(50, 32), nn.Linear(32, 8, bias=False)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            scores = self.gate(self.embedding(tokens)).sigmoid()
+            return scores.gather(-1, scores.topk(3, -1).indices)
+
+    assert not codebook_picks(wp.trace(Router(), torch.randint(50, (4, 12))))
+    model, inputs = MODELS["codebooks"]()
+    assert len(codebook_picks(wp.trace(model, *inputs))) == len(model.books)

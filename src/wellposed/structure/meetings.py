@@ -10,6 +10,7 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.graph import once
 from wellposed.operators.facts import facts_of
 from wellposed.operators.product import is_product
+from wellposed.operators.scale_parameters import parameter_values
 from wellposed.structure.repeated import Same
 
 Bits = Mapping[int, int]
@@ -27,6 +28,7 @@ class Uses:
 
     def __init__(self, graph: Graph, repeated: Collection[int], weight_at: Mapping[int, int], same: Same) -> None:
         bits = {at: 1 << i for i, at in enumerate(sorted(repeated))}
+        self._made = [graph.values[graph.nodes[at].outputs[0]].shape for at in sorted(repeated)]
         direct: dict[int, int] = {}
         far: dict[int, int] = {}
         groups: dict[object, int] = {}
@@ -45,9 +47,18 @@ class Uses:
         """Whether what one weight made at several nodes meets at a node, with no weight in between."""
         return self._any_pair(node, self.direct, lambda a, b: (a | b).bit_count() > 1)
 
-    def meet_apart(self, node: Node, *, far: bool) -> bool:
-        """Whether operands meet at a node that depend on different nodes of one weight, and on none in common."""
-        return self._any_pair(node, self.far if far else self.direct, lambda a, b: not a & b)
+    def meet_apart(self, node: Node) -> bool:
+        """Whether operands meet at a node that depend, with any weights in between, on different nodes of one weight,
+        and on none in common.
+        """
+        return self._any_pair(node, self.far, lambda a, b: not a & b)
+
+    def meet_in_other_shapes(self, node: Node) -> bool:
+        """Whether operands meet at a node that one weight made at different nodes, of inputs of different shapes."""
+        return self._any_pair(node, self.direct, lambda a, b: not a & b and self._shapes(a) != self._shapes(b))
+
+    def _shapes(self, bits: int) -> list[tuple[int, ...]]:
+        return [shape for i, shape in enumerate(self._made) if bits >> i & 1]
 
     def _any_pair(self, node: Node, behind: Bits, holds: Callable[[int, int], bool]) -> bool:
         """Whether it holds for the nodes of one weight behind two operands."""
@@ -98,14 +109,14 @@ def powers_of_inputs(graph: Graph, weighted: Collection[int]) -> frozenset[int]:
     found = set[int]()
     for node in graph.nodes:
         before, own = _of_all(multiplied, node), 0
-        if node.index not in weighted:
-            if is_product(node.op) and not facts_of(node.op).elementwise:
-                own = _of_all(plain, node)
-            if own & before:
-                found.add(node.index)
-            free = [value for value in node.inputs if value not in graph.known]
-            if len(free) == 1 and free[0] in plain:
-                plain |= dict.fromkeys(node.outputs, plain[free[0]])
+        free = [value for value in node.inputs if value not in graph.known]
+        if node.index in weighted:
+            pass
+        elif is_product(node.op) and not facts_of(node.op).elementwise:
+            own = _of_all(plain, node)
+            found |= {node.index} if own & before else set()
+        elif len(free) == 1 and free[0] in plain:
+            plain |= dict.fromkeys(node.outputs, plain[free[0]])
         multiplied |= dict.fromkeys(node.outputs, before | own)
     return frozenset(found)
 
@@ -116,12 +127,10 @@ def codebook_picks(graph: Graph) -> Mapping[int, frozenset[int]]:
     ones (vector quantisation), and for each of them these parameters.
     """
     made_of = {parameter.value: frozenset((parameter.value,)) for parameter in graph.parameters.values()}
-    tables = set(made_of)
+    tables = parameter_values(graph)
     found: dict[int, frozenset[int]] = {}
     for node in graph.nodes:
         sources = {value: made_of[value] for value in node.inputs if value in made_of}
-        if node.inputs and all(value in tables or value in graph.known for value in node.inputs):
-            tables.update(node.outputs)
         made_of |= dict.fromkeys(node.outputs, _union(sources.values()))
         if facts_of(node.op).indexed and not facts_of(node.op).looks_up:
             picked = _union(sources[value] for value in tables.intersection(sources))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from wellposed.signals.algebra.statistics import jointly, plus_statistic
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned, align, covariances, without_repeats
 from wellposed.signals.distributions.blocks import finite_width_correlation_of_parts, laid_out
+from wellposed.signals.distributions.functions import IDENTITY
 from wellposed.signals.distributions.marginals import marginal
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY, Spread, source
@@ -34,7 +37,7 @@ from wellposed.signals.distributions.state import Ancestry, Marginal, State, wea
 from wellposed.signals.distributions.views import expand
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import of_sum
+from wellposed.signals.integration.transport import Postponed, Transport, of_sum, of_sum_of_functions
 
 
 def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
@@ -215,8 +218,9 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
     finite_width = finite_width_correlation_of_parts(zip((x, y), shares, strict=True), var)
     gauss = (x.gauss or first <= little) and (y.gauss or second <= little)
     transport = None
-    if cross is None and not gauss and call.wants_marginal and mean.size:
-        transport = of_sum(a * marginal(x), b * marginal(y))
+    if not gauss and call.wants_marginal and mean.size:
+        independent = cross is None
+        transport = of_sum(a * marginal(x), b * marginal(y)) if independent else _shape_of_dependent(call, x, y, a, b)
     scales = EVEN_SCALES
     if not call.independent and kernels.average(mean * mean) <= little:
         scales = scales_of_sum(call, x, y, p, q, first, second)
@@ -229,6 +233,25 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
     )
     spread = _spread_of_sum(call, ((x, p, a, of_x), (y, q, b, of_y)), result)
     return expand(result if spread is STEADY else result.amended(spread=spread), call.shape())
+
+
+def _shape_of_dependent(call: Call, x: State, y: State, a: float, b: float) -> Transport | None:
+    """Return the shape of a f(u) + b g(v) for two Gaussian tensors u and v that are correlated (features of one encoder
+    for two inputs); None of other sums.
+    """
+    (u, f), (v, g) = x.gaussian_source(), y.gaussian_source()
+    if u.serial == v.serial or u.transport is not None or v.transport is not None:
+        return None
+    if not x.lengths == y.lengths == u.lengths == v.lengths:
+        return None
+    same = tuple(range(len(u.lengths)))
+    cross, scale = call.covariance(u, v, same, same), math.sqrt(kernels.average(u.var) * kernels.average(v.var))
+    if cross is None or not scale > 0.0:
+        return None
+    rho = min(max(float(cross.ravel()[0]) / scale, -1.0), 1.0)
+    functions = [(f or IDENTITY).call, (g or IDENTITY).call]
+    moments = [(s.pooled_mean, math.sqrt(kernels.average(s.var))) for s in (u, v)]
+    return Postponed(partial(of_sum_of_functions, functions, moments, (a, b), rho))
 
 
 def _marginal_beside_known(x: State, y: State, p: Aligned, q: Aligned) -> Marginal | None:

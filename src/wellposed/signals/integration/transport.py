@@ -6,11 +6,13 @@ turns a standard Gaussian into it; functions of the sum are then integrated as g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
+import torch
 from scipy.special import betaincinv, gammainccinv, gammaincinv, ndtr, ndtri
 
 from wellposed.signals.integration import gaussian
@@ -20,6 +22,8 @@ from wellposed.signals.integration.kernels import Array
 STEP = 1 / 32
 """Spacing of the grid that distributions are convolved on, in standard deviations of the sum. Chosen: t of a ReLU plus
 a Gaussian is exact to 1e-3 within 4.5 standard deviations, as with half the spacing."""
+QUANTILES = 96
+"""Quantiles of each of two dependent summands. Chosen for cost."""
 REACH = 1024
 """Steps from the mean at which a distribution's tails are cut. Chosen: 32 standard deviations."""
 NEGLIGIBLE = 1e-3
@@ -139,6 +143,24 @@ def of_sum(first: Array, second: Array) -> Transport | None:
     if not (_has_values(first) and _has_values(second)):
         return None
     return _of_sum(_rounded(first), _rounded(second))
+
+
+def of_sum_of_functions(
+    functions: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+    moments: Sequence[tuple[float, float]],
+    factors: tuple[float, float],
+    rho: float,
+) -> Transport:
+    """Return the transport of a f(u) + b g(v) for Gaussian u and v that correlate by ``rho``, given mean and standard
+    deviation of each: all pairs of quantiles, in order.
+    """
+    quantiles = torch.from_numpy(ndtri((np.arange(QUANTILES) + 0.5) / QUANTILES))
+    first, second = quantiles[:, None], rho * quantiles[:, None] + math.sqrt(1.0 - rho * rho) * quantiles
+    (f, g), ((m, s), (n, t)), (a, b) = functions, moments, factors
+    ordered = (a * f(m + s * first) + b * g(n + t * second)).flatten().sort().values.numpy()
+    if not ordered[0] < ordered[-1]:
+        return standardised(NODES)
+    return standardised(np.interp(ndtr(NODES), (np.arange(len(ordered)) + 0.5) / len(ordered), ordered))
 
 
 def _has_values(values: Array) -> bool:

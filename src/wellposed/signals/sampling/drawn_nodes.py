@@ -44,7 +44,8 @@ def is_drawn(run: Pass, node: Node) -> bool:
     second derivative, reads values that have draws, or is a step of a recurrent layer. A node that begins a scan is
     noted in ``run.scanned``, and one that masks or subtracts, but whose tensors are too large, in ``run.too_large``.
     """
-    return not (node.index in _undrawn(run.graph) and run.drawn.isdisjoint(node.inputs)) and _asked(run, node)
+    first = node.index not in _undrawn(run.graph) or (run.weights.repeated and facts_of(node.op).multiplies)
+    return bool(first or not run.drawn.isdisjoint(node.inputs)) and _asked(run, node)
 
 
 def _asked(run: Pass, node: Node) -> bool:
@@ -76,6 +77,8 @@ def _may_be_first(graph: Graph, node: Node) -> bool:
     if facts.segments or facts.chooses or facts.subtracts or _is_running_sum(node) or _is_extreme(node):
         return True
     if is_product(node.op) or _has_outer_shape(graph, node) or node.index in derivatives(graph):
+        return True
+    if _adds_joined(graph, node):
         return True
     return is_cell_met_again(graph, node) or any(not values[_uncast(graph, v)].is_signal for v in node.inputs)
 
@@ -203,25 +206,29 @@ def _is_put_back(run: Pass, node: Node) -> bool:
     """Whether a node adds a signal to what its own parts became, put together in other places than they had: the even
     and the odd ones of an axis, each corrected by the other. No link leads back through that.
     """
-    facts = facts_of(node.op)
-    if len(node.inputs) != 2 or not facts.elementwise or len(facts.terms) != 2 or not share_sources(run, node.inputs):
-        return False
-    if not any(_is_joined(run, value) for value in node.inputs):
+    if not _adds_joined(run.graph, node) or not share_sources(run, node.inputs):
         return False
     x, y = (run.state(value) for value in node.inputs)
-    if x is None or y is None or x.roots & y.roots <= REPEATED:
+    if x is None or y is None or x.blocks or y.blocks or x.roots & y.roots <= REPEATED:
         return False
     p, q, _ = align(x, y)
     return p.dims is None or q.dims is None or run.dependence.between(x, y, p.dims, q.dims) is None
 
 
-def _is_joined(run: Pass, value: int) -> bool:
+def _adds_joined(graph: Graph, node: Node) -> bool:
+    """Whether a node adds two tensors, one of which was put together of several."""
+    facts = facts_of(node.op)
+    adds = len(node.inputs) == 2 and facts.elementwise and len(facts.terms) == 2
+    return adds and any(_is_joined(graph, value) for value in node.inputs)
+
+
+def _is_joined(graph: Graph, value: int) -> bool:
     """Whether a value is made of several by joining them or by writes, and of views of that."""
     for _ in range(CLIMBED_FOR_SHAPE):
-        at = run.graph.values[value].node
+        at = graph.values[value].node
         if at is None:
             return False
-        node = run.graph.nodes[at]
+        node = graph.nodes[at]
         if facts_of(node.op).merges in ("cat", "stack", "write"):
             return True
         if not node.op.is_view:
@@ -361,5 +368,4 @@ def _may_start(run: Pass, node: Node) -> bool:
         return True
     several = len(node.inputs) > 1
     differs = (facts.subtracts, -1.0 in facts.powers, node.index in derivatives(run.graph))
-    joined = len(facts.terms) == 2 and any(_is_joined(run, value) for value in node.inputs)
-    return several and (joined or any(differs) or _is_extreme(node) or is_product(node.op))
+    return several and (_adds_joined(run.graph, node) or any(differs) or _is_extreme(node) or is_product(node.op))

@@ -45,7 +45,7 @@ def meets_itself(run: Pass, node: Node) -> bool:
 
     Its operands are made of what one weight made at different nodes: directly, so that they have this weight in common,
     or with other weights in between, so that positions are alike in both by the same chance, of which a sum of products
-    over positions consists. Rules follow products and differences element by element, where links tell the covariance.
+    over positions consists. Products and differences element by element are left to links for inputs of one shape.
     """
     weights, rule = run.weights, RULES.get(node.op)
     if run.independent or not weights.repeated or node.index in weights.weight_at:
@@ -58,23 +58,14 @@ def meets_itself(run: Pass, node: Node) -> bool:
     if rule is None or rule.tag == "sampled":
         return uses.meet(node)
     if _is_pair(node):
-        return uses.meet_apart(node, far=False) and _is_untold(run, node)
-    return is_product(node.op) and (uses.meet(node) or uses.meet_apart(node, far=True))
+        return uses.meet_in_other_shapes(node)
+    return is_product(node.op) and (uses.meet(node) or uses.meet_apart(node))
 
 
 def _is_pair(node: Node) -> bool:
     """Whether a node multiplies or subtracts two tensors element by element."""
     facts = facts_of(node.op)
     return len(node.inputs) == 2 and facts.elementwise and (facts.multiplies or facts.subtracts)
-
-
-def _is_untold(run: Pass, node: Node) -> bool:
-    """Whether no link tells the covariance of a node's two operands (results for inputs of other lengths)."""
-    x, y = (run.state(value) for value in node.inputs)
-    if x is None or y is None:
-        return False
-    same = tuple(range(len(x.lengths)))
-    return x.lengths != y.lengths or run.dependence.between(x, y, same, same) is None
 
 
 def is_largest_of_picked(graph: Graph, node: Node) -> bool:

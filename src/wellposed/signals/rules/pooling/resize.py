@@ -90,6 +90,15 @@ def _resized_axis(x: State, axis: int, size: int) -> State:
     return x.changed(layout=layout, mean=x.mean[..., None], var=x.var[..., None], corr=x.corr[..., None], links=links)
 
 
+def _pairs_of_sources(corr: Array, dim: int, source: Indices, size: int) -> Array:
+    """Return a correlation kernel by pair of new positions, each a copy of the old position ``source``, or -1, a
+    number.
+    """
+    matrix = kernels.matrix_of(corr, dim, size)[..., source[:, None], source]
+    known = (source >= 0)[:, None] & (source >= 0)
+    return kernels.by_pair(np.where(known, matrix, np.eye(source.size)), dim)
+
+
 def _padded(call: Call, x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
     """Return x padded along one axis, by a ``value`` or by positions of its own, each position told apart."""
     x = merge_atoms(laid_out(x) if x.blocks and x.block_axis == axis else x, axis)
@@ -108,14 +117,16 @@ def _padded(call: Call, x: State, axis: int, before: int, after: int, mode: str,
             return np.pad(full, widths, constant_values=fill)
         return np.take(full, np.pad(np.arange(size), (before, after), mode=_MODES[mode]), axis=i)
 
-    corr = x.corr
-    if mode != "constant":  # borders repeat inner positions
-        corr = from_sources(corr, i, np.pad(np.arange(size), (before, after), mode=_MODES[mode]))
     layout = x.layout.resized(i, size + before + after)
     if mode == "constant":
         source = np.pad(np.arange(size), (before, after), constant_values=-1)
     else:
         source = np.pad(np.arange(size), (before, after), mode=_MODES[mode])
+    corr = x.corr
+    if kernels.positions(corr.shape[i]):
+        corr = _pairs_of_sources(corr, i, source, size)
+    elif mode != "constant":  # borders repeat inner positions
+        corr = from_sources(corr, i, source)
     of = x.linear_map
     if of is not None and of.atom == i and value == 0.0 and of.parent.layout.resized(i, size) == x.layout:
         # a running sum that is pushed on is a map of the same tensor: its differences are sums of few
