@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -166,7 +165,9 @@ def _of_one_size(moments: Moments, features: int) -> Moments:
     The expected cosine of Gaussian vectors of D elements that correlate by r is r (1 - (1 - r²) / 2 D) + O(1 / D²).
     """
     corr = moments.corr
-    return replace(moments, corr=corr * (1.0 + (1.0 - corr * corr) / (2.0 * features)))
+    made = corr * (1.0 + (1.0 - corr * corr) / (2.0 * features))
+    rest = moments.finite_width_correlation, moments.equal_norm_inverse_dim
+    return Moments(moments.mean, moments.var, made, *rest)
 
 
 def _expected(moments: Moments, sizes: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
