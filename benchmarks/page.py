@@ -738,7 +738,7 @@ def draw_teeth(results: Results) -> dict[str, Chart]:
 
 def draw_speed(results: Results) -> dict[str, Chart]:
     rows = results["speed"]
-    x = Scale("time / time in which PyTorch constructs the model", 0, 10, (0, 1, 2, 4, 6, 8, 10))
+    x = Scale("time / time in which PyTorch constructs the model", 0, 12, (0, 1, 2, 4, 6, 8, 10, 12))
     legend = [Key("bar", TEAL, "trace + plan"), Key("bar", PURPLE, "apply")]
     legend.append(Key("goal", GREY, f"goals: median {SPEED_MEDIAN}, largest {SPEED_MOST}"))
     about = "Time to trace, plan and apply, over the time of construction, by model."
