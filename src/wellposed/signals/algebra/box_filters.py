@@ -127,7 +127,7 @@ def filtered(
     links = window_links(x, pairs, gone, total, include_padding=include_padding)
     if gone == dims and all(step.kernel == step.size and not step.padded for step in used):
         links = to_mean_of(x, dims, total)
-    return x.with_moments(
+    result = x.with_moments(
         layout=layout,
         mean=kernels.without(mean * total, gone),
         var=kernels.without(var * total * total, gone),
@@ -136,6 +136,16 @@ def filtered(
         scale_parameter=None,
         gauss=x.gauss or taps >= 16,
     )
+    if x.margin is None or gone or any(step.padded for step in used):
+        return result
+    return result.amended(margin=x.margin.then(lambda margin: total * total * _averaged(margin, dims, used)))
+
+
+def _averaged(array: Array, dims: list[int], steps: list[Axis]) -> Array:
+    """Return a map's averages over windows that nothing cuts."""
+    for dim, step in zip(dims, steps, strict=True):
+        array = window_mean(array, dim, step, np.ones(step.out))
+    return array
 
 
 def window_links(
@@ -158,7 +168,10 @@ def _window_moments(
         std = window_mean(std, i, step, np.ones(step.out))
         corr = _lags_needed(corr, i, step, cap)
     var = np.maximum(std * std * _class_factors(corr, dims, steps, include_padding), 0.0)
-    return mean, var, kernels.correlation(_cut_box(x.covariance(), dims, steps, cap, include_padding), var)
+    # windows that lie apart do not meet all pairs of positions: a deviation of their own is that of these alone
+    covariance = _cut_box(x.corr, dims, steps, cap, include_padding)
+    covariance = covariance * kernels.autocorrelation(std, covariance.shape)
+    return mean, var, kernels.correlation(covariance, var)
 
 
 def window_mean(array: Array, dim: int, step: Axis, share: Array) -> Array:
