@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor, nn
 
 import wellposed as wp
-from experiments.data import Images, load_images
+from experiments.data import load_images
 from experiments.initialise import STEADY
 from experiments.models import Residual, plain_cnn
 from experiments.numbers import Gap, mean, paired, standard_error
@@ -64,9 +65,14 @@ class Shaping(Experiment):
         """Train at each rate from one draw, and at the best of them from others."""
         images = load_images(data, settings.data.train, settings.data.test, settings.data.side)
         first, *others = (settings.seed + DRAWS * unit["depth"] + draw for draw in range(settings.draws + 1))
+        net, example = built(unit, settings.width, images.classes), images.x[:8]
+        if unit["arm"] in SHAPED:
+            wp.shape_(net, example)
 
         def trained(rate: float, seed: int) -> Row:
-            model = started(unit, settings.width, images, seed)
+            model = copy.deepcopy(net)
+            torch.manual_seed(seed)
+            _STARTS[unit["arm"]](model, example, seed)
             return train(model, images, recipe(settings.train, rate=rate), seed).as_row()
 
         runs = [{"rate": rate, **trained(rate, first)} for rate in settings.rates[str(unit["depth"])]]
@@ -121,16 +127,12 @@ CHANCE = math.log(10)
 _WORDS = {"unshaped": "the best that is not shaped", RESNET: "the ResNet without norms", NORMED: "the ResNet with norms"}
 
 
-def started(unit: Unit, width: int, images: Images, seed: int) -> nn.Module:
-    """Return a fresh net of a unit, on its start."""
-    torch.manual_seed(seed)
-    depth, net, arm = unit["depth"], unit["net"], unit["arm"]
-    if arm == STEADY:
-        model: nn.Module = Residual(depth, width, net == NORMED, images.classes)
-    else:
-        model = plain_cnn("silu" if net == "swish" else net, depth, width, images.classes)
-    _STARTS[arm](model, images.x[:8], seed)
-    return model
+def built(unit: Unit, width: int, classes: int) -> nn.Module:
+    """Return the net of a unit, as it is constructed."""
+    depth, net = unit["depth"], unit["net"]
+    if unit["arm"] == STEADY:
+        return Residual(depth, width, net == NORMED, classes)
+    return plain_cnn("silu" if net == "swish" else net, depth, width, classes)
 
 
 def _planned(model: nn.Module, x: Tensor, seed: int, **options: Any) -> None:
@@ -161,11 +163,6 @@ def _gain(model: nn.Module) -> float:
     return float((weights @ values.square() / weights.sum()) ** -0.5)
 
 
-def _shaped(model: nn.Module, x: Tensor, seed: int, start: Callable[..., None]) -> None:
-    wp.shape_(model, x)
-    start(model, x, seed)
-
-
 _AUTOINIT = partial(_planned, method="autoinit")
 _STARTS: Mapping[str, Callable[[nn.Module, Tensor, int], None]] = {
     STEADY: _planned,
@@ -173,8 +170,8 @@ _STARTS: Mapping[str, Callable[[nn.Module, Tensor, int], None]] = {
     "centered": partial(_AUTOINIT, center=True),
     "isometry": partial(_AUTOINIT, objective="isometry"),
     "delta": _delta,
-    "shaped": partial(_shaped, start=_AUTOINIT),
-    "shaped, delta": partial(_shaped, start=_delta),
+    "shaped": _AUTOINIT,
+    "shaped, delta": _delta,
 }
 
 

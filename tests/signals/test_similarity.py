@@ -132,3 +132,23 @@ def test_scales_that_differ_hide_a_part_of_the_correlation(shared, kappa):
     corr = np.array([1.0, np.mean(x * y) / math.sqrt(np.mean(x * x) * np.mean(y * y))])
     found = given_scales(corr, np.array([1.0, shared]), kappa)
     assert found == pytest.approx([1.0, 0.6], abs=0.015)  # six nodes give E sqrt(tau) to 0.008
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4])
+def test_norms_take_out_what_all_positions_of_pooled_pictures_share(size):
+    """Zero padding makes borders darker, in proportion: nothing of that is left where windows lie side by side."""
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 128, 3, padding=1), nn.ReLU(), nn.Conv2d(128, 128, 1), nn.AvgPool2d(size))
+    graph = wp.trace(nn.Sequential(*layers, nn.BatchNorm2d(128)), torch.randn(8, 3, 16, 16))
+    plan = wp.plan(graph, inputs=wp.Input.white(), method="autoinit")
+    predicted = wp.propagate(graph, inputs=wp.Input.white(), weights=plan)[-1].similarity
+
+    def inputs(draw):
+        return torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(draw))
+
+    passes = [
+        wp.measure(graph, plan=plan, draws=1, inputs=lambda _, draw=draw: inputs(draw), seed=draw)[-1].similarity
+        for draw in range(24)
+    ]
+    assert abs(predicted - np.mean(passes)) < 4 * np.std(passes, ddof=1) / math.sqrt(len(passes))
