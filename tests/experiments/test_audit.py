@@ -93,6 +93,29 @@ def test_arms_with_other_seeds_are_found(monkeypatch, tmp_path):
     assert told(result, tmp_path) == {}
 
 
+def test_arms_with_fewer_units_on_purpose_may_lack_their_grids(tmp_path):
+    settings = load_settings("S1", "laptop")
+
+    def sound(at):
+        rows = []
+        for unit in find("S1").units(settings):
+            rates = [float(rate) for rate in settings.rates[str(unit["depth"])]]
+            wrong = (unit["net"], unit["depth"], unit["arm"]) == at
+            runs = [{"rate": rate, "loss": 2.0} for rate in rates[wrong:]]
+            judged_ = [{"loss": 2.0, "accuracy": 0.1}] * settings.draws
+            rows.append({**unit, "runs": runs, "rate": rates[0], "judged": judged_})
+        return Result("S1", "laptop", as_plain(settings), "cifar10", {"wellposed": wp.__version__}, "", 1.0, rows)
+
+    def wrong(result):
+        write(result, tmp_path / "results")
+        (tmp_path / "page.md").write_text("| [S1](#s1) | x | x | laptop | not decided at this scale | – | use |\n")
+        return {one.check: one.wrong for one in failed(audit(["S1"], tmp_path / "results", tmp_path / "page.md"))}
+
+    assert wrong(sound(None)) == {}
+    assert "isometry: other rates" in wrong(sound(("tanh", 20, "isometry")))["arms have the same rates"]
+    assert "autoinit: other rates" in wrong(sound(("tanh", 50, "autoinit")))["arms have the same rates"]
+
+
 def test_settings_that_the_paper_does_not_have_are_found(monkeypatch):
     t4 = find("T4")
     assert _unstated(t4) == ""
