@@ -50,8 +50,8 @@ COLUMNS = {
 
 
 LANGUAGES = (
-    "gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom", "llama", "mistral", "gemma", "gemma2", "qwen2", "qwen3", "phi",
-    "phi3", "falcon", "stablelm", "cohere", "olmo", "olmo2", "granite", "starcoder2", "mpt", "bert", "roberta",
+    "gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom", "llama", "mistral", "gemma", "gemma2", "qwen2", "qwen3",
+    "phi", "phi3", "falcon", "stablelm", "cohere", "olmo", "olmo2", "granite", "starcoder2", "mpt", "bert", "roberta",
     "electra", "mixtral", "qwen2_moe", "olmoe", "mamba", "mamba2", "rwkv", "xglm",
 )  # fmt: skip
 """Causal language models: attention in its common forms, experts, state spaces."""

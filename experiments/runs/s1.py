@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.polynomial.hermite_e import hermegauss
@@ -93,11 +93,13 @@ class Shaping(Experiment):
             f"{depth} layers: {', '.join(f'{_said(rival, row)} {_loss(row)}' for rival, row in by.items())}"
             for depth, by in found.items()
         )
-        ratios = ", ".join(f"{_ratio(gap)} of that of {_WORDS[rival]}" for rival, gap in gaps.items())
+        ratios = ", ".join(
+            f"{_ratio(gap)} of that of {_WORDS[rival]} ({gap.count} pairs of depth and draw)"
+            for rival, gap in gaps.items()
+        )
         sentence = (
-            f"The loss of the best shaped net is {ratios}, over {gaps[RESNET].count} pairs of depth and draw; means "
-            "over the last quarter of the steps, each arm at the rate that is best on another draw, by which the best "
-            "arm is chosen too; a loss above chance counts as chance."
+            f"The loss of the best shaped net is {ratios}; means over the last quarter of the steps, each arm at the "
+            "rate that is best on another draw, by which the best arm is chosen too; losses above chance count as it."
         )
         table = [["depth", "net", "start", "rate", "loss", "test accuracy"]]
         for row in rows:
@@ -124,7 +126,11 @@ class Shaping(Experiment):
 
 CHANCE = math.log(10)
 """Loss of a net that has learned nothing of CIFAR-10's classes."""
-_WORDS = {"unshaped": "the best that is not shaped", RESNET: "the ResNet without norms", NORMED: "the ResNet with norms"}
+_WORDS = {
+    "unshaped": "the best that is not shaped",
+    RESNET: "the ResNet without norms",
+    NORMED: "the ResNet with norms",
+}
 
 
 def built(unit: Unit, width: int, classes: int) -> nn.Module:
@@ -198,12 +204,18 @@ def _contenders(rows: Sequence[Row], depth: int) -> dict[str, Row]:
         RESNET: [row for row in mine if row["net"] == RESNET],
         NORMED: [row for row in mine if row["net"] == NORMED],
     }
-    return {part: min(of, key=lambda row: min(float(run["loss"]) for run in row["runs"])) for part, of in parts.items()}
+    return {
+        part: min(of, key=lambda row: min(float(run["loss"]) for run in row["runs"]))
+        for part, of in parts.items()
+        if of
+    }
 
 
 def _gap(found: Iterable[Mapping[str, Row]], rival: str) -> Gap:
-    """Return the logarithm of a rival's loss over that of the best shaped row, over pairs of depths and draws."""
-    pairs = [(by[rival], by["shaped"]) for by in found]
+    """Return the logarithm of a rival's loss over that of the best shaped row, over pairs of depths and draws; at the
+    depths that have both.
+    """
+    pairs = [(by[rival], by["shaped"]) for by in found if {rival, "shaped"} <= by.keys()]
     theirs, ours = ([math.log(loss) for pair in pairs for loss in _losses(pair[at])] for at in (0, 1))
     return paired(theirs, ours)
 

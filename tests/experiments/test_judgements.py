@@ -394,7 +394,7 @@ def test_s1_holds_the_best_shaped_net_against_the_resnets(found, outcome):
     told = judged("S1", found)
     assert told.agreement == outcome
     assert "20 layers: " in told.ours
-    assert "over 6 pairs" in told.sentence
+    assert told.sentence.count("(6 pairs of depth and draw)") == 3
 
 
 def test_s1_counts_a_training_that_diverged_as_chance():

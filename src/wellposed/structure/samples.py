@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from wellposed.graphs import Graph
@@ -44,16 +45,21 @@ def samples_of(graph: Graph) -> dict[int, Samples]:
     batch = {
         atom.dimension.root() for value in inputs if value.shape[0] == first.shape[0] for atom in axes[value.id][0]
     }
-    batch |= {
-        atom.dimension.root()
+    batch |= _found_again(graph, axes, first.shape[0])
+    found = {value: _placed(own, batch) for value, own in axes.items()}
+    return {value: samples for value, samples in found.items() if samples is not None}
+
+
+def _found_again(graph: Graph, axes: Mapping[int, Axes], size: int) -> set[Dimension]:
+    """Return the first indices of what is written at places that an index tells, of so many places."""
+    written = (
+        value
         for node in graph.nodes
         if facts_of(node.op).merges == "scatter"
         for value in node.outputs
-        if graph.values[value].shape[:1] == first.shape[:1]
-        for atom in axes[value][0]
-    }
-    found = {value: _placed(own, batch) for value, own in axes.items()}
-    return {value: samples for value, samples in found.items() if samples is not None}
+        if graph.values[value].shape[:1] == (size,)
+    )
+    return {atom.dimension.root() for value in written for atom in axes[value][0]}
 
 
 def _placed(axes: Axes, batch: set[Dimension]) -> Samples | None:
