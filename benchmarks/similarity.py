@@ -13,6 +13,7 @@ out, and nodes that tell no samples apart.
 from __future__ import annotations
 
 import argparse
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -172,30 +173,35 @@ def main() -> None:
     """Run the benchmark and write its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", choices=FAMILIES, default="nets")
-    parser.add_argument("--nets", nargs="+", metavar="NET", help="nets to run; default all of the family")
+    parser.add_argument("--nets", nargs="+", metavar="NET", help="nets to run, beside stored rows of others; all")
     parser.add_argument("--draws", type=int, default=16, help="weight and input draws (default 16)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    rows = []
+    name = "similarity" if options.family == "nets" else f"similarity_{options.family}"
+    path = options.out / f"{name}.json"
+    kept = json.loads(path.read_text())["rows"] if options.nets and path.exists() else []
+    rows = [row for row in kept if row["net"] not in options.nets]
     for case in FAMILIES[options.family](options.nets):
         try:
             rows.append(evaluate(case, options.draws, options.seed))
         except Exception as error:  # a library may be absent, or refuse a configuration; the others are measured
             rows.append({"net": case.name, "input": case.input, "nodes": 0, "refused": f"{error!r}"[:200]})
         print({key: rows[-1].get(key) for key in (*COLUMNS, "begins", "refused")}, flush=True)
+    place = {one.name: index for index, one in enumerate(FAMILIES[options.family](None))}
+    rows.sort(key=lambda row: place[row["net"]])
     told = [row for row in rows if row["nodes"]]
     nodes = sum(row["nodes"] for row in told)
     right, allowed = (sum(row["right"][at] for row in told) for at in (0, 1))
     reached = sum(row["beyond_chance"] >= GOAL for row in told)
-    first = sum((Counter(row["begins"]) for row in told), Counter[str]())
-    where = ", ".join(f"{op} ({count})" for op, count in first.most_common(6))
+    first = sum((Counter(row.get("begins", {})) for row in told), Counter[str]())
+    whole = all("begins" in row for row in told)  # rows that were stored before do not say it
+    where = ", ".join(f"{op} ({count})" for op, count in first.most_common(6) if whole)
     text = (
         f"Of {nodes} nodes {right / max(nodes, 1):.0%} are within {WITHIN}, and {allowed / max(nodes, 1):.0%} with two "
         f"standard errors allowed for. So are {GOAL:.0%} of the nodes of {reached} of {len(told)} nets "
-        f"and inputs. Mean over {options.draws} draws. Errors begin at: {where or 'none'}.\n\n"
+        f"and inputs. Mean over {options.draws} draws.{f' Errors begin at: {where}.' if where else ''}\n\n"
     )
-    name = "similarity" if options.family == "nets" else f"similarity_{options.family}"
     write(name, text + markdown(told, COLUMNS), rows, options.out)
 
 
