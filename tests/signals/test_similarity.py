@@ -152,3 +152,30 @@ def test_norms_take_out_what_all_positions_of_pooled_pictures_share(size):
         for draw in range(24)
     ]
     assert abs(predicted - np.mean(passes)) < 4 * np.std(passes, ddof=1) / math.sqrt(len(passes))
+
+
+class Attending(nn.Module):
+    """Softmax of scores under a causal mask, with a bias that falls with distance where there is one."""
+
+    def __init__(self, fall: float, size: int = 16, width: int = 64):
+        super().__init__()
+        self.query, self.key, self.size = nn.Linear(width, width), nn.Linear(width, width), size
+        place = torch.arange(size)
+        self.register_buffer("bias", -fall * (place[:, None] - place).abs().float())
+        self.register_buffer("mask", torch.full((size, size), -math.inf).triu(1))
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).transpose(1, 2) / x.shape[-1] ** 0.5
+        return (scores + self.bias + self.mask).softmax(-1)
+
+
+@pytest.mark.parametrize("fall", [0.0, 0.5])
+def test_weights_of_a_softmax_share_what_a_mask_and_a_bias_make_of_them(fall):
+    """E a a' of one query and key in two samples is the product of means, by sampling of independent scores."""
+    net = Attending(fall)
+    graph = wp.trace(net, torch.randn(4, 16, 64))
+    found = wp.propagate(graph, weights=wp.plan(graph, method="autoinit"))[-1].similarity
+    scores = torch.randn(20_000, 16, 16, generator=torch.Generator().manual_seed(0)) + net.bias + net.mask
+    weights = scores.softmax(-1)
+    expected = float(weights.mean(0).square().mean() / weights.square().mean())
+    assert found == pytest.approx(expected, abs=WITHIN)

@@ -14,6 +14,7 @@ from wellposed.operators.product import pair_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.lazy import Lazy
 from wellposed.signals.distributions.means import to_mean_of
 from wellposed.signals.distributions.state import Link, Scaled, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
@@ -136,16 +137,22 @@ def filtered(
         scale_parameter=None,
         gauss=x.gauss or taps >= 16,
     )
-    if x.margin is None or gone or any(step.padded for step in used):
-        return result
-    return result.amended(margin=x.margin.then(lambda margin: total * total * _averaged(margin, dims, used)))
+    return result.amended(margin=_margin_of(x, dims, used, gone, total))
 
 
-def _averaged(array: Array, dims: list[int], steps: list[Axis]) -> Array:
-    """Return a map's averages over windows that nothing cuts."""
-    for dim, step in zip(dims, steps, strict=True):
-        array = window_mean(array, dim, step, np.ones(step.out))
-    return array
+def _margin_of(x: State, dims: list[int], steps: list[Axis], gone: list[int], total: float) -> Lazy | None:
+    """Return the margin of ``total`` times the averages over windows that nothing cuts; None of others, and where atoms
+    are ``gone``.
+    """
+    if x.margin is None or gone or any(step.padded for step in steps):
+        return None
+
+    def averaged(margin: Array) -> Array:
+        for dim, step in zip(dims, steps, strict=True):
+            margin = window_mean(margin, dim, step, np.ones(step.out))
+        return total * total * margin
+
+    return x.margin.then(averaged)
 
 
 def window_links(
