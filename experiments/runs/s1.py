@@ -88,7 +88,8 @@ class Shaping(Experiment):
         without norms.
         """
         found = {depth: _contenders(rows, depth) for depth in _depths(rows)}
-        gaps = {rival: _gap(found.values(), rival) for rival in ("unshaped", RESNET, NORMED)}
+        rivals = [each for each in ("unshaped", RESNET, NORMED) if any(each in by for by in found.values())]
+        gaps = {rival: _gap(found.values(), rival) for rival in rivals}
         ours = "; ".join(
             f"{depth} layers: {', '.join(f'{_said(rival, row)} {_loss(row)}' for rival, row in by.items())}"
             for depth, by in found.items()
@@ -221,11 +222,13 @@ def _gap(found: Iterable[Mapping[str, Row]], rival: str) -> Gap:
 
 
 def _verdict(gaps: Mapping[str, Gap]) -> Agreement:
-    count = len(gaps)
-    helps = gaps["unshaped"].sign(count)
-    if helps < 0 or gaps[RESNET].sign(count) < 0:
+    """Return the verdict; an arm that was not run is neither beaten nor reached."""
+    count, none = len(gaps), Gap(0.0, math.nan, 0)
+    helps = gaps.get("unshaped", none).sign(count)
+    if helps < 0 or gaps.get(RESNET, none).sign(count) < 0:
         return "does not agree"
-    level = {rival: gaps[rival].sign(count) > 0 or gaps[rival].within(ALIKE) for rival in (RESNET, NORMED)}
+    rivals = {rival: gaps.get(rival, none) for rival in (RESNET, NORMED)}
+    level = {rival: gap.sign(count) > 0 or gap.within(ALIKE) for rival, gap in rivals.items()}
     if helps > 0 and level[RESNET]:
         return "agrees" if level[NORMED] else "agrees in direction"
     return "not decided at this scale"

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from experiments.answers import METHODS, answers, cost_of_nio, gains
-from experiments.audit import _unstated, audit, failed
+from experiments.audit import _ungridded, _unstated, audit, failed
 from experiments.initialise import STEADY
 from experiments.papers import arms_of, judged
 from experiments.registry import find
@@ -93,27 +93,23 @@ def test_arms_with_other_seeds_are_found(monkeypatch, tmp_path):
     assert told(result, tmp_path) == {}
 
 
-def test_arms_with_fewer_units_on_purpose_may_lack_their_grids(tmp_path):
-    settings = load_settings("S1", "laptop")
+def test_arms_with_fewer_units_on_purpose_may_lack_their_grids(monkeypatch):
+    """Two nets with a rate each: the arm that has one of them may lack the other's rate, and no more."""
+    n3, settings = type(find("N3")), load_settings("N3", "laptop")
 
-    def sound(at):
-        rows = []
-        for unit in find("S1").units(settings):
-            rates = [float(rate) for rate in settings.rates[str(unit["depth"])]]
-            wrong = (unit["net"], unit["depth"], unit["arm"]) == at
-            runs = [{"rate": rate, "loss": 2.0} for rate in rates[wrong:]]
-            judged_ = [{"loss": 2.0, "accuracy": 0.1}] * settings.draws
-            rows.append({**unit, "runs": runs, "rate": rates[0], "judged": judged_})
-        return Result("S1", "laptop", as_plain(settings), "cifar10", {"wellposed": wp.__version__}, "", 1.0, rows)
+    def checked(arms):
+        units = [{"method": arm, "seed": seed} for arm in arms for seed in range(len(arms[arm]))]
+        monkeypatch.setattr(n3, "units", lambda *_: units)
+        rows = [{**unit, "runs": [{"rate": arms[unit["method"]][unit["seed"]]}]} for unit in units]
+        made = Result("N3", "laptop", as_plain(settings), "cifar10", {"wellposed": wp.__version__}, "", 1.0, rows)
+        return _ungridded(made)
 
-    def wrong(result):
-        write(result, tmp_path / "results")
-        (tmp_path / "page.md").write_text("| [S1](#s1) | x | x | laptop | not decided at this scale | – | use |\n")
-        return {one.check: one.wrong for one in failed(audit(["S1"], tmp_path / "results", tmp_path / "page.md"))}
-
-    assert wrong(sound(None)) == {}
-    assert "isometry: other rates" in wrong(sound(("tanh", 20, "isometry")))["arms have the same rates"]
-    assert "autoinit: other rates" in wrong(sound(("tanh", 50, "autoinit")))["arms have the same rates"]
+    whole = {"default": [0.1, 0.2], "nio": [0.1, 0.2]}
+    assert checked(whole | {"steady": [0.1]}) == "steady: other rates than default"
+    monkeypatch.setattr(n3, "partial", ("steady",))
+    assert checked(whole | {"steady": [0.1]}) == ""
+    assert checked(whole | {"steady": [0.3]}) == "steady: other rates than default"
+    assert checked({"steady": [0.1], **whole}) == ""
 
 
 def test_settings_that_the_paper_does_not_have_are_found(monkeypatch):

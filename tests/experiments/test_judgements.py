@@ -16,14 +16,14 @@ SAME = "no difference"
 OPEN = "not decided at this scale"
 
 
-def result(name, found, *overrides):
-    """Return the rows that ``found(unit)`` gives for every unit at laptop scale; our own start does as AutoInit."""
-    settings = load_settings(name, "laptop", overrides)
+def result(name, found, *overrides, scale="laptop"):
+    """Return the rows that ``found(unit)`` gives for every unit at a scale; our own start does as AutoInit."""
+    settings = load_settings(name, scale, overrides)
     units = list(find(name).units(settings))
     rows = [
         {**unit, **found(unit | {"method": "autoinit"} if unit.get("method") == STEADY else unit)} for unit in units
     ]
-    return Result(name, "laptop", as_plain(settings), "synthetic", {}, "", 0.0, rows)
+    return Result(name, scale, as_plain(settings), "synthetic", {}, "", 0.0, rows)
 
 
 def judged(name, found, *overrides):
@@ -391,10 +391,17 @@ def shaped(gain, rival=0.0, normed=0.0, noise=0.002):
     ],
 )
 def test_s1_holds_the_best_shaped_net_against_the_resnets(found, outcome):
-    told = judged("S1", found)
+    told = papers.judged(result("S1", found, scale="gpu"))
     assert told.agreement == outcome
     assert "20 layers: " in told.ours
-    assert told.sentence.count("(6 pairs of depth and draw)") == 3
+    assert told.sentence.count("(9 pairs of depth and draw)") == 3
+
+
+def test_s1_decides_nothing_of_arms_that_were_not_run():
+    rows = result("S1", shaped(0.1, rival=0.1, normed=0.1), scale="gpu")
+    for left, outcome in (("ResNet, norms", DIRECTION), ("ResNet", OPEN)):
+        rows.rows[:] = [row for row in rows.rows if row["net"] != left]
+        assert papers.judged(rows).agreement == outcome
 
 
 def test_s1_counts_a_training_that_diverged_as_chance():
@@ -403,6 +410,6 @@ def test_s1_counts_a_training_that_diverged_as_chance():
         row = shaped(0.1)(unit)
         return row | {"judged": [each | {"loss": "inf"} for each in row["judged"]]} if lost else row
 
-    told = judged("S1", found)
+    told = papers.judged(result("S1", found, scale="gpu"))
     assert told.agreement == AGREES
     assert "inf" not in told.ours
