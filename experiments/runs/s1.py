@@ -48,9 +48,9 @@ class Shaping(Experiment):
         "trainings on CIFAR-10; of the paper's starts the edge of chaos is `autoinit`, and what its package `dks` "
         "gives is `shaped, delta`, whose parameters are those of `dks` where tests compare them"
     )
-    use = "Plain deep nets: `wp.shape_` before `wp.initialize_`. A shortcut is better where the net may have one."
+    use = "Plain deep nets: try `wp.shape_` before `wp.initialize_`, and smaller rates than a ResNet takes."
     base = "autoinit"
-    reversal = "longer trainings, a second-order optimizer, and depths and activations that were left out here"
+    reversal = "more draws, longer trainings, and the depths, activations and starts that scale gpu has"
     listed = ("nets",)
     partial = ("centered", "isometry", "delta", "shaped, delta", STEADY)
 
