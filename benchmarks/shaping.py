@@ -43,8 +43,8 @@ def _started(net: nn.Module, x: Tensor, seed: int, **options: Any) -> nn.Module:
     return net
 
 
-def _shaped(net: nn.Module, x: Tensor, seed: int, **options: Any) -> nn.Module:
-    wp.shape_(net, x)
+def _shaped(net: nn.Module, x: Tensor, seed: int, similarity: float = 0.9, **options: Any) -> nn.Module:
+    wp.shape_(net, x, similarity=similarity)
     return _started(net, x, seed, **options)
 
 
@@ -54,6 +54,7 @@ ARMS: dict[str, Callable[[int, Tensor, int], nn.Module]] = {
     "ReLU, steady": lambda d, x, s: _started(plain(d), x, s),
     "shaped ReLU, steady": lambda d, x, s: _shaped(plain(d), x, s),
     "shaped ReLU, autoinit": lambda d, x, s: _shaped(plain(d), x, s, method="autoinit"),
+    "shaped ReLU to 0.3, autoinit": lambda d, x, s: _shaped(plain(d), x, s, 0.3, method="autoinit"),
     "tanh, autoinit": lambda d, x, s: _started(plain(d, "tanh"), x, s, method="autoinit"),
     "shaped tanh, autoinit": lambda d, x, s: _shaped(plain(d, "tanh"), x, s, method="autoinit"),
     "GELU, autoinit": lambda d, x, s: _started(plain(d, "gelu"), x, s, method="autoinit"),
