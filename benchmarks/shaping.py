@@ -10,7 +10,6 @@ norm 1, batches of 32. The figure of a training is the mean loss of its last 25 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import statistics
@@ -24,6 +23,7 @@ from torch.nn import functional
 
 import wellposed as wp
 from common import RESULTS, markdown, write
+from nets.plain import Residual, cnn
 from training_data import DATA, images
 
 RATES = (3e-4, 1e-3, 3e-3)
@@ -33,37 +33,9 @@ WIDTH, BATCH, COUNT = 32, 32, 4096
 COLUMNS = {"depth": "depth", "arm": "arm", "rate": "rate", "loss": "loss", "error": "its SE", "first": "first loss"}
 
 
-class Residual(nn.Module):
-    """A ResNet without norms: blocks of two convolutions behind rectifiers, added to what enters them."""
-
-    def __init__(self, depth: int) -> None:
-        super().__init__()
-        self.into = nn.Conv2d(3, WIDTH, 3, padding=1)
-        self.convs = nn.ModuleList([nn.Conv2d(WIDTH, WIDTH, 3, padding=1) for _ in range(depth - 1)])
-        self.acts = nn.ModuleList([nn.ReLU() for _ in range(depth)])
-        self.out = nn.Linear(WIDTH, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits ``[batch, 10]`` of pictures ``[batch, 3, side, side]``."""
-        x, h = self.into(x), None
-        for index, (act, conv) in enumerate(zip(self.acts, self.convs, strict=False)):
-            h = conv(act(x if h is None else h))
-            if index % 2:
-                x, h = x + h, None
-        x = x if h is None else x + h
-        logits: Tensor = self.out(self.acts[-1](x).mean((2, 3)))
-        return logits
-
-
-def plain(depth: int, act: type[nn.Module] = nn.ReLU) -> nn.Module:
+def plain(depth: int, activation: str = "relu") -> nn.Module:
     """Return a stack of convolutions, pooled and read out."""
-    channels = [3] + [WIDTH] * depth
-    layers = [
-        layer
-        for before, after in itertools.pairwise(channels)
-        for layer in (nn.Conv2d(before, after, 3, padding=1), act())
-    ]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(WIDTH, 10))
+    return cnn(activation, depth, WIDTH)
 
 
 def _started(net: nn.Module, x: Tensor, seed: int, **options: Any) -> nn.Module:
@@ -71,8 +43,8 @@ def _started(net: nn.Module, x: Tensor, seed: int, **options: Any) -> nn.Module:
     return net
 
 
-def _shaped(net: nn.Module, x: Tensor, seed: int, **options: Any) -> nn.Module:
-    wp.shape_(net, x)
+def _shaped(net: nn.Module, x: Tensor, seed: int, similarity: float = 0.9, **options: Any) -> nn.Module:
+    wp.shape_(net, x, similarity=similarity)
     return _started(net, x, seed, **options)
 
 
@@ -82,11 +54,12 @@ ARMS: dict[str, Callable[[int, Tensor, int], nn.Module]] = {
     "ReLU, steady": lambda d, x, s: _started(plain(d), x, s),
     "shaped ReLU, steady": lambda d, x, s: _shaped(plain(d), x, s),
     "shaped ReLU, autoinit": lambda d, x, s: _shaped(plain(d), x, s, method="autoinit"),
-    "tanh, autoinit": lambda d, x, s: _started(plain(d, nn.Tanh), x, s, method="autoinit"),
-    "shaped tanh, autoinit": lambda d, x, s: _shaped(plain(d, nn.Tanh), x, s, method="autoinit"),
-    "GELU, autoinit": lambda d, x, s: _started(plain(d, nn.GELU), x, s, method="autoinit"),
-    "shaped GELU, autoinit": lambda d, x, s: _shaped(plain(d, nn.GELU), x, s, method="autoinit"),
-    "ResNet without norms, steady": lambda d, x, s: _started(Residual(d), x, s),
+    "shaped ReLU to 0.3, autoinit": lambda d, x, s: _shaped(plain(d), x, s, 0.3, method="autoinit"),
+    "tanh, autoinit": lambda d, x, s: _started(plain(d, "tanh"), x, s, method="autoinit"),
+    "shaped tanh, autoinit": lambda d, x, s: _shaped(plain(d, "tanh"), x, s, method="autoinit"),
+    "GELU, autoinit": lambda d, x, s: _started(plain(d, "gelu"), x, s, method="autoinit"),
+    "shaped GELU, autoinit": lambda d, x, s: _shaped(plain(d, "gelu"), x, s, method="autoinit"),
+    "ResNet without norms, steady": lambda d, x, s: _started(Residual(d, WIDTH), x, s),
 }
 
 

@@ -89,14 +89,20 @@ def _uneven(result: Result) -> str:
 
 
 def _ungridded(result: Result) -> str:
-    """Return which arms were trained at other rates than the first, where arms have a grid."""
+    """Return which arms were trained at other rates than the first, where arms have a grid.
+
+    Arms that have fewer units on purpose may lack grids that belong to units which they do not have.
+    """
+    partial = find(result.experiment).partial
     rows = [row for row in result.rows if isinstance(row.get("runs"), list) and "rate" in row["runs"][0]]
     key = next((key for key in ARMS if rows and key in rows[0]), None)
     if key is None:
         return ""
     grids = _by(rows, key, lambda row: str([run["rate"] for run in row["runs"]]))
-    first = next(iter(grids))
-    uneven = [str(arm) for arm, grid in grids.items() if grid != grids[first]]
+    first = next((arm for arm in grids if arm not in partial), next(iter(grids)))
+    uneven = [
+        str(arm) for arm, grid in grids.items() if grid != grids[first] and not (arm in partial and grid < grids[first])
+    ]
     return f"{', '.join(uneven)}: other rates than {first}" if uneven else ""
 
 

@@ -21,9 +21,10 @@ _HEAD = """# The papers' claims
 Each row can be run again: `python -m experiments run A3 --scale laptop --data PATH`. `experiments/README.md` describes
 the scales, and how to write an experiment.
 
-Three papers are tested, and a claim of our own (W1): AutoInit
+Three papers are tested, the abstract of a fourth, and claims of our own (W1 to W3): AutoInit
 ([arXiv:2109.08958](https://arxiv.org/abs/2109.08958)), architecture-aware scaling, "topology"
-([arXiv:2402.17440](https://arxiv.org/abs/2402.17440)), and NIO (Yang et al., NeurIPS 2022). Where a paper has a figure
+([arXiv:2402.17440](https://arxiv.org/abs/2402.17440)), NIO (Yang et al., NeurIPS 2022), and Tailored Activation
+Transformations ([arXiv:2203.08120](https://arxiv.org/abs/2203.08120)). Where a paper has a figure
 and no number, its claim is described in words. *Smoke* results are no evidence and are not shown.
 
 - *Agrees*: the claim holds at the scale that was run, beyond chance. *In direction*: its main part does, or most of its

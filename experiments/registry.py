@@ -145,10 +145,10 @@ def experiment(name: str) -> Callable[[type[Experiment]], type[Experiment]]:
 
 
 def experiments() -> dict[str, Experiment]:
-    """Return all experiments by id: A (AutoInit), T (topology), N (NIO), then W, our own."""
+    """Return all experiments by id: A (AutoInit), T (topology), N (NIO), S (shaping), then W, our own."""
     for name in _files():
         find(name)
-    return dict(sorted(_EXPERIMENTS.items(), key=lambda item: ("ATNW".find(item[0][0]), item[0])))
+    return dict(sorted(_EXPERIMENTS.items(), key=lambda item: ("ATNSW".find(item[0][0]), item[0])))
 
 
 def find(name: str) -> Experiment:

@@ -22,7 +22,7 @@ from .cells import nas_bench_201
 from .gpt import GPT
 from .images import all_cnn_c, preact_resnet
 from .libraries import torchvision_net, vit_tiny
-from .plain import ACTIVATIONS, cnn, mlp, swiglu
+from .plain import cnn, mlp, swiglu
 
 InputKind = Literal["picture", "tokens", "vector"]
 Group = Literal["normalised", "cells", "plain", "plain cells", "unstable"]
@@ -79,7 +79,7 @@ def _nets() -> dict[str, Net]:
     add("gpt", GPT, "tokens", (64,), "normalised", classes=1000)
     picture("allcnn", all_cnn_c, 32, "plain", batch=16)
     picture("efficientnet_b0", partial(torchvision_net, "efficientnet_b0", norm=False), 64, "unstable")
-    for activation in ACTIVATIONS:
+    for activation in ("relu", "tanh", "gelu", "silu", "silu2"):
         stability: Group = "plain" if activation in ("relu", "tanh") else "unstable"
         add(f"mlp50_{activation}", partial(mlp, activation), "vector", (512,), stability, batch=64)
         picture(f"cnn20_{activation}", partial(cnn, activation), 32, stability)

@@ -22,6 +22,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "silu": nn.SiLU,
     "silu2": SplitSiLU,
+    "mish": nn.Mish,
 }
 
 
@@ -36,6 +37,36 @@ def cnn(activation: str, depth: int = 20, width: int = 64, classes: int = 10) ->
     for i in range(depth):
         layers += [nn.Conv2d(width if i else 3, width, 3, padding=1), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
+
+
+class Residual(nn.Module):
+    """What `cnn` is, with shortcuts: blocks of two convolutions behind rectifiers, added to what enters them.
+
+    Args:
+        depth: convolutions, the first of which is no part of a block.
+        width: channels.
+        norms: whether a batch norm precedes each rectifier.
+        classes: of the linear readout behind average pooling.
+    """
+
+    def __init__(self, depth: int, width: int = 64, norms: bool = False, classes: int = 10) -> None:
+        super().__init__()
+        self.into = nn.Conv2d(3, width, 3, padding=1)
+        self.convs = nn.ModuleList([nn.Conv2d(width, width, 3, padding=1) for _ in range(depth - 1)])
+        self.norms = nn.ModuleList([nn.BatchNorm2d(width) if norms else nn.Identity() for _ in range(depth)])
+        self.acts = nn.ModuleList([nn.ReLU() for _ in range(depth)])
+        self.out = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits ``[batch, classes]`` of pictures ``[batch, 3, side, side]``."""
+        x, h = self.into(x), None
+        for index, (norm, act, conv) in enumerate(zip(self.norms, self.acts, self.convs, strict=False)):
+            h = conv(act(norm(x if h is None else h)))
+            if index % 2:
+                x, h = x + h, None
+        x = x if h is None else x + h
+        logits: Tensor = self.out(self.acts[-1](self.norms[-1](x)).mean((2, 3)))
+        return logits
 
 
 class SwiGLU(nn.Module):

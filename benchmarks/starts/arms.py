@@ -1,4 +1,5 @@
-"""The starts that are compared: each writes initial weights into a model as it was constructed."""
+"""The starts that are compared: each writes initial weights into a model as it was constructed, and one shapes its
+activations before."""
 
 from __future__ import annotations
 
@@ -140,6 +141,13 @@ def planned(model: nn.Module, task: Task, seed: int, **settings: Any) -> Plan:
     return wp.initialize_(model, *task.example(), seed=seed, **settings)
 
 
+def shaped(model: nn.Module, task: Task, seed: int) -> Plan:
+    """Shape the activations, and start from the library's default plan."""
+    if not wp.shape_(model, *task.example()).activations:
+        raise NotApplicable("no activation that can be shaped, or none that needs it")
+    return planned(model, task, seed)
+
+
 ARMS: dict[str, Arm] = {
     "own": own,
     "own_width": own_width,
@@ -149,6 +157,7 @@ ARMS: dict[str, Arm] = {
     "lsuv": by_lsuv,
     "gradinit": by_gradinit,
     "nio": by_nio,
+    "shaped": shaped,
 }
 """Arms by name; every other name is a method of `wellposed.plan`, with options where a colon follows."""
 WITH_RATES = ("complete_p", "mup")

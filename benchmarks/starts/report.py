@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,6 +87,15 @@ def result(task: Task, arm: str, journal: Journal, judging: Sequence[int]) -> Re
     return Result(task, arm, judged[0]["rate"], judged, grid)
 
 
+Score = tuple[float, float]
+"""The mean of a start's losses and its standard error; infinite where a training diverged."""
+
+
+def score(losses: Sequence[float]) -> Score:
+    """Return the score of losses."""
+    return fmean(losses), error(losses)
+
+
 def error(losses: Sequence[float]) -> float:
     """Return the standard error of the mean; infinite where a training diverged."""
     if not all(map(math.isfinite, losses)) or len(losses) < 2:
@@ -93,16 +103,16 @@ def error(losses: Sequence[float]) -> float:
     return stdev(losses) / math.sqrt(len(losses))
 
 
-def verdict(mine: Sequence[float], own: Sequence[float]) -> str:
+def verdict(mine: Score, own: Score) -> str:
     """Return W or L for a difference of means beyond two standard errors; else t where it surely is within the bound of
     equivalence, and ? where it may be beyond it. A start of which a training diverges loses to one without."""
-    whole = [all(map(math.isfinite, losses)) for losses in (mine, own)]
+    whole = [math.isfinite(each[1]) for each in (mine, own)]
     if not all(whole):
         return "t" if whole[0] == whole[1] else "W" if whole[0] else "L"
-    difference, margin = fmean(mine) - fmean(own), SURE * math.hypot(error(mine), error(own))
+    difference, margin = mine[0] - own[0], SURE * math.hypot(mine[1], own[1])
     if abs(difference) > margin:
         return "W" if difference < 0 else "L"
-    return "t" if abs(difference) + margin <= ALIKE * abs(fmean(own)) else "?"
+    return "t" if abs(difference) + margin <= ALIKE * abs(own[0]) else "?"
 
 
 def rows_of(
@@ -126,8 +136,8 @@ def rows_of(
                     "task": task.name, "field": task.field, "about": task.about,
                     "half": "aside" if task.name in aside else "chosen", "arm": one.arm, "rate": one.rate,
                     "loss": fmean(losses), "error": error(losses), "valid": fmean(one.losses("valid")),
-                    "first": one.first, "verdict": verdict(losses, own.losses()),
-                    "verdict_valid": verdict(one.losses("valid"), own.losses("valid")),
+                    "first": one.first, "verdict": verdict(score(losses), score(own.losses())),
+                    "verdict_valid": verdict(score(one.losses("valid")), score(own.losses("valid"))),
                     "reached": one.reached(fmean(own.losses())),
                     "rates": sum(value <= goal for value in one.grid) / len(one.grid), "cost": one.cost,
                 }
@@ -137,6 +147,36 @@ def rows_of(
             if told is not None and found[arm] is None:
                 rows.append({"task": task.name, "field": task.field, "arm": arm, "refused": told,
                              "half": "aside" if task.name in aside else "chosen"})  # fmt: skip
+    return rows
+
+
+def added(
+    tasks: Iterable[Task], arm: str, journal: Journal, stored: Sequence[Mapping[str, Any]], judging: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return rows of an arm that was trained after the others, whose trainings the journal holds no more.
+
+    Their rows tell the own start's loss and its error. What held-out data say is open, as their error is not stored.
+    """
+    rows = []
+    for task in tasks:
+        theirs = [row for row in stored if row["task"] == task.name and "refused" not in row]
+        own = next((row for row in theirs if row["arm"] == OWN), None)
+        one = result(task, arm, journal, judging)
+        if own is None or one is None:
+            continue
+        losses = one.losses()
+        begin = min(one.first, *(float(row["first"]) for row in theirs))
+        goal = begin - TRAINS * (begin - min(*losses, *one.grid, *(float(row["loss"]) for row in theirs)))
+        told = {key: own[key] for key in ("task", "field", "about", "half")}
+        rows.append(
+            {
+                **told, "arm": arm, "rate": one.rate, "loss": fmean(losses), "error": error(losses),
+                "valid": fmean(one.losses("valid")), "first": one.first,
+                "verdict": verdict(score(losses), (float(own["loss"]), float(own["error"]))), "verdict_valid": "?",
+                "reached": one.reached(float(own["loss"])),
+                "rates": sum(value <= goal for value in one.grid) / len(one.grid), "cost": one.cost,
+            }
+        )  # fmt: skip
     return rows
 
 
@@ -232,10 +272,21 @@ def report(
     tasks: Sequence[Task], arms: Sequence[str], journal: Journal, aside: Sequence[str], out: Path, name: str,
     judging: Sequence[int], default: str,
 ) -> None:  # fmt: skip
-    """Write the tables, with ``default`` as the arm that the figure shows."""
+    """Write the tables, with ``default`` as the arm that the figure shows.
+
+    Where the journal lacks the own start's trainings, arms are added to the tables that are there.
+    """
     journal.refresh()
-    arms = arms or arms_of(journal)
-    rows = rows_of(tasks, arms, journal, aside, judging)
+    if not any(key[1] == OWN for key in journal.found) and (path := out / f"{name}.json").exists():
+        read = json.loads(path.read_text())["rows"]
+        stored = [{key: math.inf if value == "inf" else value for key, value in row.items()} for row in read]
+        new = [arm for arm in arms or arms_of(journal) if arm != OWN]
+        rows = [row for row in stored if row["arm"] not in new]
+        rows += [row for arm in new for row in added(tasks, arm, journal, stored, judging)]
+        arms = list(dict.fromkeys(row["arm"] for row in rows))
+    else:
+        arms = arms or arms_of(journal)
+        rows = rows_of(tasks, arms, journal, aside, judging)
     for row in rows:
         row["default"] = row["arm"] == default
     write(name, text_of(rows, arms, judging), rows, out)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from starts.arms import NotApplicable, start
 from starts.task import Task, train
@@ -104,20 +104,19 @@ class Sweep:
     device: str = "cpu"
     choosing: Sequence[int] = CHOOSING
     judging: Sequence[int] = JUDGING
-    starts: dict[int, tuple[dict[str, Tensor], Plan | None, float]] = field(default_factory=dict)
+    starts: dict[int, tuple[nn.Module, Plan | None, float]] = field(default_factory=dict)
 
     def model(self, seed: int) -> tuple[nn.Module, Plan | None, float]:
         """Return a model with its start, the plan that says what rates are, and the processor time in seconds that the
         start took."""
-        torch.manual_seed(seed)
-        model = self.task.build().to(self.device)
         if seed not in self.starts:
+            torch.manual_seed(seed)
+            model = self.task.build().to(self.device)
             begun = time.process_time()
             plan = start(self.arm, model, self.task, seed)
-            self.starts[seed] = copy.deepcopy(model.state_dict()), plan, time.process_time() - begun
-        state, plan, seconds = self.starts[seed]
-        model.load_state_dict(state)
-        return model, plan, seconds
+            self.starts[seed] = model, plan, time.process_time() - begun
+        model, plan, seconds = self.starts[seed]
+        return copy.deepcopy(model), plan, seconds
 
     def run(self, half: int, seed: int) -> dict[str, Any]:
         """Return one training."""

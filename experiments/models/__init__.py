@@ -9,6 +9,8 @@ from benchmarks.nets.dags import Net as DagNet
 from benchmarks.nets.dags import contracted as contract_dag
 from benchmarks.nets.dags import parse as parse_dag
 from benchmarks.nets.images import all_cnn_c, preact_resnet
+from benchmarks.nets.plain import Residual
+from benchmarks.nets.plain import cnn as plain_cnn
 
 from experiments.models.cells import parse_cell, parse_code, published_factor
 from experiments.models.images import ACTIVATIONS, coatnet, densenet_100, resnet_50, swin, wide_resnet
@@ -18,6 +20,7 @@ __all__ = [
     "ACTIVATIONS",
     "Dag",
     "DagNet",
+    "Residual",
     "all_cnn_c",
     "coatnet",
     "contract_dag",
@@ -28,6 +31,7 @@ __all__ = [
     "parse_code",
     "parse_dag",
     "path_lengths",
+    "plain_cnn",
     "preact_resnet",
     "published_factor",
     "resnet_50",

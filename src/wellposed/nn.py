@@ -90,13 +90,16 @@ class Shaped(nn.Module):
         return y
 
     def get_extra_state(self) -> Tensor:
-        """Return the four numbers, for the state dict."""
+        """Return the four numbers, and a leaky rectifier's slope, for the state dict."""
         numbers = [self.input_scale, self.input_shift, self.output_scale, self.output_shift]
-        return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+        slope = [self.f.negative_slope] if isinstance(self.f, nn.LeakyReLU) else []
+        return torch.tensor([*numbers, *slope], dtype=torch.float64, device="cpu")
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take the four numbers of a state dict."""
-        self.input_scale, self.input_shift, self.output_scale, self.output_shift = state.tolist()
+        """Take the numbers of a state dict."""
+        self.input_scale, self.input_shift, self.output_scale, self.output_shift, *slope = state.tolist()
+        if slope and isinstance(self.f, nn.LeakyReLU):
+            (self.f.negative_slope,) = slope
 
     def extra_repr(self) -> str:
         """Show the four numbers."""

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from experiments.answers import METHODS, answers, cost_of_nio, gains
-from experiments.audit import _unstated, audit, failed
+from experiments.audit import _ungridded, _unstated, audit, failed
 from experiments.initialise import STEADY
 from experiments.papers import arms_of, judged
 from experiments.registry import find
@@ -91,6 +91,25 @@ def test_arms_with_other_seeds_are_found(monkeypatch, tmp_path):
     assert found["arms have the same seeds, nets and values"] == f"{STEADY}: other units than default"
     monkeypatch.setattr(n3, "partial", (STEADY,))
     assert told(result, tmp_path) == {}
+
+
+def test_arms_with_fewer_units_on_purpose_may_lack_their_grids(monkeypatch):
+    """Two nets with a rate each: the arm that has one of them may lack the other's rate, and no more."""
+    n3, settings = type(find("N3")), load_settings("N3", "laptop")
+
+    def checked(arms):
+        units = [{"method": arm, "seed": seed} for arm in arms for seed in range(len(arms[arm]))]
+        monkeypatch.setattr(n3, "units", lambda *_: units)
+        rows = [{**unit, "runs": [{"rate": arms[unit["method"]][unit["seed"]]}]} for unit in units]
+        made = Result("N3", "laptop", as_plain(settings), "cifar10", {"wellposed": wp.__version__}, "", 1.0, rows)
+        return _ungridded(made)
+
+    whole = {"default": [0.1, 0.2], "nio": [0.1, 0.2]}
+    assert checked(whole | {"steady": [0.1]}) == "steady: other rates than default"
+    monkeypatch.setattr(n3, "partial", ("steady",))
+    assert checked(whole | {"steady": [0.1]}) == ""
+    assert checked(whole | {"steady": [0.3]}) == "steady: other rates than default"
+    assert checked({"steady": [0.1], **whole}) == ""
 
 
 def test_settings_that_the_paper_does_not_have_are_found(monkeypatch):

@@ -16,14 +16,14 @@ SAME = "no difference"
 OPEN = "not decided at this scale"
 
 
-def result(name, found, *overrides):
-    """Return the rows that ``found(unit)`` gives for every unit at laptop scale; our own start does as AutoInit."""
-    settings = load_settings(name, "laptop", overrides)
+def result(name, found, *overrides, scale="laptop"):
+    """Return the rows that ``found(unit)`` gives for every unit at a scale; our own start does as AutoInit."""
+    settings = load_settings(name, scale, overrides)
     units = list(find(name).units(settings))
     rows = [
         {**unit, **found(unit | {"method": "autoinit"} if unit.get("method") == STEADY else unit)} for unit in units
     ]
-    return Result(name, "laptop", as_plain(settings), "synthetic", {}, "", 0.0, rows)
+    return Result(name, scale, as_plain(settings), "synthetic", {}, "", 0.0, rows)
 
 
 def judged(name, found, *overrides):
@@ -358,3 +358,58 @@ def test_w3_compares_the_best_and_counts_against_the_first_methods_relu(gain_, o
     assert told.agreement == outcome
     assert "40.0 % (under glorot_uniform): glorot_uniform 66.7 %, autoinit 66.7 %, autoinit++ 66.7 %" in told.ours
     assert [row[1] for row in told.table[1:]] == ["30.0 %", "60.3 %"]
+
+
+SHAPED_NETS = "shaped", "shaped, delta"
+
+
+def shaped(gain, rival=0.0, normed=0.0, noise=0.002):
+    """Return what S1's units find: by how much logarithms of losses fall from the unshaped net's to the shaped one's,
+    and by how much those of both ResNets are above it.
+    """
+    draw = random.Random(0)
+
+    def found(unit):
+        shape = {"ResNet": rival, "ResNet, norms": normed}.get(unit["net"], 0.0 if unit["arm"] in SHAPED_NETS else gain)
+        losses = [1.5 * math.exp(shape + noise * draw.gauss()) for _ in range(4)]
+        runs = [{"rate": rate, "loss": losses[0], "accuracy": 0.5} for rate in (0.1, 0.2)]
+        return {"runs": runs, "rate": 0.1, "judged": [{"loss": loss, "accuracy": 0.5} for loss in losses[1:]]}
+
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        (shaped(0.1), AGREES),
+        (shaped(0.1, rival=0.1, normed=0.1), AGREES),  # ahead of the ResNets
+        (shaped(0.1, normed=-0.1), DIRECTION),  # norms are worth more
+        (shaped(0.1, rival=-0.1), NOT),  # behind a ResNet that trains better
+        (shaped(-0.1), NOT),  # shaping harms
+        (shaped(0.0), OPEN),
+        (shaped(0.3, noise=0.5), OPEN),
+    ],
+)
+def test_s1_holds_the_best_shaped_net_against_the_resnets(found, outcome):
+    told = papers.judged(result("S1", found, scale="gpu"))
+    assert told.agreement == outcome
+    assert "20 layers: " in told.ours
+    assert told.sentence.count("(9 pairs of depth and draw)") == 3
+
+
+def test_s1_decides_nothing_of_arms_that_were_not_run():
+    rows = result("S1", shaped(0.1, rival=0.1, normed=0.1), scale="gpu")
+    for left, outcome in (("ResNet, norms", DIRECTION), ("ResNet", OPEN)):
+        rows.rows[:] = [row for row in rows.rows if row["net"] != left]
+        assert papers.judged(rows).agreement == outcome
+
+
+def test_s1_counts_a_training_that_diverged_as_chance():
+    def found(unit):
+        lost = unit["arm"] not in SHAPED_NETS and unit["net"] == "tanh"
+        row = shaped(0.1)(unit)
+        return row | {"judged": [each | {"loss": "inf"} for each in row["judged"]]} if lost else row
+
+    told = papers.judged(result("S1", found, scale="gpu"))
+    assert told.agreement == AGREES
+    assert "inf" not in told.ours

@@ -132,3 +132,50 @@ def test_scales_that_differ_hide_a_part_of_the_correlation(shared, kappa):
     corr = np.array([1.0, np.mean(x * y) / math.sqrt(np.mean(x * x) * np.mean(y * y))])
     found = given_scales(corr, np.array([1.0, shared]), kappa)
     assert found == pytest.approx([1.0, 0.6], abs=0.015)  # six nodes give E sqrt(tau) to 0.008
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4])
+def test_norms_take_out_what_all_positions_of_pooled_pictures_share(size):
+    """Zero padding makes borders darker, in proportion: nothing of that is left where windows lie side by side."""
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 128, 3, padding=1), nn.ReLU(), nn.Conv2d(128, 128, 1), nn.AvgPool2d(size))
+    graph = wp.trace(nn.Sequential(*layers, nn.BatchNorm2d(128)), torch.randn(8, 3, 16, 16))
+    plan = wp.plan(graph, inputs=wp.Input.white(), method="autoinit")
+    predicted = wp.propagate(graph, inputs=wp.Input.white(), weights=plan)[-1].similarity
+
+    def inputs(draw):
+        return torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(draw))
+
+    passes = [
+        wp.measure(graph, plan=plan, draws=1, inputs=lambda _, draw=draw: inputs(draw), seed=draw)[-1].similarity
+        for draw in range(24)
+    ]
+    assert abs(predicted - np.mean(passes)) < 4 * np.std(passes, ddof=1) / math.sqrt(len(passes))
+
+
+class Attending(nn.Module):
+    """Softmax of scores under a causal mask, with a bias that falls with distance where there is one."""
+
+    def __init__(self, fall: float, size: int = 16, width: int = 64):
+        super().__init__()
+        self.query, self.key, self.size = nn.Linear(width, width), nn.Linear(width, width), size
+        place = torch.arange(size)
+        self.register_buffer("bias", -fall * (place[:, None] - place).abs().float())
+        self.register_buffer("mask", torch.full((size, size), -math.inf).triu(1))
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).transpose(1, 2) / x.shape[-1] ** 0.5
+        return (scores + self.bias + self.mask).softmax(-1)
+
+
+@pytest.mark.parametrize("fall", [0.0, 0.5])
+def test_weights_of_a_softmax_share_what_a_mask_and_a_bias_make_of_them(fall):
+    """E a a' of one query and key in two samples is the product of means, by sampling of independent scores."""
+    net = Attending(fall)
+    graph = wp.trace(net, torch.randn(4, 16, 64))
+    found = wp.propagate(graph, weights=wp.plan(graph, method="autoinit"))[-1].similarity
+    scores = torch.randn(20_000, 16, 16, generator=torch.Generator().manual_seed(0)) + net.bias + net.mask
+    weights = scores.softmax(-1)
+    expected = float(weights.mean(0).square().mean() / weights.square().mean())
+    assert found == pytest.approx(expected, abs=WITHIN)

@@ -56,3 +56,9 @@ def test_indices_of_another_length_are_no_samples():
 
 def test_a_batch_of_one_tells_nothing():
     assert last(lambda w, x: x @ w, X[:1]) is None
+
+
+@pytest.mark.parametrize(("places", "expected"), [(5, (0, 1, 5, 1)), (7, None)])
+def test_sums_over_links_are_samples_where_there_are_as_many(places, expected):
+    edges = torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 0, 2]])
+    assert last(lambda w, x, e: x.new_zeros(places, 8).index_add(0, e[1], x[e[0]] @ w), X[0, :5], edges) == expected

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from wellposed.graphs import Graph
 from wellposed.graphs.graph import once
+from wellposed.operators.facts import facts_of
 from wellposed.operators.indices import Axes, Dimension
 from wellposed.structure.widths import axes_of
 
@@ -32,7 +34,8 @@ def samples_of(graph: Graph) -> dict[int, Samples]:
     """Return where samples lie in each value that they are told apart in, by value id.
 
     Samples are what the first axis of the first input indexes (of numbers, if any input holds such), and that of other
-    inputs of as many. A batch of one tells nothing.
+    inputs of as many. Where what was found by an index is added up at as many places as there are samples, these are
+    they again: nodes of a graph, behind its links. A batch of one tells nothing.
     """
     inputs = [graph.values[value] for value in graph.inputs if graph.values[value].shape]
     first = next((value for value in inputs if value.is_signal), inputs[0] if inputs else None)
@@ -42,8 +45,21 @@ def samples_of(graph: Graph) -> dict[int, Samples]:
     batch = {
         atom.dimension.root() for value in inputs if value.shape[0] == first.shape[0] for atom in axes[value.id][0]
     }
+    batch |= _found_again(graph, axes, first.shape[0])
     found = {value: _placed(own, batch) for value, own in axes.items()}
     return {value: samples for value, samples in found.items() if samples is not None}
+
+
+def _found_again(graph: Graph, axes: Mapping[int, Axes], size: int) -> set[Dimension]:
+    """Return the first indices of what is written at places that an index tells, of so many places."""
+    written = (
+        value
+        for node in graph.nodes
+        if facts_of(node.op).merges == "scatter"
+        for value in node.outputs
+        if graph.values[value].shape[:1] == (size,)
+    )
+    return {atom.dimension.root() for value in written for atom in axes[value][0]}
 
 
 def _placed(axes: Axes, batch: set[Dimension]) -> Samples | None:

@@ -14,6 +14,7 @@ from wellposed.operators.product import pair_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.lazy import Lazy
 from wellposed.signals.distributions.means import to_mean_of
 from wellposed.signals.distributions.state import Link, Scaled, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
@@ -127,7 +128,7 @@ def filtered(
     links = window_links(x, pairs, gone, total, include_padding=include_padding)
     if gone == dims and all(step.kernel == step.size and not step.padded for step in used):
         links = to_mean_of(x, dims, total)
-    return x.with_moments(
+    result = x.with_moments(
         layout=layout,
         mean=kernels.without(mean * total, gone),
         var=kernels.without(var * total * total, gone),
@@ -136,6 +137,22 @@ def filtered(
         scale_parameter=None,
         gauss=x.gauss or taps >= 16,
     )
+    return result.amended(margin=_margin_of(x, dims, used, gone, total))
+
+
+def _margin_of(x: State, dims: list[int], steps: list[Axis], gone: list[int], total: float) -> Lazy | None:
+    """Return the margin of ``total`` times the averages over windows that nothing cuts; None of others, and where atoms
+    are ``gone``.
+    """
+    if x.margin is None or gone or any(step.padded for step in steps):
+        return None
+
+    def averaged(margin: Array) -> Array:
+        for dim, step in zip(dims, steps, strict=True):
+            margin = window_mean(margin, dim, step, np.ones(step.out))
+        return total * total * margin
+
+    return x.margin.then(averaged)
 
 
 def window_links(
@@ -158,7 +175,10 @@ def _window_moments(
         std = window_mean(std, i, step, np.ones(step.out))
         corr = _lags_needed(corr, i, step, cap)
     var = np.maximum(std * std * _class_factors(corr, dims, steps, include_padding), 0.0)
-    return mean, var, kernels.correlation(_cut_box(x.covariance(), dims, steps, cap, include_padding), var)
+    # windows that lie apart do not meet all pairs of positions: a deviation of their own is that of these alone
+    covariance = _cut_box(x.corr, dims, steps, cap, include_padding)
+    covariance = covariance * kernels.autocorrelation(std, covariance.shape)
+    return mean, var, kernels.correlation(covariance, var)
 
 
 def window_mean(array: Array, dim: int, step: Axis, share: Array) -> Array:

@@ -53,6 +53,13 @@ from wellposed.signals.distributions.views import merge_atoms, permute, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.attention.shares import (
+    covariance_of_weights,
+    keys_seen,
+    known_shares,
+    variance_of_means,
+    variance_of_weights,
+)
 from wellposed.structure.widths import channels
 
 
@@ -85,14 +92,14 @@ def _softmax(call: Call, x: State, axis: int) -> State:
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
     variance = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
     shown = array_of(mask) if mask is not None and axis == len(x.shape) - 1 and mask.shape[-1] == total else None
-    keys = _keys_seen(x, axis, shown)
-    bias = _variance_of_means(x, axis, shown, keys)
+    keys = keys_seen(x, axis, shown)
+    bias = variance_of_means(x, axis, shown, keys)
     law = Logits(variance + bias, *(summed([(variance, x.logits), (bias, ())]) if bias else x.logits))
     shares, pull, picked = interpolated(keys, law)
     second, typical = kernels.average(shares), float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=x.axes[axis][0])
-    var = _variance_of_weights(x, axis, shares)
-    covariance = _covariance_of_weights(x, axis, exponent_shared(rho, law.variance), second, typical)
+    var = variance_of_weights(x, axis, shares)
+    covariance = covariance_of_weights(x, axis, rho, variance, shares, known_shares(x, axis, shown, variance))
     corr = kernels.correlation(covariance, var) if var.any() else np.ones((1,) * len(x.lengths))
     flat = flat_weights(mask, False, x.shape[axis - 1], total) if axis == len(x.shape) - 1 and axis else None
     made = Softmax(
@@ -115,68 +122,6 @@ def _softmax(call: Call, x: State, axis: int) -> State:
         ancestry=Ancestry((), x.roots | call.root()),
         attention=Attention(softmax=made),
     )
-
-
-def _covariance_of_weights(x: State, axis: int, exponent: Array, second: float, typical: float) -> Array:
-    """Return the covariance kernel of the weights of a softmax along an axis: of one key for two queries, E[a a'] T =
-    exp(``exponent``) / ``typical``, the number of keys that one sees, up to ``second`` = T E a²; of two keys, what is
-    left, as weights sum to 1.
-    """
-    at, total = x.axes[axis][0], x.shape[axis]
-    same = np.minimum(np.exp(exponent) / typical, second)
-    same[(0,) * same.ndim] = second
-    raw_same = same / total
-    raw_other = (1.0 - same) / (total * (total - 1.0)) if total > 1 else np.zeros_like(same)
-    raw = np.concatenate([raw_same, raw_other], axis=at)
-    mean = 1.0 / total
-    lengths = [max(n, min(2, size)) for n, size in zip(raw.shape, x.lengths, strict=True)]
-    # along indices where the logits are independent the weights still share their mean
-    covariance = raw - mean * mean
-    return kernels.promote(covariance, [n if k == at else min(n, covariance.shape[k]) for k, n in enumerate(lengths)])
-
-
-def _variance_of_weights(x: State, axis: int, shares: Array) -> Array:
-    """Return the variance of the weights of a softmax along an axis, by query where ``shares``, T E a² of each query,
-    has one for each; of the shape that broadcasts over the atoms of x.
-    """
-    query, total = x.axes[axis - 1] if axis else (), x.shape[axis]
-    extent = [1] * len(x.lengths)
-    if shares.size > 1 and len(query) == 1 and shares.size == x.lengths[query[0]]:
-        extent[query[0]] = shares.size
-    else:
-        shares = np.full(1, kernels.average(shares))
-    mean = 1.0 / total
-    return np.maximum(shares / total - mean * mean, 0.0).reshape(extent)
-
-
-def _keys_seen(x: State, axis: int, shown: Array | None) -> Array:
-    """Return how many keys each query sees along an axis under a mask, averaged over samples: (queries,), or (1,) where
-    all see as many.
-    """
-    if shown is None:
-        return np.array([float(x.shape[axis])])
-    counts = np.maximum(shown.sum(axis=-1), 1.0)
-    if counts.ndim and axis and counts.shape[-1] == x.shape[axis - 1]:
-        counts = counts.reshape(-1, counts.shape[-1]).mean(axis=0)
-    return np.asarray(counts, dtype=np.float64).ravel()
-
-
-def _variance_of_means(x: State, axis: int, shown: Array | None, counts: Array) -> float:
-    """Return the variance of Gaussian logits that makes weights as uneven as the known means of x along an axis do,
-    under a mask by which queries see these ``counts`` of keys; 0 of means that do not differ.
-    """
-    at, query = x.axes[axis][0], x.axes[axis - 1] if axis else ()
-    if x.mean.shape[at] == 1 or not np.ptp(x.mean, axis=at).any():
-        return 0.0
-    weights = np.exp(x.mean - x.mean.max(axis=at, keepdims=True))
-    if shown is not None and len(query) == 1 and shown.ndim > 1:
-        table = shown.reshape(-1, *shown.shape[-2:]).mean(axis=0)
-        weights = weights * np.moveaxis(table.reshape(*table.shape, *(1,) * (weights.ndim - 2)), (0, 1), (query[0], at))
-    second = (weights**2).sum(axis=at) / np.maximum(weights.sum(axis=at) ** 2, 1e-300)
-    kept = query[0] - (query[0] > at) if len(query) == 1 else None
-    second = np.asarray(second.mean(axis=tuple(i for i in range(second.ndim) if i != kept))).ravel()
-    same = counts.size == second.size
-    return variance_of(counts if same else np.full(second.size, np.exp(np.log(counts).mean())), second)
 
 
 @rule(overloads("masked_fill.Scalar", "masked_fill_.Scalar"), tag="approximate", source="mixture of two signals")

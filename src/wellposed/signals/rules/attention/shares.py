@@ -1,0 +1,135 @@
+"""Weights of a softmax along an axis: what a mask and known means of its logits make of them.
+
+Source: signals.md 5.8.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from wellposed.signals.algebra.softmax import exponent_shared, variance_of
+from wellposed.signals.distributions.state import State
+from wellposed.signals.integration import kernels
+from wellposed.signals.integration.kernels import Array
+
+
+def covariance_of_weights(
+    x: State, axis: int, rho: Array, variance: float, second: Array, known: tuple[Array, float]
+) -> Array:
+    """Return the covariance kernel of the weights of a softmax along an axis.
+
+    Of one key E[a a'] T is what logits of a ``variance`` and a correlation ``rho`` have in common, beyond the products
+    of known shares (`_shared`); of two keys what is left, as weights sum to 1.
+
+    Args:
+        x: the logits.
+        axis: along which the weights sum to 1.
+        rho: correlation kernel of the logits of one key.
+        variance: of what differs between keys, known means aside.
+        second: T E a², by query where these differ.
+        known: `known_shares`.
+    """
+    at, total, query = x.axes[axis][0], x.shape[axis], x.axes[axis - 1] if axis else ()
+    # along indices where the logits are independent the weights still share what is known of them
+    rho = kernels.promote(rho, [1 if k == at else min(2, size) for k, size in enumerate(x.lengths)])
+    same = _shared(rho, variance, known[0], second)
+    if len(query) == 1 and rho.shape[query[0]] > 1:
+        others = _shared(rho, variance, np.full(1, known[1]), np.full(1, kernels.average(second)))
+        first = (slice(None),) * query[0]
+        same = np.concatenate([same[(*first, slice(1))], others[(*first, slice(1, None))]], axis=query[0])
+    same[(0,) * same.ndim] = kernels.average(second)
+    raw_same = same / total
+    raw_other = (1.0 - same) / (total * (total - 1.0)) if total > 1 else np.zeros_like(same)
+    return np.asarray(np.concatenate([raw_same, raw_other], axis=at) - 1.0 / total**2)
+
+
+def _shared(rho: Array, variance: float, known: Array, second: Array) -> Array:
+    """Return E sum_j a_j a'_j of two queries, as a mean over queries: e^f times ``known``, the sum of the products of
+    their known shares, f being `exponent_shared`.
+
+    Of few keys, or where logits are large, it is less. Two maxima of n logits each coincide with a chance of about
+    n^(-(1 - r) / (1 + r)), which is 1 / n raised towards ``second`` by 2 r / (1 + r) of the logarithm.
+    """
+    part = np.clip(2.0 * rho / (1.0 + np.maximum(rho, 0.0)), 0.0, 1.0)[..., None]
+    most = known ** (1.0 - part) * np.maximum(second, known) ** part
+    return np.asarray(np.minimum(np.exp(exponent_shared(rho, variance))[..., None] * known, most).mean(axis=-1))
+
+
+def known_shares(x: State, axis: int, shown: Array | None, variance: float) -> tuple[Array, float]:
+    """Return the sum over keys of the products of two queries' mean weights under a mask and known means of logits: of
+    one query in two samples, by query where these differ, and of two queries.
+
+    A ``variance`` of logits makes mean weights flatter: means count with 1 / sqrt(1 + π variance / 8), as of a sigmoid
+    (MacKay 1992, "The evidence framework applied to classification networks", eq. 10).
+    """
+    at, query = x.axes[axis][0], x.axes[axis - 1] if axis else ()
+    level = 1.0 / x.shape[axis]
+    if len(query) != 1 or (shown is None and x.mean.shape[at] == 1):
+        return np.full(1, level), level
+    weights = _known_weights(x.mean / math.sqrt(1.0 + math.pi / 8.0 * variance), at, query[0], shown)
+    if weights.shape[at] == 1:
+        return np.full(1, level), level
+    weights = np.moveaxis(weights, (query[0], at), (-2, -1))
+    weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300)
+    same = (weights**2).sum(axis=-1).reshape(-1, weights.shape[-2]).mean(axis=0)
+    count = len(same)
+    if count == 1:
+        return same, float(same[0])
+    whole = float((weights.sum(axis=-2) ** 2).sum(axis=-1).mean())
+    return same, max((whole - float(same.sum())) / (count * (count - 1.0)), level**2)
+
+
+def _known_weights(mean: Array, at: int, query: int | None, shown: Array | None) -> Array:
+    """Return what the known means of logits, and a mask of queries by keys, make of the weights, up to a factor for
+    each query.
+    """
+    weights = np.exp(mean - mean.max(axis=at, keepdims=True))
+    if shown is None or query is None or shown.ndim < 2:
+        return np.asarray(weights)
+    table = shown.reshape(-1, *shown.shape[-2:]).mean(axis=0)
+    return np.asarray(
+        weights * np.moveaxis(table.reshape(*table.shape, *(1,) * (weights.ndim - 2)), (0, 1), (query, at))
+    )
+
+
+def variance_of_weights(x: State, axis: int, shares: Array) -> Array:
+    """Return the variance of the weights of a softmax along an axis, by query where ``shares``, T E a² of each query,
+    has one for each; of the shape that broadcasts over the atoms of x.
+    """
+    query, total = x.axes[axis - 1] if axis else (), x.shape[axis]
+    extent = [1] * len(x.lengths)
+    if shares.size > 1 and len(query) == 1 and shares.size == x.lengths[query[0]]:
+        extent[query[0]] = shares.size
+    else:
+        shares = np.full(1, kernels.average(shares))
+    mean = 1.0 / total
+    return np.maximum(shares / total - mean * mean, 0.0).reshape(extent)
+
+
+def keys_seen(x: State, axis: int, shown: Array | None) -> Array:
+    """Return how many keys each query sees along an axis under a mask, averaged over samples: (queries,), or (1,) where
+    all see as many.
+    """
+    if shown is None:
+        return np.array([float(x.shape[axis])])
+    counts = np.maximum(shown.sum(axis=-1), 1.0)
+    if counts.ndim and axis and counts.shape[-1] == x.shape[axis - 1]:
+        counts = counts.reshape(-1, counts.shape[-1]).mean(axis=0)
+    return np.asarray(counts, dtype=np.float64).ravel()
+
+
+def variance_of_means(x: State, axis: int, shown: Array | None, counts: Array) -> float:
+    """Return the variance of Gaussian logits that makes weights as uneven as the known means of x along an axis do,
+    under a mask by which queries see these ``counts`` of keys; 0 of means that do not differ.
+    """
+    at, query = x.axes[axis][0], x.axes[axis - 1] if axis else ()
+    if x.mean.shape[at] == 1 or not np.ptp(x.mean, axis=at).any():
+        return 0.0
+    weights = _known_weights(x.mean, at, query[0] if len(query) == 1 else None, shown)
+    second = (weights**2).sum(axis=at) / np.maximum(weights.sum(axis=at) ** 2, 1e-300)
+    kept = query[0] - (query[0] > at) if len(query) == 1 else None
+    second = np.asarray(second.mean(axis=tuple(i for i in range(second.ndim) if i != kept))).ravel()
+    same = counts.size == second.size
+    return variance_of(counts if same else np.full(second.size, np.exp(np.log(counts).mean())), second)
