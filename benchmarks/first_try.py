@@ -27,8 +27,8 @@ import torch
 from torch import nn
 
 import wellposed as wp
-from nets import untried, untried_fifth, untried_fourth, untried_pictures, untried_sixth, untried_third
-from nets.typed import NETS, fifth, fourth, sixth, sixth_more, third
+from nets import untried, untried_fifth, untried_fourth, untried_pictures, untried_seventh, untried_sixth, untried_third
+from nets.typed import NETS, fifth, fourth, seventh, seventh_last, seventh_more, sixth, sixth_more, third
 from wellposed import zoo
 
 BUILD = Path(__file__).parents[1] / "build/first_try"
@@ -39,11 +39,12 @@ LATER = {
     4: (untried_fourth.ENTRIES, fourth.NETS),
     5: (untried_fifth.ENTRIES, fifth.NETS),
     6: (untried_sixth.ENTRIES, {**sixth.NETS, **sixth_more.NETS}),
+    7: (untried_seventh.ENTRIES, {**seventh.NETS, **seventh_more.NETS, **seventh_last.NETS}),
 }
 """Models of libraries, and typed ones, of batches that have lists of their own."""
 LOT = 45
 """Seed of the drawing."""
-LIBRARY_MODELS, LIBRARIES, EACH = (40, 40, 40, 40, 40, 40), 28, 3
+LIBRARY_MODELS, LIBRARIES, EACH = (40,) * 7, 28, (3, 3, 3, 3, 3, 3, 4)
 """Models of libraries in each batch, libraries of the first batch, and models of one library in a batch, at most."""
 TYPED = (20, 10)
 """Typed models in each batch."""
@@ -67,7 +68,7 @@ def drawn(batch: int) -> Drawn:
     found: Drawn = {}
     for name in names:
         library = entries[name][0]
-        if sum(other == library for other, _, _ in found.values()) < EACH:
+        if sum(other == library for other, _, _ in found.values()) < EACH[batch - 1]:
             found[name] = entries[name]
     if apart:
         return {**found, **{f"typed: {name}": ("typed", *made) for name, made in apart.items()}}

@@ -57,8 +57,8 @@ class Uses:
         """Whether operands meet at a node that one weight made at different nodes, of inputs of different shapes."""
         return self._any_pair(node, self.direct, lambda a, b: not a & b and self._shapes(a) != self._shapes(b))
 
-    def _shapes(self, bits: int) -> list[tuple[int, ...]]:
-        return [shape for i, shape in enumerate(self._made) if bits >> i & 1]
+    def _shapes(self, bits: int) -> set[tuple[int, ...]]:
+        return {shape for i, shape in enumerate(self._made) if bits >> i & 1}
 
     def _any_pair(self, node: Node, behind: Bits, holds: Callable[[int, int], bool]) -> bool:
         """Whether it holds for the nodes of one weight behind two operands."""

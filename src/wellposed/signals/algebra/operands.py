@@ -150,13 +150,11 @@ def slice_by_slice(call: Call, x: State, y: State, operate: Operation) -> State 
     The slices of the result keep the covariances that they have with one another. A stack holds slices of width 1.
     """
     shape = call.shape()
-    stacks = [one for one, other in ((x, y), (y, x)) if len(one.axes) == len(shape) and _shares_sources(one, other)]
+    stacks = [one for one, other in ((x, y), (y, x)) if len(one.axes) == len(shape) and _goes_by_slices(one, other)]
     if call.independent or not stacks:
         return None
     axis, count = stacks[0].block_axis, len(stacks[0].blocks)
     if shape[axis] != count or any(block.shape[axis] != 1 for block in stacks[0].blocks):
-        return None
-    if _is_made_of(y if stacks[0] is x else x, stacks[0]):
         return None
     part = PartCall(call.run, call.node, (*shape[:axis], 1, *shape[axis + 1 :]))
     pairs = zip(_slices(x, axis - len(shape), count), _slices(y, axis - len(shape), count), strict=True)
@@ -164,11 +162,10 @@ def slice_by_slice(call: Call, x: State, y: State, operate: Operation) -> State 
     return None if any(p is None for p in parts) else concatenate([p for p in parts if p is not None], axis)
 
 
-def _shares_sources(stack: State, other: State) -> bool:
-    """Whether some parts of a stack depend on one another, or on the other operand."""
-    return depend(stack.blocks) or (
-        1 < len(stack.blocks) <= MOST_PARTS and any(block.roots & other.roots for block in stack.blocks)
-    )
+def _goes_by_slices(stack: State, other: State) -> bool:
+    """Whether some parts of a stack depend on one another, or on the other operand, which is not made of all of it."""
+    share = 1 < len(stack.blocks) <= MOST_PARTS and any(block.roots & other.roots for block in stack.blocks)
+    return (depend(stack.blocks) or share) and not _is_made_of(other, stack)
 
 
 def _is_made_of(other: State, stack: State) -> bool:

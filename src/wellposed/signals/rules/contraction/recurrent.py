@@ -37,7 +37,7 @@ def recurrent(
     start = _initial_states(list(hidden) if several else [hidden])
     if start is None or not all(isinstance(p, State) for p in params):
         return None
-    x, width = laid_out(x) if x.blocks else x, params[1].shape[1]
+    width = params[1].shape[1]
     projected = len(params) % (4 if biases else 2) == 1 or start[0].shape[-1] != start[-1].shape[-1]
     narrow, features = (width, x.shape[-1]) if projected else (min(width, WIDTH), min(x.shape[-1], WIDTH))
     units = max(h.shape[-1] for h in start) if projected else narrow
@@ -62,6 +62,7 @@ def _sampled_part(
     x: State, start: list[State], batch_first: bool, features: int, units: int
 ) -> tuple[State, list[State]]:
     """Return the part of the input and of the hidden states that is run."""
+    x = laid_out(x)
     last = len(x.axes) - 1
     if last == 1:  # without batch
         return _cut(x, {0: STEPS, 1: features}), [_cut(h, {1: units}) for h in start]

@@ -192,10 +192,8 @@ def stack(call: Call, tensors: Any, dim: int = 0) -> State:
 
 def reordered(x: State, axis: int, source: Indices) -> State:
     """Return the state whose position p along an axis is position ``source[p]`` of x."""
-    if x.blocks and axis != x.block_axis:
-        return concatenate([reordered(part, axis, source) for part in x.blocks], x.block_axis)
-    if x.blocks and len(x.blocks) == x.shape[axis] and len(source) <= MOST_PARTS and source.min() >= 0:
-        return concatenate([x.blocks[at] for at in source], axis)
+    if (in_blocks := _reordered_blocks(x, axis, source)) is not None:
+        return in_blocks
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     if not x.axes[axis]:
         return x
@@ -207,6 +205,15 @@ def reordered(x: State, axis: int, source: Indices) -> State:
         corr = from_sources(corr, i, source)
     mean, var = (np.take(m, source, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
     return x.changed(mean=mean, var=var, corr=corr, base=None, fn=None, links=picked_links(x, i, source))
+
+
+def _reordered_blocks(x: State, axis: int, source: Indices) -> State | None:
+    """Return what `reordered` does of a concatenation, part by part; None of others, and of parts that are cut."""
+    if x.blocks and axis != x.block_axis:
+        return concatenate([reordered(part, axis, source) for part in x.blocks], x.block_axis)
+    if x.blocks and len(x.blocks) == x.shape[axis] and len(source) <= MOST_PARTS and source.min() >= 0:
+        return concatenate([x.blocks[at] for at in source], axis)
+    return None
 
 
 @rule(overloads("channel_shuffle.default"), source="definition: channels are alike", tensors=True)
