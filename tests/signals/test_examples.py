@@ -273,3 +273,22 @@ def test_what_is_assumed_of_integers_follows_their_use_and_type():
     rows = wp.trace(nn.Embedding(9, 4), torch.zeros(2, 3, dtype=torch.int64))
     assert assumed(rows, rows.inputs[0]).kind == "tokens"
     assert PIXELS[0] + 2 * PIXELS[1] ** 0.5 == pytest.approx(255, abs=1)
+
+
+def test_padding_that_a_model_masks_finds_nothing_where_the_example_holds_it() -> None:
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layer = nn.Embedding(300, 64, padding_idx=0), nn.Linear(64, 64)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            kept = (tokens != 0).float()[..., None]
+            return (torch.relu(self.layer(self.table(tokens))) * kept).sum(1) / kept.sum(1)
+
+    model = Pooled()
+    tokens = torch.randint(1, 300, (16, 24)) * (torch.arange(24) < torch.arange(4, 20)[:, None])
+    plan = wp.plan(model, tokens)
+    share = float((tokens != 0).float().mean())
+    assert wp.propagate(wp.trace(model, tokens), weights=plan)["table"].second_moment == pytest.approx(share)
+    check = wp.check(model, tokens, plan=plan)
+    assert check.ok, check

@@ -149,6 +149,19 @@ def rows_indexed(graph: Graph, value: int) -> int | None:
     return min(sizes, default=None)
 
 
+def compared_with_numbers(graph: Graph, value: int) -> list[Node]:
+    """Return the nodes that compare a value with one number, element by element, as masks of padding are made."""
+    nodes = [graph.nodes[index] for index in graph.users().get(value, ())]
+    return [
+        node
+        for node in nodes
+        if len(node.args) == 2
+        and isinstance(node.args[1], (int, float))
+        and not node.kwargs
+        and graph.values[node.outputs[0]].dtype == torch.bool
+    ]
+
+
 def is_rounded(graph: Graph, value: int) -> bool:
     """Whether integers are made of the elements of a floating-point value: rows to look up, in a table's columns."""
     users, todo = graph.users(), [value] * graph.values[value].is_signal

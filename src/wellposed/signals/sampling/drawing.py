@@ -9,14 +9,16 @@ import torch
 
 from wellposed.errors import InputError
 from wellposed.graphs import Graph
-from wellposed.signals.examples import is_rounded, rows_indexed
+from wellposed.signals.examples import compared_with_numbers, is_rounded, rows_indexed
 from wellposed.signals.inputs import Input
 
 
 def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch.Generator) -> dict[int, torch.Tensor]:
     """Return a random tensor for every input of a graph, by value id.
 
-    Inputs that are described as given, and numbers that the model makes integers of, keep the example's values.
+    Inputs that are described as given, and numbers that the model makes integers of, keep the example's values. Of
+    tokens that a model compares with a number, those keep the example's for which it would come out otherwise: a mask
+    of padding, which plans take from the example, stays that mask.
 
     Raises:
         InputError: an input that keeps its values has none (it is on meta).
@@ -36,7 +38,8 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
             continue
         vocabulary = descriptor.vocabulary or rows_indexed(graph, value)
         if vocabulary is not None:
-            drawn[value] = descriptor.sample(entry.shape, generator, vocabulary=vocabulary).to(entry.dtype)
+            tokens = descriptor.sample(entry.shape, generator, vocabulary=vocabulary).to(entry.dtype)
+            drawn[value] = _with_padding(graph, value, tokens)
         elif graph.example[value].is_meta:
             raise InputError(
                 f"input {entry.name!r} of {graph.model} indexes no embedding and is on meta; give an example with "
@@ -45,3 +48,14 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
         else:
             drawn[value] = graph.example[value]
     return drawn
+
+
+def _with_padding(graph: Graph, value: int, tokens: torch.Tensor) -> torch.Tensor:
+    """Return drawn tokens, with the example's wherever a comparison of them with a number gives what it does not."""
+    example = graph.example[value]
+    if example.is_meta or example.shape != tokens.shape:
+        return tokens
+    for node in compared_with_numbers(graph, value):
+        other = node.op(example, node.args[1]) != node.op(tokens, node.args[1])
+        tokens = torch.where(other, example.to(tokens), tokens)
+    return tokens

@@ -20,6 +20,8 @@ from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.distributions.views import pooled
+from wellposed.signals.examples import compared_with_numbers
+from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.sampling.constant_folding import numbers
 from wellposed.structure.reach import behind
@@ -104,7 +106,23 @@ def looked_up(call: Call, weight: State, indices: Any) -> State:
         equal = [1.0 / max(weight.shape[0], 1)] * (len(shape) - 1)
     if call.independent:
         return make_state(shape, mean, var, roots=call.root())
-    return _rows(call, shape, mean, var, equal, weight)
+    made = _rows(call, shape, mean, var, equal, weight)
+    found = _found(call, weight.shape[0]) if tokens == value else None
+    return made if found is None else made.with_moments(mean=made.mean * found, var=made.var * found)
+
+
+def _found(call: Call, rows: int) -> Array | None:
+    """Return what an input finds at each position, by how much that is more than what a table with one row of padding
+    holds, and 0 where there is padding; None where the model does not mask the padding of its example.
+    """
+    padding, tokens = (call.node.args[2] if len(call.node.args) > 2 else -1), call.value_of(1)
+    example = None if tokens is None else call.graph.example.get(tokens)
+    if tokens is None or example is None or example.is_meta or not isinstance(padding, int) or padding < 0 or rows < 2:
+        return None
+    if not compared_with_numbers(call.graph, tokens) or not bool((example == padding).any()):
+        return None
+    sizes = [size for size in call.shape()[:-1] if size != 1] + [1] * (call.shape()[-1] != 1)
+    return array_of((example != padding).double()).reshape(sizes) * rows / (rows - 1)
 
 
 ROWS = 1024
