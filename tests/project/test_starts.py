@@ -65,7 +65,7 @@ def test_arms_are_methods_with_options(starts):
     ],
 )
 def test_verdict_is_beyond_two_standard_errors_or_a_tie_within_a_bound(starts, mine, own, found):
-    assert starts.report.verdict(mine, own) == found
+    assert starts.report.verdict(starts.report.score(mine), starts.report.score(own)) == found
 
 
 @pytest.mark.slow

@@ -30,7 +30,8 @@ def square_kernel(
         x = mean + std * (NODES if transport is None else transport.values)
         with np.errstate(all="ignore"):
             squares = (x if function is None else function(x)) ** 2
-        whole = float(WEIGHTS @ (squares * squares)) / max(float(WEIGHTS @ squares) ** 2, 1e-300) - 1.0
+        mean_square = float(WEIGHTS @ squares)
+        whole = float(WEIGHTS @ (squares * squares)) / max(mean_square * mean_square, 1e-300) - 1.0  # no error if large
         kernel[(0,) * kernel.ndim] = max(whole, float(kernel.ravel()[0]))
     return kernel
 
