@@ -47,7 +47,10 @@ def test_its_figures_are_those_of_the_analyses_themselves(report):
     assert report.plan == plan
     own, planned = report.initialisations
     assert own.predicted == wp.propagate(wp.trace(model, example), backward=True)
-    assert planned.measured == wp.measure(model, example, plan=plan, draws=3, seed=1, backward=True)
+    measured = wp.measure(model, example, plan=plan, draws=3, seed=1, backward=True)
+    assert list(planned.measured) == list(measured)
+    names = [one.name for one in measured.gradients]  # of every other pass
+    assert [one.name for one in planned.measured.gradients] == names
     assert planned.verdict == wp.check(model, example, plan=plan, draws=3, seed=1)
     assert own.verdict == wp.check(model, example, draws=3, seed=1)
     rates = {row.rule: row.value for row in report.rates}
