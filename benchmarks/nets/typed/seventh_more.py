@@ -1,5 +1,6 @@
 """More networks typed by hand as their papers describe them: EDM2 to AFNO."""
 
+import functools
 import math
 
 import torch
@@ -8,7 +9,7 @@ from torch import nn
 
 
 def mp_normalize(w, eps=1e-4):
-    norm = torch.linalg.vector_norm(w, dim=list(range(1, w.ndim)), keepdim=True)
+    norm = w.flatten(1).norm(dim=1).view(-1, *[1] * (w.ndim - 1))
     return w / (eps + norm * math.sqrt(norm.numel() / w.numel()))
 
 
@@ -213,7 +214,7 @@ class AFNOFilter(nn.Module):
     def forward(self, x):
         B, H, W, C = x.shape
         f = torch.fft.rfft2(x, dim=(1, 2), norm="ortho").reshape(B, H, W // 2 + 1, self.blocks, -1)
-        mul = lambda u, w: torch.einsum("...bi,bio->...bo", u, w)  # noqa: E731
+        mul = functools.partial(torch.einsum, "...bi,bio->...bo")
         b1, b2 = self.b1.view(2, self.blocks, -1), self.b2.view(2, self.blocks, -1)
         re = F.relu(mul(f.real, self.w1[0]) - mul(f.imag, self.w1[1]) + b1[0])
         im = F.relu(mul(f.imag, self.w1[0]) + mul(f.real, self.w1[1]) + b1[1])
@@ -339,8 +340,7 @@ class PaiNN(nn.Module):
         v = s.new_zeros(len(z), 3, s.size(1))
         for layer in self.layers:
             s, v = layer(s, v, i, j, rbf, fcut, r / dist)
-        n_mol = int(mol.max()) + 1
-        energy = s.new_zeros(n_mol).index_add(0, mol, self.energy(s).squeeze(-1))
+        energy = s.new_zeros(n_mol := int(mol.max()) + 1).index_add(0, mol, self.energy(s).squeeze(-1))
         dipole = s.new_zeros(n_mol, 3).index_add(0, mol, self.dipole(v).squeeze(-1))
         return energy, dipole
 
