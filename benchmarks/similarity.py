@@ -30,6 +30,7 @@ import wellposed as wp
 from common import RESULTS, markdown, write
 from nets import languages, outsiders
 from nets.catalogue import NETS, descriptor, input_kinds, net_batch
+from wellposed.errors import WellposedError
 from wellposed.operators.schema import plain_name
 
 WITHIN = 0.05
@@ -185,7 +186,7 @@ def main() -> None:
     for case in FAMILIES[options.family](options.nets):
         try:
             rows.append(evaluate(case, options.draws, options.seed))
-        except Exception as error:  # a library may be absent, or refuse a configuration; the others are measured
+        except (ImportError, WellposedError) as error:  # the others are measured
             rows.append({"net": case.name, "input": case.input, "nodes": 0, "refused": f"{error!r}"[:200]})
         print({key: rows[-1].get(key) for key in (*COLUMNS, "begins", "refused")}, flush=True)
     place = {one.name: index for index, one in enumerate(FAMILIES[options.family](None))}

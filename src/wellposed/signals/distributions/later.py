@@ -42,30 +42,29 @@ class LaterMoments(Moments):
         object.__setattr__(self, "_make", lambda: change(make()))
 
 
-class LaterMarginal(Marginal):
+class _Later:
+    """What a part does that ``make`` works out."""
+
+    __slots__ = ()
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        object.__setattr__(self, "_make", make)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a field that is not there yet."""
+        return _filled(self, name)
+
+
+class LaterMarginal(_Later, Marginal):
     """What else is known of one element, which ``make`` works out."""
 
     __slots__ = ("_make",)
 
-    def __init__(self, make: Callable[[], Marginal]) -> None:
-        object.__setattr__(self, "_make", make)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return a field that is not there yet."""
-        return _filled(self, name)
-
-
-class LaterSpread(Spread):
+class LaterSpread(_Later, Spread):
     """A spread that ``make`` works out."""
 
     __slots__ = ("_make",)
-
-    def __init__(self, make: Callable[[], Spread]) -> None:
-        object.__setattr__(self, "_make", make)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a field that is not there yet."""
-        return _filled(self, name)
 
 
 class LaterAncestry(Ancestry):

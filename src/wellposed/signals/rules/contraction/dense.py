@@ -40,7 +40,7 @@ def multiply_weight(
     together.
     """
     given, uneven = product.left_axes, not call.independent and _is_uneven(weight, product)
-    data = _as_it_meets(call, data, product, uneven)
+    data = _as_it_meets(data, product, uneven)
     sizes = dict(zip(given, data.shape, strict=True))
     summed = [i for label in given if label not in product.out_axes for i in data.axes[given.index(label)]]
     count = math.prod(data.lengths[i] for i in summed)
@@ -73,7 +73,7 @@ def multiply_weight(
     return result.amended(marginal=weighted_scales(call, data, energies).marginal(True))
 
 
-def _as_it_meets(call: Call, data: State, product: Product, uneven: bool) -> State:
+def _as_it_meets(data: State, product: Product, uneven: bool) -> State:
     """Return a concatenation with the moments of each part where they meet other weights (``uneven``) or lie along an
     axis of the result; else as one tensor.
     """

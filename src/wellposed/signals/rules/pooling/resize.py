@@ -72,7 +72,7 @@ def _widened(call: Call, x: State, axis: int, before: int, after: int, mode: str
     if before == 0 and after == 0:
         return x
     if not call.independent or mode != "constant":
-        return _padded(call, x, axis, before, after, mode, constant)
+        return _padded(x, axis, before, after, mode, constant)
     size = x.shape[axis]
     z = (before + after) / (size + before + after)
     x = merge_atoms(x, axis)
@@ -99,7 +99,7 @@ def _pairs_of_sources(corr: Array, dim: int, source: Indices, size: int) -> Arra
     return kernels.by_pair(np.where(known, matrix, np.eye(source.size)), dim)
 
 
-def _padded(call: Call, x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
+def _padded(x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
     """Return x padded along one axis, by a ``value`` or by positions of its own, each position told apart."""
     x = merge_atoms(laid_out(x) if x.blocks and x.block_axis == axis else x, axis)
     if not x.axes[axis]:
