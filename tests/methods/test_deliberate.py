@@ -271,6 +271,8 @@ def test_a_small_readout_is_named_beside_few_others_and_beside_orthogonal_ones()
     nn.init.uniform_(few[-1].weight, -3e-3, 3e-3)  # as of an actor, so that its first actions are small
     assert kinds_of(few, torch.zeros(4, 8)) == {"4.weight": "small"}
     assert not kinds_of(mlp(8, 32, 32, 4), torch.zeros(4, 8))
+    nn.init.uniform_(few[-1].weight, -1e-17, 1e-17)  # memory that nothing has filled is written over without a word
+    assert not kinds_of(few, torch.zeros(4, 8))
     deep = mlp(8, 32, 32, 32, 4)
     for layer in deep[::2]:
         nn.init.orthogonal_(layer.weight, 0.01 if layer is deep[-1] else 2**0.5)

@@ -16,7 +16,16 @@ from torch import Tensor
 
 from wellposed.errors import OptionError, PlanError, joined, listed
 from wellposed.graphs import Graph, Parameter
-from wellposed.methods.independence import Floats, Found, is_trained_gain, levels_of, pattern_of, sample_of, varies
+from wellposed.methods.independence import (
+    Floats,
+    Found,
+    is_filled,
+    is_trained_gain,
+    levels_of,
+    pattern_of,
+    sample_of,
+    varies,
+)
 from wellposed.operators.contraction import Contraction
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.options import check_choice
@@ -194,7 +203,7 @@ class _Reader:
             return _of_gain(values, head)
         if role not in ("weight", "embedding", "recurrent"):
             return None
-        if role == "weight" and use is not None:
+        if role == "weight" and use is not None and is_filled(head):
             self.sizes[name] = math.sqrt(float(head @ head) / len(head))
         pattern = pattern_of(values, head, use.groups if use is not None and use.output_axis == 0 else 1)
         return None if pattern is None or _is_drawn_so(role, pattern) else Deliberate(pattern.pattern, pattern.words)

@@ -43,7 +43,7 @@ BEYOND = 4.0
 """Size over fan-in^-1/2, PyTorch's bound on biases, from which on the few numbers of a bias are no draws. Chosen."""
 _ROWS = 64
 """Rows whose scalar products show whether a large matrix is orthogonal."""
-_LEAST, _LARGEST = 1e-20, 1e10
+_LEAST, _LARGEST = 1e-15, 1e10
 _ONE_SIGN = "numbers of one sign"
 _ROUNDING = 2.0**-6
 _SELDOM = 1e-6
