@@ -30,16 +30,18 @@ class SearchForAnActivation(Experiment):
     title = "PANGAEA's search for an activation function: default, AutoInit, AutoInit++"
     source = "ours, after AutoInit, section 11"
     claim = (
-        "A search for an activation function finds a better one where every candidate is drawn by AutoInit, and a "
-        "better one still under AutoInit++."
+        "A short search for an activation function finds a better one where every candidate is drawn by AutoInit, and "
+        "a better one still under AutoInit++."
     )
     paper = (
         "no claim of the paper's, which draws 200 functions at random (A7) and says that AutoInit may serve in "
-        "developing new ones. PANGAEA's own search has 1,000 functions, a population of 64, and tournaments of 16"
+        "developing new ones. PANGAEA's own search has 1,000 functions, a population of 64, and tournaments of 16. "
+        "Our claim was drawn from four searches of 60 functions, whose best differed from the default's by +7 and +9 "
+        "points after 16 functions, and by -0.4 ± 1.2 and -1.0 ± 1.1 points in the end; it is tested on other seeds"
     )
     use = (
-        "A search for an activation: under AutoInit++ more of the functions beat ReLU, and good ones came sooner in "
-        "these few searches; after sixty functions evolution by default had made up for it."
+        "A search for an activation: under AutoInit and AutoInit++ good ones come sooner; after sixty functions "
+        "evolution by default had made up for it."
     )
     reversal = "more searches, and a longer training of each function"
 

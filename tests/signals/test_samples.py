@@ -26,3 +26,12 @@ def test_features_that_differ_are_told_apart(count):
     state = state_of_samples(draws(count, 768, scale), 0)
     assert state.var.size == 768
     assert state.var.ravel()[700:].mean() > 20 * state.var.ravel()[:100].mean()
+
+
+def test_places_that_do_not_vary_leave_the_correlation_of_the_others_as_it_is():
+    """As of a result into which the first steps of a loop are written, one by one."""
+    generator = torch.Generator().manual_seed(0)
+    written = torch.zeros(16, 4, 32, 128)
+    written[:, :, :2] = torch.randn(16, 4, 2, 128, generator=generator)
+    state = state_of_samples(list(written), 0)
+    assert state.corr.shape[0] == 1 or abs(state.corr[1].ravel()[0]) < 0.05

@@ -27,6 +27,7 @@ from wellposed.signals.integration.transport import Postponed, Transport, standa
 from wellposed.signals.sampling.joint_sources import can_run
 from wellposed.signals.sampling.totals import Totals, totals_of
 from wellposed.signals.signal import Tag
+from wellposed.structure.samples import Samples
 
 ELEMENTS_FOR_SHAPE = 4096
 """Elements of draws that tell the shape of their distribution. Chosen for cost."""
@@ -38,6 +39,25 @@ WIDE = math.log(2.0) ** 2
 """Variance of ln(second moment) from one draw to another above which it is no error of few draws. Chosen: an octave."""
 LEAST_FOR_SIZES = 3
 """Draws from which on the sizes that elements share are measured. Chosen."""
+
+
+def similarity_of_draws(draws: list[torch.Tensor], samples: Samples | None) -> float:
+    """Return the `wellposed.signals.algebra.similarity.similarity` of two samples that draws show.
+
+    Args:
+        draws: tensors of one shape.
+        samples: where the samples lie in them.
+    """
+    if samples is None or samples.size < 2:
+        return math.nan
+    values, _ = _stacked(draws)
+    shape = values.shape
+    apart = values.reshape(*shape[: samples.axis + 1], *samples[1:], *shape[samples.axis + 2 :])
+    second = float(apart.square().mean())
+    if not 0.0 < second < math.inf:
+        return math.nan
+    together = float(apart.mean(dim=samples.axis + 2).square().mean())  # of all pairs, those of one sample too
+    return min(max((samples.size * together / second - 1.0) / (samples.size - 1.0), -1.0), 1.0)
 
 
 def states_of_draws(run: Pass, node: Node) -> list[State | None]:
@@ -186,9 +206,9 @@ def _correlation(unit: torch.Tensor, axis: int) -> float | None:
     """Return the mean correlation of different positions along an axis of standardised draws, of shape (draws, *shape);
     None where it is within three standard errors of 0.
     """
-    size = unit.shape[1 + axis]
+    size, power = unit.shape[1 + axis], float(unit.square().mean())  # less than 1 where some places do not vary
     along = float((unit.mean(dim=axis + 1) ** 2).mean())
-    rho = (along * size - 1.0) / (size - 1)
+    rho = (along * size / power - 1.0) / (size - 1)
     error = 3.0 / math.sqrt(max(unit.numel(), 1))
     return min(max(rho, -1.0), 1.0) if abs(rho) > max(error, 1e-3) else None
 
