@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -74,6 +74,14 @@ class ResNet50(Experiment):
         if UNIT in settings.methods:
             sentence += f" With ν = 1 it differs by {points(paired(scores[UNIT], scores['default']))} from the default."
         return Judgement(ours, by_gap(gap, whole=whole, alike=alike_at(mean(scores["default"]))), sentence)
+
+    def arms(self, settings: Settings, rows: Sequence[Row]) -> Mapping[str, Sequence[float]]:
+        """Return each initialisation's accuracies by draw, at the rate of the lowest training loss."""
+        return _by_method(settings, rows, "accuracy")
+
+    def kinds(self, rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+        """Return all rows: it is one net."""
+        return {"ResNet-50, with norms (ν = 0.01)": rows}
 
     def draw(self, settings: Settings, rows: Sequence[Row], figure: Figure) -> None:
         """Draw both accuracies, a panel each, a point for each draw and a line for their mean."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.attention import Logits, Seen, Softmax, Tokens
 from wellposed.signals.distributions.spread import Sources, source
 from wellposed.signals.distributions.state import State
-from wellposed.signals.distributions.views import merge_atoms, permute, pooled
+from wellposed.signals.distributions.views import merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.structure.widths import channels
@@ -149,6 +151,44 @@ def with_scales(call: Call, made: State, softmax: Softmax, values: State, produc
 
 
 def of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, values: State, product: Product) -> State:
+    """Return the result of attention of queries that see different keys (`_of_seen_keys`), worked out with an axis for
+    each index where one axis holds several, as that of samples and heads does for ``bmm``.
+    """
+    shape, batch = made.shape, _indices_in_one_axis(weights, values, product)
+    if not batch:
+        return _of_seen_keys(made, weights, softmax, seen, values, product)
+    operands = (made, product.out_axes), (weights, product.left_axes), (values, product.right_axes)
+    made, weights, values = (reshape(state, _lengths_apart(state.shape, axes, batch)) for state, axes in operands)
+    left, right, out = (_labels_apart(axes, batch) for axes in (product.left_axes, product.right_axes, product.out_axes))
+    product = dataclasses.replace(product, left_axes=left, right_axes=right, out_axes=out)
+    return reshape(_of_seen_keys(made, weights, softmax, seen, values, product), shape)
+
+
+def _indices_in_one_axis(weights: State, values: State, product: Product) -> dict[str, tuple[int, ...]]:
+    """Return the lengths of the indices in those axes of the result that hold several in both factors, by label."""
+    found = {}
+    for label in product.out_axes:
+        if label in product.left_axes and label in product.right_axes:
+            operands = (weights, product.left_axes), (values, product.right_axes)
+            first, second = (tuple(s.lengths[i] for i in s.axes[axes.index(label)]) for s, axes in operands)
+            if first == second and len(first) > 1:
+                found[label] = first
+    return found
+
+
+def _labels_apart(axes: tuple[str, ...], batch: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """Return labels with one for each index of those axes that hold several."""
+    return tuple(name for a in axes for name in ([f"{a}.{i}" for i in range(len(batch[a]))] if a in batch else [a]))
+
+
+def _lengths_apart(
+    shape: Sequence[int], axes: tuple[str, ...], batch: Mapping[str, tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Return a shape with an axis for each index of those axes that hold several."""
+    return tuple(n for size, a in zip(shape, axes, strict=True) for n in batch.get(a, (size,)))
+
+
+def _of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, values: State, product: Product) -> State:
     """Return the result of attention of queries that see different keys (as under a causal mask): the variance of each
     depends on the mean correlation of the values that it sees, and the covariance of two on what both see.
     """
