@@ -38,8 +38,8 @@ class SwinWithoutWarmUp(Experiment):
         "`steady`, the default, with a warm-up is six points ahead of the own start, each at the best of its rates."
     )
     reversal = (
-        "a setting in which the own start fails altogether without a warm-up, as the paper's does: here it loses a point "
-        "or two"
+        "a setting in which the own start fails altogether without a warm-up, as the paper's does: here it loses a "
+        "point or two"
     )
     stated: ClassVar[dict[str, Any]] = {"train.epochs": 300, "warmup": 20}
 

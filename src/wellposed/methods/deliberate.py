@@ -203,10 +203,15 @@ class _Reader:
             return _of_gain(values, head)
         if role not in ("weight", "embedding", "recurrent"):
             return None
-        if role == "weight" and use is not None and is_filled(head):
-            self.sizes[name] = math.sqrt(float(head @ head) / len(head))
+        if role == "weight" and use is not None:
+            self._note_size(name, head)
         pattern = pattern_of(values, head, use.groups if use is not None and use.output_axis == 0 else 1)
         return None if pattern is None or _is_drawn_so(role, pattern) else Deliberate(pattern.pattern, pattern.words)
+
+    def _note_size(self, name: str, head: Floats) -> None:
+        """Note the size of a weight, if anything has filled it."""
+        if is_filled(head):
+            self.sizes[name] = math.sqrt(float(head @ head) / len(head))
 
     def matrices(self) -> int:
         """Return how many weights have several rows and columns, so that they could be orthogonal."""

@@ -159,7 +159,9 @@ def of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, valu
         return _of_seen_keys(made, weights, softmax, seen, values, product)
     operands = (made, product.out_axes), (weights, product.left_axes), (values, product.right_axes)
     made, weights, values = (reshape(state, _lengths_apart(state.shape, axes, batch)) for state, axes in operands)
-    left, right, out = (_labels_apart(axes, batch) for axes in (product.left_axes, product.right_axes, product.out_axes))
+    left, right, out = (
+        _labels_apart(axes, batch) for axes in (product.left_axes, product.right_axes, product.out_axes)
+    )
     product = dataclasses.replace(product, left_axes=left, right_axes=right, out_axes=out)
     return reshape(_of_seen_keys(made, weights, softmax, seen, values, product), shape)
 
