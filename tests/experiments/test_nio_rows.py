@@ -1,5 +1,7 @@
 """What the experiments on NIO make of their rows, by hand; and that refinements start where they say."""
 
+import random
+
 import pytest
 import torch
 from experiments.data import load_images
@@ -184,3 +186,22 @@ def test_nets_that_start_out_of_range_have_no_part_in_the_verdict_on_agreement()
     settings = load_settings("N4", "laptop")
     rows = [agreements(1.0, 0.05 if u["bn"] else -0.5, 2.3 if u["bn"] else 40.0)(u) for u in find("N4").units(settings)]
     assert find("N4").judge(settings, rows).agreement == "agrees"
+
+
+@pytest.mark.parametrize(
+    ("shift", "noise", "outcome"),
+    [(0.0, 0.002, "agrees"), (0.04, 0.002, "does not agree"), (0.0, 0.06, "not decided at this scale")],
+)
+def test_accuracies_over_sub_batches_are_alike_or_not(shift, noise, outcome):
+    draw = random.Random(3)
+    told = {"methods": ["nio"], "sub_batches": [2, 4], "overlaps": [0.0, 0.2], "seeds": 6, "train": {"epochs": 3}}
+    settings = from_plain(told)
+    rows = [
+        {"method": "nio", "D": d, "r": r, "seed": k, "accuracy": 0.4 + shift * (d == 4) + draw.gauss(0.0, noise)}
+        for k in range(6)
+        for d in (2, 4)
+        for r in (0.0, 0.2)
+    ]
+    found = find("N6").judge(settings, rows)
+    assert found.agreement == outcome
+    find("N6").draw(settings, rows, Figure())
