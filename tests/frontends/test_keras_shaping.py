@@ -77,7 +77,6 @@ def test_a_shaped_model_is_saved_loaded_and_planned():
     assert wk.check(model, draws=4).ok
 
 
-@pytest.mark.slow
 def test_undo_gives_back_what_was_there_and_what_was_compiled_is_dropped():
     model = deep("relu")
     before = model.predict(X, verbose=0)
@@ -101,7 +100,6 @@ def test_layers_that_cannot_be_shaped_are_named_and_recurrent_ones_stay():
     assert model.layers[-1].cell.activation is keras.activations.tanh
 
 
-@pytest.mark.slow
 def test_what_is_out_of_range_or_shaped_already_is_refused():
     model = deep("relu")
     with pytest.raises(OptionError, match="similarity"):

@@ -341,7 +341,6 @@ def test_bad_input_is_told(options, error, told):
         prepared(**options)
 
 
-@pytest.mark.slow
 def test_a_plan_may_be_given():
     model = net()
     plan = wk.plan(model, method="xavier")
