@@ -1,5 +1,6 @@
 """What every test shares: seeded random numbers, one thread per worker, and the measurement of what is slow."""
 
+import gc
 import os
 import random
 import signal
@@ -31,6 +32,21 @@ def _seeded():
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - libraries under test draw from the global generator
     torch.manual_seed(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Keep the garbage collector from what collection makes: modules and cases that live as long as the session.
+
+    It would walk through all of them again and again, which takes a quarter of a collection, and time in every test.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 STARTED = pytest.StashKey[float]()

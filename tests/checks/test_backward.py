@@ -121,6 +121,7 @@ def test_the_model_is_left_as_it_was(training: bool) -> None:
     assert all(map(same, before, kept(model)))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_differentiated_is_said_and_leaves_no_trace() -> None:
     class Broken(nn.Module):
         def __init__(self) -> None:
@@ -156,6 +157,7 @@ def vision() -> nn.Sequential:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_both_directions_are_as_predicted() -> None:
     graph = wp.trace(vision(), torch.zeros(16, 3, 16, 16))
     plan = wp.plan(graph, inputs=WHITE)

@@ -34,6 +34,7 @@ def within(samples: np.ndarray, expected: float) -> bool:
     return abs(samples.mean() - expected) <= 4 * samples.std(ddof=1) / math.sqrt(len(samples))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("displacement", [(0, 0), (0, 1), (1, 0), (2, 3), (7, 5), (11, 0), (11, 15)])
 def test_image_profile_is_that_of_the_samples(displacement: tuple[int, int]) -> None:
     height, width = 12, 16

@@ -34,6 +34,7 @@ class Dropping(nn.Module):
 HOW = ["bernoulli", "floor", "comparison", "tensor"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOW)
 def test_samples_that_all_passes_keep_are_no_fault(how):
     torch.manual_seed(0)
@@ -142,6 +143,7 @@ class Mixed(nn.Module):
         return share * self.first(x) + torch.randn(1) * self.second(x)
 
 
+@pytest.mark.slow
 def test_lone_random_numbers_are_no_false_alarm():
     """Of one number the second moment varies by octaves from pass to pass, which is no fault of a weight."""
     graph = wp.trace(Mixed(), torch.randn(8, 32))

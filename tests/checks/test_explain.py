@@ -132,6 +132,7 @@ def test_a_wrong_rule_is_made_here_and_comes_in_behind_it() -> None:
     assert near(again.leaving[0].came, 2.0, again.leaving[0].came_error)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("broken_relu")
 def test_without_a_name_the_first_that_is_off_is_explained() -> None:
     graph = wp.trace(mlp(), torch.zeros(64, 128))

@@ -161,6 +161,7 @@ def test_rates_are_continued_until_the_valley_is_inside(octaves):
     assert not found.warnings
 
 
+@pytest.mark.slow
 def test_an_end_that_stays_open_is_a_bound():
     """The small size's valley is inside, that of the large one below the rates: the shift is at most what is seen."""
     bound = checked({"ignorant": ignorant}, sizes=(1, 24), rates=[2.0**k for k in range(-6, 4)], widen=0)
@@ -176,6 +177,7 @@ def test_an_end_that_stays_open_is_a_bound():
     assert "give further rates, or increase widen" in warning
 
 
+@pytest.mark.slow
 def test_runs_that_all_diverge_are_an_error():
     def wild(model, size, lr, batch):
         return torch.optim.SGD(model.parameters(), lr=lr * (1e12 if size == 3 else 1))
@@ -242,6 +244,7 @@ def test_held_out_batches_are_taken_in_evaluation_mode():
     assert found.loss == "loss of 3 held-out batches, after the last step"
 
 
+@pytest.mark.slow
 def test_each_seed_has_an_order_or_batches_of_its_own():
     seen = {}
 
@@ -450,6 +453,7 @@ def test_the_coordinate_check_tells_ways_the_size():
     assert sizes == [8, 8, 16, 16]
 
 
+@pytest.mark.slow
 def test_a_stream_is_read_as_far_as_the_steps_go():
     def stream():
         while True:
@@ -517,6 +521,7 @@ def test_groups_are_told_the_eps_that_they_scale():
     assert made[0] == pytest.approx(made[1])
 
 
+@pytest.mark.slow
 def test_what_a_way_sets_beside_weights_counts():
     """A way that puts a factor into the forward pass, as schemes do that edit the model."""
 

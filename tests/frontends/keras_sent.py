@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 
 import keras
 import numpy as np
@@ -275,8 +276,12 @@ def of_own_classes():
     return keras.Sequential([keras.Input((8,)), *stack], name="own")
 
 
-def counted():
-    """Return whether the process is the same for two calls, after an error, and another after it died or was killed."""
+def lifetimes():
+    """Return what calls say that end the process or its copy, and which process answers the calls between them.
+
+    It is the same for two calls, after an error and after its copy died; another after it was killed or too late. All
+    of that is seen in one row of calls, as a process takes seconds to start.
+    """
     model, seen = table(layers.Dense(3)), []
 
     def ask():
@@ -285,15 +290,15 @@ def counted():
 
     ask()
     ask()
-    refused(wk.plan, model, method="kaimin")
-    refused(wk.plan, table(Deadly()))
+    option = refused(wk.plan, model, method="kaimin")
+    died = refused(wk.plan, table(Deadly()))
     ask()
     os.kill(seen[-1], signal.SIGKILL)
     processes._running._process.wait()
     ask()
-    refused(wk.plan, model, time_limit=0.01)
+    hung = refused(wk.initialize_, model, time_limit=0.01)
     ask()
-    return [seen.index(pid) for pid in seen]
+    return {"option": option, "died": died, "hung": hung, "processes": [seen.index(pid) for pid in seen]}
 
 
 def waits(_module):
@@ -301,15 +306,16 @@ def waits(_module):
 
 
 def interrupted():
-    """Ask what takes ten minutes, and print the process that is asked; `main` of a process that others end."""
+    """Ask what takes ten minutes, and print the process that is asked; again after Ctrl-C.
+
+    `main` of a process that others end.
+    """
     model = table(layers.Dense(3))
-    wk.plan(model)
-    print(processes._running._process.pid, flush=True)
-    try:
-        run(model, waits, (), {})
-    except KeyboardInterrupt:
+    while True:
         wk.plan(model)
-        print("asked again", flush=True)
+        print(processes._running._process.pid, flush=True)
+        with suppress(KeyboardInterrupt):
+            run(model, waits, (), {})
 
 
 def unpicklable(_module):
@@ -331,13 +337,10 @@ def main():
 
     said |= {"own": wk.plan(of_own_classes()).model_dump_json()}
     said |= {
-        "died": refused(wk.plan, table(Deadly())),
-        "hung": refused(wk.initialize_, small, time_limit=0.05),
         "limit": refused(wk.plan, small, time_limit=0),
         "unpicklable": refused(wk.plan, small, distribution=threading.Lock()),
-        "option": refused(wk.plan, small, method="kaimin"),
         "trace": refused(wk.trace, small),
         "other": refused(lambda model: wk.apply_(plan, model), small),
     }
-    said |= {"processes": counted()}
+    said |= lifetimes()
     print(json.dumps(said))

@@ -270,6 +270,7 @@ def test_pictures_have_their_channels_last():
     assert plan.inputs == "0: image-like (1/f), mean 0, variance 1"
 
 
+@pytest.mark.slow
 def test_random_numbers_follow_the_seed_of_a_check():
     """Keras makes a generator for every draw, which a graph would share between its runs."""
     model = table(dense(24), lambda: layers.Dropout(0.3, seed=1), lambda: layers.GaussianNoise(0.5), dense(8))()

@@ -83,6 +83,7 @@ def test_centred_biases_follow_their_weight() -> None:
     assert after.norm == pytest.approx(refined.figures["after"]["norm"], rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planned", [True, False])
 def test_plan_gives_what_was_measured(planned: bool) -> None:
     torch.manual_seed(1)

@@ -83,6 +83,7 @@ class Silent(nn.Module):
         return self.inner(torch.zeros_like(x)) + x[:, :16]
 
 
+@pytest.mark.slow
 def test_a_weight_that_meets_zeros_is_drawn_by_its_fan_in_and_warned_of():
     with pytest.raises(
         PlanError, match=r"inner: the signal that meets weight 'inner\.weight' is 0.*zero_signal='fan_in'"

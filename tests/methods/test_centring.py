@@ -26,6 +26,7 @@ def ends(model: nn.Module, x: Tensor, **options: object) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "width", "octaves"), [(nn.ReLU, 32, 3.0), (nn.ReLU, 128, 1.0), (nn.ELU, 32, 2.0)])
 def test_centred_layers_keep_their_second_moment_through_thirty_layers(function, width, octaves):
     model, x = stack(function, width), torch.randn(128, width)

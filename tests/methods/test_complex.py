@@ -35,6 +35,7 @@ class SpectralConv(nn.Module):
         return self.out(F.gelu(torch.fft.irfft2(made, s=x.shape[2:], norm=self.norm) + self.skip(x)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
 @pytest.mark.parametrize("inputs", [wp.Input.white(), wp.Input.image()])
 def test_a_fourier_layer_leads_back_to_the_target_variance(norm, inputs):

@@ -74,6 +74,7 @@ def test_every_method_keeps_the_prior_of_a_detector(method: str) -> None:
     assert plan.prescriptions["0.bias"].action == "write"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", WRITING)
 def test_every_method_keeps_open_forget_gates(method: str) -> None:
     model = Cell()
@@ -124,6 +125,7 @@ def test_a_prior_that_was_added_to_draws_stays_in_a_bias() -> None:
     assert "two groups of numbers, up to -4.9" in plan.prescriptions["2.bias"].reason
 
 
+@pytest.mark.slow
 def test_biases_of_zeros_and_of_draws_are_planned() -> None:
     for seed in range(50):
         torch.manual_seed(seed)

@@ -88,6 +88,7 @@ def test_relu_is_said_to_be_impossible_and_made_critical() -> None:
     assert found.variance > 1.0
 
 
+@pytest.mark.slow
 def test_behind_a_last_activation_the_scale_is_not_undone() -> None:
     plan = wp.plan(chain(nn.Tanh, depth=4, end=True), X, objective="isometry", inputs=WHITE, method="autoinit")
     assert "undoes" not in plan.prescriptions["6.weight"].reason

@@ -246,6 +246,7 @@ class Gathered(nn.Module):
         return self.head(moved.max(2)[0].transpose(1, 2).max(1)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "norm",
     [nn.BatchNorm2d, lambda width: nn.InstanceNorm2d(width, track_running_stats=True)],

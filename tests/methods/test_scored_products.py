@@ -79,6 +79,7 @@ def measured(
     return fmean(found), stdev(found) / draws**0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attend", [plain, biased, fused])
 @pytest.mark.parametrize("gain", [False, True])
 def test_scores_without_the_root_of_their_length_have_the_target_variance(attend: Attend, gain: bool) -> None:
@@ -101,6 +102,7 @@ def test_scores_over_the_root_of_their_length_stay_as_they_are() -> None:
         assert "products of" not in said.reason
 
 
+@pytest.mark.slow
 def test_products_that_leave_the_model_are_as_large_as_readouts() -> None:
     torch.manual_seed(0)
     model, ids = Factorisation(), (torch.randint(0, 50, (64,)), torch.randint(0, 80, (64,)))

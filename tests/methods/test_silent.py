@@ -156,6 +156,7 @@ class Splines(nn.Module):
         return self.out((rising * steps[..., :-1] + falling * steps[..., 1:]).flatten(1))
 
 
+@pytest.mark.slow
 def test_a_plan_does_not_follow_the_number_of_samples_and_says_so_where_it_does() -> None:
     few, many, most = (wp.plan(Splines(), torch.zeros(count, 16)) for count in (64, 1 << 12, 1 << 15))
     assert few.warnings == many.warnings == ()
@@ -188,6 +189,7 @@ class Residual(nn.Module):
         return made, first, second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [nn.Tanh, nn.SiLU])
 def test_derivatives_that_a_forward_takes_do_not_count_as_uses_of_its_weights(function: type[nn.Module]) -> None:
     x = torch.randn(64, 2)

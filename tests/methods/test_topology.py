@@ -122,6 +122,7 @@ def test_target_degree_keeps_sums_after_activations():
     assert_agrees(model, made(model), [1.0] * 5, bias=NARROW)
 
 
+@pytest.mark.slow
 def test_source_degree_after_activations_adds_means():
     """Eq. 4: a term from vertex a has second moment q_a/d_a, and a mean that adds to those of the others."""
     theory = [1.0]
@@ -177,6 +178,7 @@ def test_preserve_without_identities_is_exact(act, post):
     assert_agrees(model, made(model, merge="preserve"), [1.0] * 5, bias=NARROW)
 
 
+@pytest.mark.slow
 def test_preserve_counts_the_ways_of_identities():
     """Vertex 0 reaches the last one along three identity ways, which add coherently: 9 times its second moment."""
     model = Dag("1_22_120_1121")
@@ -231,6 +233,7 @@ class Stacked(nn.Module):
         return self.readout(y)
 
 
+@pytest.mark.slow
 def test_branches_that_are_stacked_and_summed():
     model = Stacked()
     assert_agrees(model, made(model), [1.0, 1.0 + 2 / 3])

@@ -246,6 +246,7 @@ def test_a_failing_check_is_exit_code_one(run, net, monkeypatch):
     assert json.loads(out)["first"] == "0"
 
 
+@pytest.mark.slow
 def test_ops_lists_the_registry(run):
     code, out, _ = run("ops", "--json")
     assert code == 0

@@ -209,6 +209,7 @@ def test_a_training_file_makes_models_anew(file):
     assert told.make() is not told.make()
 
 
+@pytest.mark.slow
 def test_prepare_prints_a_page_and_writes_the_plan(run, file, tmp_path):
     options = ("--optimizer", "sgd", "--steps", "300", "-O", "clip=0.5")
     code, out, _ = run("prepare", f"{file}:training", *options, "-o", str(tmp_path / "plan.json"))
