@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Workers of the test suite; each gets one thread, or they would fight over the cores. They take the tests in long runs,
 # so that what a file's tests share, or import, is made in one of them. What is compiled is kept, whatever the shell says
-# (empty is unset): a hundred processes that the tests start import the package.
+# (empty is unset): the processes that tests start import the package too.
 WORKERS ?= 2
 PYTEST_ARGS ?=
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
