@@ -60,6 +60,10 @@ class Gap:
         """Return whether the 95 % interval (Student's t) lies between -bound and bound."""
         return not math.isnan(self.error) and abs(self.mean) + self._room() < bound
 
+    def above(self, bound: float) -> bool:
+        """Return whether the 95 % interval (Student's t) lies above a bound."""
+        return not math.isnan(self.error) and self.mean - self._room() > bound
+
     def _room(self, comparisons: int = 1) -> float:
         return float(stdtrit(self.count - 1, 1 - 0.025 / comparisons)) * self.error
 

@@ -231,7 +231,7 @@ def _verdict(gaps: Mapping[str, Gap]) -> Agreement:
     if helps < 0 or gaps.get(RESNET, none).sign(count) < 0:
         return "does not agree"
     rivals = {rival: gaps.get(rival, none) for rival in (RESNET, NORMED)}
-    level = {rival: gap.sign(count) > 0 or gap.within(ALIKE) for rival, gap in rivals.items()}
+    level = {rival: gap.above(-ALIKE) for rival, gap in rivals.items()}
     if helps > 0 and level[RESNET]:
         return "agrees" if level[NORMED] else "agrees in direction"
     return "not decided at this scale"
