@@ -383,6 +383,7 @@ def shaped(gain, rival=0.0, normed=0.0, noise=0.002):
     [
         (shaped(0.1), AGREES),
         (shaped(0.1, rival=0.1, normed=0.1), AGREES),  # ahead of the ResNets
+        (shaped(0.1, rival=0.012, normed=0.012, noise=0.012), AGREES),  # ahead, by chance or not
         (shaped(0.1, normed=-0.1), DIRECTION),  # norms are worth more
         (shaped(0.1, rival=-0.1), NOT),  # behind a ResNet that trains better
         (shaped(-0.1), NOT),  # shaping harms
