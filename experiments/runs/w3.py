@@ -44,6 +44,7 @@ class SearchForAnActivation(Experiment):
         "evolution by default had made up for it."
     )
     reversal = "more searches, and a longer training of each function"
+    listed = ("methods", "seeds")
 
     def units(self, settings: Settings) -> Iterator[Unit]:
         """Yield each search; those that are compared follow each other."""
