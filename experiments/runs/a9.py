@@ -34,8 +34,8 @@ class ResNet50(Experiment):
         "64×64"
     )
     use = (
-        "In a short training `autoinit` with ν = 0.01 was two points ahead, at a tenth of the rate that is best for the "
-        "default. With ν = 1 nothing was gained."
+        "In a short training `autoinit` with ν = 0.01 was two points ahead, at a tenth of the rate that is best for "
+        "the default. With ν = 1 nothing was gained."
     )
     reversal = "longer training; at rates below these ν = 0.01 may gain more, no other arm does"
     stated: ClassVar[dict[str, Any]] = {"train.epochs": 105, "train.batch": 2048, "data.side": 160}
