@@ -37,10 +37,7 @@ class SubBatches(Experiment):
         "ResNet-110 on CIFAR-100, 500 epochs: 75.56 to 76.03 % over D and r, not significantly different, Kaiming's "
         "74.54 %. Below the paper's scale on CIFAR-10"
     )
-    use = (
-        "By Algorithm 3 leave D and r as they are. In the form of the code accuracies differed by two points over D "
-        "and r, which chance just fails to explain."
-    )
+    use = "Leave D and r as they are."
     reversal = "a setting of D and r that differs beyond chance from the others"
     stated: ClassVar[dict[str, Any]] = {"net.depth": 110, "train.epochs": 500, "sub_batches": [2, 3, 4]}
     held = ("sub_batches",)
