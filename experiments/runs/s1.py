@@ -52,16 +52,14 @@ class Shaping(Experiment):
     base = "autoinit"
     reversal = "more draws, longer trainings, and the depths, activations and starts that scale gpu has"
     listed = ("nets",)
-    own = ("rates",)
     partial = ("centered", "isometry", "delta", "shaped, delta", STEADY)
 
     def units(self, settings: Settings) -> Iterator[Unit]:
-        """Yield each start of each net; nets may have rates of their own."""
+        """Yield each start of each net."""
         for each in settings.nets:
-            own = {"rates": list(each.rates)} if "rates" in each else {}
             for net, arms in each.arms.items():
                 for arm in arms:
-                    yield {"depth": each.depth, "net": str(net), "arm": str(arm), **own}
+                    yield {"depth": each.depth, "net": str(net), "arm": str(arm)}
 
     def run(self, settings: Settings, unit: Unit, data: str) -> Row:
         """Train at each rate from one draw, and at the best of them from others."""
@@ -77,8 +75,7 @@ class Shaping(Experiment):
             _STARTS[unit["arm"]](model, example, seed)
             return train(model, images, recipe(settings.train, rate=rate), seed).as_row()
 
-        rates = unit.get("rates") or settings.rates[str(unit["depth"])]
-        runs = [{"rate": rate, **trained(rate, first)} for rate in rates]
+        runs = [{"rate": rate, **trained(rate, first)} for rate in settings.rates[str(unit["depth"])]]
         rate = min(runs, key=lambda run: run["loss"])["rate"]
         return {"runs": runs, "rate": rate, "judged": [trained(rate, seed) for seed in others]}
 

@@ -198,11 +198,9 @@ class Masked(nn.Module):
 def test_samples_and_heads_in_one_axis_are_told_apart_behind_a_mask():
     torch.manual_seed(0)
     tokens = torch.randint(0, 50, (6, 16))
-    found = []
     for merged in (True, False):
         graph = wp.trace(Masked(merged), tokens)
         plan = wp.plan(graph, method="autoinit")
-        found.append(wp.propagate(graph, weights=plan)["out"].similarity)
-    measured = wp.measure(graph, plan=plan, draws=12)["out"].similarity
-    assert found[0] == pytest.approx(found[1], abs=0.02)
-    assert found[0] == pytest.approx(measured, abs=0.08)
+        predicted = wp.propagate(graph, weights=plan)["out"].similarity
+        measured = wp.measure(graph, plan=plan, draws=12)["out"]
+        assert abs(predicted - measured.similarity) <= 0.05 + 3.0 * measured.similarity_error  # the goal, and chance

@@ -101,9 +101,12 @@ def test_similarity_is_that_of_real_passes(name):
     graph = wp.trace(make(), torch.randn(shape))
     plan = wp.plan(graph, method="autoinit")
     predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=16)
-    pairs = [(signal.similarity, measured[signal.name].similarity) for signal in predicted if signal.shape[0] != 96]
-    apart = [abs(one - other) for one, other in pairs]
-    assert not any(map(math.isnan, apart))
+    pairs = [(signal.similarity, measured[signal.name].similarity) for signal in predicted]
+    apart = [abs(one - other) for one, other in pairs if not math.isnan(one + other)]
+    assert all(
+        math.isnan(one) == math.isnan(other) for one, other in pairs
+    )  # what parameters alone make has no samples
+    assert len(apart) >= 0.9 * len(pairs)
     assert np.mean(np.array(apart) <= WITHIN) >= 0.9
 
 

@@ -17,7 +17,7 @@ from wellposed.graphs.operators import uninitialised
 from wellposed.graphs.run import dense
 from wellposed.signals.signal import Signal, Signals
 from wellposed.structure.reach import Entry
-from wellposed.structure.samples import Samples
+from wellposed.structure.samples import Samples, similarity
 
 # Below this share of the second moment, the variance left after subtracting the squared mean is mostly rounding.
 _CANCELLATION = 1e-3
@@ -45,23 +45,6 @@ def moments(tensor: Tensor) -> tuple[float, float]:
     if math.isfinite(mean):
         return mean, (wide - mean).square().mean().item()
     return mean, math.nan if bool(wide.isnan().any()) else math.inf
-
-
-def similarity(tensor: Tensor, samples: Samples) -> float:
-    """Return the similarity of two samples of a floating-point tensor: mean of x x' over pairs, relative to that of x².
-
-    NaN of zeros, of what is not finite, and where the axis has another length than ``samples`` says.
-    """
-    axis, before, count, after = samples
-    if tensor.shape[axis] != before * count * after:
-        return math.nan
-    wide = dense(tensor)
-    wide = wide if wide.dtype == torch.float64 else wide.float()
-    parts = wide.reshape(*wide.shape[:axis], before, count, after, *wide.shape[axis + 1 :])
-    whole, squares = parts.sum(axis + 1).square().sum().item(), wide.square().sum().item()
-    if not 0.0 < squares < math.inf:
-        return math.nan
-    return (whole / squares - 1.0) / (count - 1)
 
 
 class Accumulator:

@@ -8,13 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from wellposed.checks.moments import similarity
 from wellposed.graphs import Graph, Node, run
 from wellposed.reports.record import Differing
 from wellposed.reports.spans import differing_by_name
 from wellposed.signals import Signal
 from wellposed.structure.roles import roles
-from wellposed.structure.samples import Samples
+from wellposed.structure.samples import Samples, similarity
 
 _ALIKE = 1e-3
 """Share below which the inputs of a pass are alike themselves, and tell nothing of the net."""

@@ -6,8 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from wellposed.graphs import Graph
 from wellposed.graphs.graph import once
+from wellposed.graphs.run import dense
 from wellposed.operators.facts import facts_of
 from wellposed.operators.indices import Axes, Dimension
 from wellposed.structure.widths import axes_of
@@ -27,6 +31,23 @@ class Samples(NamedTuple):
     before: int
     size: int
     after: int
+
+
+def similarity(tensor: Tensor, samples: Samples) -> float:
+    """Return the similarity of two samples of a floating-point tensor: mean of x x' over pairs, relative to that of x².
+
+    NaN of zeros, of what is not finite, and where the axis has another length than ``samples`` says.
+    """
+    axis, before, count, after = samples
+    if tensor.shape[axis] != before * count * after:
+        return math.nan
+    wide = dense(tensor)
+    wide = wide if wide.dtype == torch.float64 else wide.float()
+    parts = wide.reshape(*wide.shape[:axis], before, count, after, *wide.shape[axis + 1 :])
+    whole, squares = parts.sum(axis + 1).square().sum().item(), wide.square().sum().item()
+    if not 0.0 < squares < math.inf:
+        return math.nan
+    return (whole / squares - 1.0) / (count - 1)
 
 
 @once

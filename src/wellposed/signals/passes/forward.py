@@ -31,7 +31,6 @@ from wellposed.signals.passes.validation import entering
 from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.drawn_nodes import last_needed
 from wellposed.signals.sampling.joint_draws import forget_read
-from wellposed.signals.sampling.states_of_draws import similarity_of_draws
 from wellposed.signals.signal import Signal, Signals
 from wellposed.structure.samples import samples_of
 from wellposed.threads import one_thread
@@ -167,7 +166,7 @@ def _tell(run: Pass, node: Node, moments: bool, signals: list[Signal], unread: d
         elif (moments or isinstance(known, State)) and (state := run.state(out)) is not None:
             if moments:
                 mean, var = state.pooled_mean, state.pooled_var
-                alike = math.nan if run.independent else _similarity(run, out, state)
+                alike = math.nan if run.independent else similarity(state, samples_of(run.graph).get(out))
             variance = _variance_by_draws(state)
         elif known.spread is not STEADY and any(map(torch.Tensor.any, run.draws[out])):  # draws tell no sizes
             variance = known.spread.variance
@@ -175,14 +174,6 @@ def _tell(run: Pass, node: Node, moments: bool, signals: list[Signal], unread: d
         signals.append(
             Signal(value.name, node.module, node.op_name, value.shape, mean, var, known.tag, std, similarity=alike)
         )
-
-
-def _similarity(run: Pass, value: int, state: State) -> float:
-    """Return how similar two samples of a value are; the states of a scan's draws tell no correlations."""
-    samples = samples_of(run.graph).get(value)
-    if value in run.scanned and value in run.draws:
-        return similarity_of_draws(run.draws[value], samples)
-    return similarity(state, samples)
 
 
 def _variance_by_draws(state: State) -> float:

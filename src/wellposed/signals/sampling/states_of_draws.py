@@ -27,7 +27,7 @@ from wellposed.signals.integration.transport import Postponed, Transport, standa
 from wellposed.signals.sampling.joint_sources import can_run
 from wellposed.signals.sampling.totals import Totals, totals_of
 from wellposed.signals.signal import Tag
-from wellposed.structure.samples import Samples
+from wellposed.structure.samples import samples_of, similarity
 
 ELEMENTS_FOR_SHAPE = 4096
 """Elements of draws that tell the shape of their distribution. Chosen for cost."""
@@ -39,25 +39,6 @@ WIDE = math.log(2.0) ** 2
 """Variance of ln(second moment) from one draw to another above which it is no error of few draws. Chosen: an octave."""
 LEAST_FOR_SIZES = 3
 """Draws from which on the sizes that elements share are measured. Chosen."""
-
-
-def similarity_of_draws(draws: list[torch.Tensor], samples: Samples | None) -> float:
-    """Return the `wellposed.signals.algebra.similarity.similarity` of two samples that draws show.
-
-    Args:
-        draws: tensors of one shape.
-        samples: where the samples lie in them.
-    """
-    if samples is None or samples.size < 2:
-        return math.nan
-    values, _ = _stacked(draws)
-    shape = values.shape
-    apart = values.reshape(*shape[: samples.axis + 1], *samples[1:], *shape[samples.axis + 2 :])
-    second = float(apart.square().mean())
-    if not 0.0 < second < math.inf:
-        return math.nan
-    together = float(apart.mean(dim=samples.axis + 2).square().mean())  # of all pairs, those of one sample too
-    return min(max((samples.size * together / second - 1.0) / (samples.size - 1.0), -1.0), 1.0)
 
 
 def states_of_draws(run: Pass, node: Node) -> list[State | None]:
@@ -102,16 +83,27 @@ def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> S
     shown = out in run.with_weights or draws[0].numel() <= FEW or among.variance > WIDE
     if out in run.scanned or (shown and among.variance > spread.variance):
         spread = among
-    if out in run.scanned:
-        if _stays_drawn(run, out):
-            mean = totals.mean
-            var = max(totals.second_moment - mean * mean, 0.0)
-            return make_state(draws[0].shape, mean, var, tag=tag, roots=roots, spread=spread)
+    if out in run.scanned and _stays_drawn(run, out):
+        made = _pooled(run, out, draws, totals)
+        return made.amended(tag=tag, roots=roots, spread=spread)
     scale = run.dependence.source()
     make = partial(_state_of, draws, roots, run.segmented, is_signal, tag, spread, new_serial(), scale)
     if not run.postpones or (draws[0].is_floating_point() and is_mask(draws[0])):
         return make()
     return PostponedState(tag, roots, spread, make)
+
+
+def _pooled(run: Pass, out: int, draws: list[torch.Tensor], totals: Totals) -> State:
+    """Return a state of the mean and variance of draws, and of what samples have in common in them if it is told."""
+    told = draws[0].is_floating_point() and not run.postpones
+    mean, samples = totals.mean, samples_of(run.graph).get(out) if told else None
+    var = max(totals.second_moment - mean * mean, 0.0)
+    pairs: list[float | None] = [None] * draws[0].dim()
+    if samples is not None and var > 0.0:
+        alike = float(np.mean([similarity(draw, samples) for draw in draws]))
+        rho = (alike * (mean * mean + var) - mean * mean) / var
+        pairs[samples.axis] = min(max(rho, -1.0), 1.0) if math.isfinite(rho) else None
+    return make_state(draws[0].shape, mean, var, pairs=pairs)
 
 
 def _stays_drawn(run: Pass, value: int) -> bool:
