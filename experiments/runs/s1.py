@@ -50,7 +50,10 @@ class Shaping(Experiment):
     )
     use = "Plain deep nets: try `wp.shape_` before `wp.initialize_`, and smaller rates than a ResNet takes."
     base = "autoinit"
-    reversal = "more draws, longer trainings, and the depths, activations and starts that scale gpu has"
+    reversal = (
+        "longer trainings, rates below the lowest of the grid (the best of the deepest nets), and the starts that "
+        "scale gpu has at all depths"
+    )
     listed = ("nets",)
     partial = ("centered", "isometry", "delta", "shaped, delta", STEADY)
 

@@ -50,6 +50,42 @@ def test_a_fourier_layer_leads_back_to_the_target_variance(norm, inputs):
     assert wp.check(graph, plan=plan, draws=16, inputs=inputs).ok
 
 
+SPELLINGS = {
+    "complex": torch.complex,
+    "parts": lambda r, i: torch.view_as_complex(torch.stack((r, i), -1)),
+    "1j": lambda r, i: r + 1j * i,
+    "part less": lambda r, i: r - i * 1j,
+}
+
+
+class TwoParts(nn.Module):
+    """A Fourier layer whose complex weight is made of two real ones."""
+
+    def __init__(self, spelling):
+        super().__init__()
+        self.made = SPELLINGS[spelling]
+        self.lift, self.out = nn.Linear(2, 16), nn.Linear(16, 1)
+        self.r, self.i = (nn.Parameter(torch.randn(MODES, 16, 16)) for _ in range(2))
+
+    def forward(self, x):
+        x = self.lift(x)
+        low = torch.fft.rfft(x, dim=1)[:, :MODES]
+        mixed = torch.einsum("bkd,kde->bke", low, self.made(self.r, self.i))
+        return self.out(x + torch.fft.irfft(mixed, n=x.shape[1], dim=1))
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_complex_weight_of_two_real_ones_leads_back_to_the_target_variance(spelling):
+    """However it is put together, and though no operator contracts its parts."""
+    graph = wp.trace(TwoParts(spelling), torch.zeros(4, 24, 2))
+    plan = wp.plan(graph)
+    parts = [plan.prescriptions[name] for name in "ri"]
+    assert [part.std for part in parts] == [pytest.approx(parts[0].std)] * 2
+    assert all("makes of the spectrum" in part.reason for part in parts)
+    back = wp.measure(graph, plan=plan, draws=24)["fft_irfft"]
+    assert abs(math.log2(back.second_moment)) < 3 * back.log2_error + 0.05
+
+
 class ComplexNet(nn.Module):
     """Complex layers with a rectifier for each part (Trabelsi et al. 2018)."""
 

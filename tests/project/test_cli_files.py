@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from wellposed import zoo
 
@@ -80,6 +81,14 @@ def drawn_training():
 
 def of_whole_numbers():
     return nn.Linear(WIDTH, 3), (torch.ones(4, WIDTH, dtype=torch.long),)
+
+
+def bare():
+    class Tagged(nn.Linear):
+        def forward(self, x, tokens):
+            return super().forward(x) + nn.functional.one_hot(tokens, 3)
+
+    return Tagged(WIDTH, 3)
 
 
 def off():
@@ -173,6 +182,11 @@ def test_files_of_two_folders_each_have_their_own_sibling(folder):
         (["refine", "first/net.py:drawn_training", "-o", "no/such/folder/p.json"], ["'no/such/folder/p.json'"]),
         (["plan", "first/net.py:build", "-o", "first"], ["'first'"]),
         (["report", "first/net.py:build", "-o", "first"], ["'first'"]),
+        (["plan", "first/net.py:bare"], ["received: no tensors", "--shape 2,3,32,32"]),
+        (["plan", "first/net.py:bare", "--shape", "a,4"], ["--shape takes whole numbers", "'a,4'"]),
+        (["plan", "first/net.py:bare", "--shape", "2,4:foo"], ["--shape 2,4:foo: 'foo' is no type", "int64"]),
+        (["plan", "first/net.py:bare", "--shape", "2,-4"], ["--shape 2,-4: sizes are not negative"]),
+        (["plan", "first/net.py:bare", "--shape", "2,5", "--shape", "2:int64"], ["0: float32[2, 5], 1: int64[2]"]),
         (["ops", "cov2d"], ["'cov2d'", "conv2d"]),
         (["ops", "relu", "--tag", "exactly"], ["exact"]),
     ],
@@ -187,6 +201,25 @@ def test_what_fails_is_exit_code_two_with_the_users_lines(run, folder, argv, sai
     for word in ("Traceback", "wellposed/zoo", ".tmp", "site-packages", "importlib"):
         assert word not in err
     assert len(err.splitlines()) < 16
+
+
+@pytest.mark.parametrize("command", ["plan", "check", "report"])
+def test_shapes_stand_for_the_arguments_of_a_model(run, folder, command):
+    code, out, err = run(command, "first/net.py:bare", "--shape", "9,4", "--shape", "9:int64")
+    assert (code, err) == (0, "")
+    assert "Tagged" in out
+    other = run("plan", "first/net.py:build", "--shape", "7,4", "--json")
+    assert json.loads(other[1])["model"] == "Linear"
+    (at,) = zoo.load("first/net.py:build", args=(torch.zeros(7, 4),))[1]
+    assert at.shape == (7, 4)
+
+
+def test_a_shape_of_a_library_stands_for_its_own_size(run):
+    from wellposed.cli import loading
+
+    model, (x,), _ = loading.load("torchvision:resnet18", 0, shapes=["2,3,64,64"])
+    assert (type(model).__name__, x.shape, float(x.std())) == ("ResNet", (2, 3, 64, 64), pytest.approx(1, abs=0.05))
+    assert set(loading.argument_of("3,50:int64", 0).unique().tolist()) == {0, 1}
 
 
 def test_a_model_imports_its_siblings_when_it_is_called_and_standard_output_is_for_results(run, folder):

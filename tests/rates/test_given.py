@@ -182,6 +182,7 @@ def hooked(model: nn.Module) -> torch.optim.Optimizer:
         ("lion", "no optimizer 'lion' in torch.optim; any other is given as its class"),
         ("adamv", "did you mean 'adam'"),
         ("lbfgs", "no rate is searched for LBFGS: each of its steps asks for the loss several times"),
+        ("rprop", "no rate is searched for Rprop: its rate is the size of its first step alone"),
         (lambda model, lr: torch.optim.LBFGS(model.parameters(), lr=lr), "no rate is searched for LBFGS"),
         ("muon", r"Muon cannot be built of these parameters \(.*2D.*\); give a function"),
         (two_groups(model_fn()), "it has 4 groups: give a function"),

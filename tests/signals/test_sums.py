@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import wellposed as wp
-from wellposed.signals.algebra.softmax import exponent_shared, participations
+from wellposed.signals.algebra.softmax import participations
+from wellposed.signals.algebra.softmax_overlap import overlap
 from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.integration import maps
 from wellposed.signals.integration.quadratic import channel_norm_correction
@@ -72,17 +73,30 @@ def test_the_participation_of_a_softmax_is_that_of_samples(keys, sigma2):
         assert abs(found - float(squares.mean())) <= ERRORS * error + 1e-9
 
 
-@pytest.mark.parametrize("keys", [16, 256])
-@pytest.mark.parametrize("sigma2", [1.0, 16.0, 400.0])
-@pytest.mark.parametrize("alike", [0.01, 0.1])
+@pytest.mark.parametrize("keys", [2, 5, 24, 200])
+@pytest.mark.parametrize("sigma2", [0.7, 8.0, 60.0, 400.0])
+@pytest.mark.parametrize("alike", [-0.3, 0.05, 0.4, 0.9])
 def test_what_two_queries_choose_together_is_that_of_samples(keys, sigma2, alike):
     torch.manual_seed(0)
-    shared, *own = torch.randn(3, 3000, keys)
-    first, second = ((sigma2**0.5 * (alike**0.5 * shared + (1 - alike) ** 0.5 * x)).softmax(-1) for x in own)
-    together = (first * second).sum(-1) * keys
-    error = float(together.std() / together.mean()) / 3000**0.5 / math.log(2.0)
-    predicted = float(exponent_shared(alike, sigma2)) / math.log(2.0)
-    assert abs(predicted - math.log2(float(together.mean()))) < 0.5 + 3 * error
+    shared, *own = torch.randn(3, 4000, keys)
+    part = abs(alike)
+    first, second = (
+        sigma2**0.5 * (part**0.5 * s + (1 - part) ** 0.5 * x)
+        for s, x in zip((shared, math.copysign(1, alike) * shared), own, strict=True)
+    )
+    together = (first.softmax(-1) * second.softmax(-1)).sum(-1) * keys
+    error = float(together.std() / together.mean()) / 4000**0.5 / math.log(2.0)
+    square = float(participations((float(keys),), sigma2)[0])
+    predicted = math.log2(float(overlap(alike, sigma2, keys, square)))
+    limit = 0.25 if alike > 0.0 else 0.5
+    assert abs(predicted - math.log2(float(together.mean()))) < limit + 3 * error
+
+
+def test_the_overlap_of_equal_queries_is_that_of_one_and_of_strangers_none():
+    keys, second = np.array([2.0, 9.0, 300.0]), np.array([0.9, 0.4, 0.1])
+    np.testing.assert_allclose(overlap(np.array([0.0, 1.0]), 3.0, keys, second), [[1, 1, 1], keys * second], rtol=1e-6)
+    assert overlap(0.5, 0.0, 4.0, 0.25) == 1.0
+    assert overlap(0.5, 2.0, 1.0, 1.0) == 1.0
 
 
 def test_participation_does_not_depend_on_the_company():

@@ -28,6 +28,7 @@ from wellposed.cli.arguments import (
     PlanFile,
     PlanOutput,
     Seed,
+    Shape,
     Skip,
     TargetVariance,
     Tolerance,
@@ -82,6 +83,7 @@ def plan(
     only: Only = None,
     skip: Skip = None,
     option: Option = None,
+    shape: Shape = None,
     output: PlanOutput = None,
     every: Annotated[bool, typer.Option("--all", help="Show a row for every parameter.")] = False,
     as_json: Json = False,
@@ -98,11 +100,11 @@ def plan(
         stages.next()
         # A function of the user's own may read values while it builds; the libraries' models do not.
         device = "cpu" if ".py:" in model else "meta"
-        module, args, kwargs = load(model, seed, device)
+        module, args, kwargs = load(model, seed, device, shape)
         stages.next()
         graph = graphs.trace(module, *args, **kwargs)
         stages.next()
-        planned = methods.plan(graph, method=method, seed=seed, **with_base(options, seed, device))
+        planned = methods.plan(graph, method=method, seed=seed, **with_base(options, seed, device, shape))
     show.plan_result(planned, output, as_json, lambda: show.plan(planned, graph, every))
 
 
@@ -118,6 +120,7 @@ def check(
     only: Only = None,
     skip: Skip = None,
     option: Option = None,
+    shape: Shape = None,
     draws: Draws = 8,
     tolerance: Tolerance = None,
     backward: Annotated[
@@ -131,7 +134,7 @@ def check(
     --plan, --method or an option of a method asks for them.
     """
     options = method_options(check, method, target_variance, distribution, only, skip, option, plan_file)
-    graph, planned = _graph_and_plan(model, plan_file, method, seed, options)
+    graph, planned = _graph_and_plan(model, plan_file, method, seed, options, shape)
     with progress.Stages("predicting and measuring") as stages:
         stages.next()
         from wellposed import checks
@@ -158,6 +161,7 @@ def explain(
     only: Only = None,
     skip: Skip = None,
     option: Option = None,
+    shape: Shape = None,
     draws: Draws = 8,
     tolerance: Tolerance = None,
     as_json: Json = False,
@@ -167,7 +171,7 @@ def explain(
     The weights are those of wellposed check with the same options.
     """
     options = method_options(explain, method, target_variance, distribution, only, skip, option, plan_file)
-    graph, planned = _graph_and_plan(model, plan_file, method, seed, options)
+    graph, planned = _graph_and_plan(model, plan_file, method, seed, options, shape)
     with progress.Stages(f"measuring {draws} draws") as stages:
         stages.next()
         from wellposed import checks
@@ -177,7 +181,12 @@ def explain(
 
 
 def _graph_and_plan(
-    model: str, plan_file: Path | None, method: str | None, seed: int, options: dict[str, Any]
+    model: str,
+    plan_file: Path | None,
+    method: str | None,
+    seed: int,
+    options: dict[str, Any],
+    shape: Sequence[str] | None,
 ) -> tuple[Graph, Plan | None]:
     """Load and trace a model, and make or load what is asked of a plan: None where its own weights are meant."""
     with progress.Stages("loading", "tracing", "planning") as stages:
@@ -185,12 +194,14 @@ def _graph_and_plan(
 
         planned = None if plan_file is None else plan_of(plan_file)  # before the long work
         stages.next()
-        module, args, kwargs = load(model, seed)
+        module, args, kwargs = load(model, seed, shapes=shape)
         stages.next()
         graph = graphs.trace(module, *args, **kwargs)
         stages.next()
         if method is not None or options:
-            planned = methods.plan(graph, method=method or DEFAULT_METHOD, seed=seed, **with_base(options, seed))
+            planned = methods.plan(
+                graph, method=method or DEFAULT_METHOD, seed=seed, **with_base(options, seed, shapes=shape)
+            )
     return graph, planned
 
 
@@ -209,6 +220,7 @@ def init(
     only: Only = None,
     skip: Skip = None,
     option: Option = None,
+    shape: Shape = None,
 ) -> None:
     """Draw the weights of MODEL by a plan, and write them to a file that any framework reads."""
     options = method_options(init, method, target_variance, distribution, only, skip, option, plan_file)
@@ -220,10 +232,10 @@ def init(
         from wellposed import methods
 
         stages.next()
-        module, args, kwargs = load(model, seed)
+        module, args, kwargs = load(model, seed, shapes=shape)
         stages.next()
         if planned is None:
-            chosen, given = method or DEFAULT_METHOD, with_base(options, seed)
+            chosen, given = method or DEFAULT_METHOD, with_base(options, seed, shapes=shape)
             planned = methods.plan(module, *args, method=chosen, seed=seed, **given, **kwargs)
         stages.next()
         planned.apply_(module)

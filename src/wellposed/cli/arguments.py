@@ -19,6 +19,16 @@ _MODEL_HELP = (
 )
 
 Model = Annotated[str, typer.Argument(help=_MODEL_HELP, show_default=False)]
+Shape = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="SIZES[:DTYPE]",
+        help="An argument of MODEL in place of those it comes with: 2,3,32,32 is noise, 2,16:int64 are tokens; "
+        "repeatable.",
+        show_default=False,
+    ),
+]
 Method = Annotated[str, typer.Option("--method", "-m", help="How to initialise: steady, autoinit, kaiming, ...")]
 CheckedMethod = Annotated[
     str | None,

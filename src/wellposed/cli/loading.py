@@ -3,33 +3,76 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wellposed.cli.arguments import sizes_of
 from wellposed.errors import OptionError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from wellposed.plans import Plan
     from wellposed.zoo import Family, Training
     from wellposed.zoo.names import Loaded
 
 
-def load(name: str, seed: int, device: str = "cpu") -> Loaded:
-    """Return a model and an example input for it (`wellposed.zoo.load`), made from a seed."""
+def load(name: str, seed: int, device: str = "cpu", shapes: Sequence[str] | None = None) -> Loaded:
+    """Return a model and an example input for it (`wellposed.zoo.load`), made from a seed.
+
+    Args:
+        name: the model's.
+        seed: of its weights.
+        device: where they are made.
+        shapes: of arguments that stand for those that the model comes with, as `argument_of` reads them.
+
+    Raises:
+        OptionError: a shape that cannot be read.
+    """
+    args = tuple(argument_of(text, place) for place, text in enumerate(shapes)) if shapes else None  # before long work
     from wellposed import zoo
 
     _prepare(name, seed)
-    return zoo.load(name, device=device)
+    return zoo.load(name, device=device, args=args)
 
 
-def with_base(options: dict[str, Any], seed: int, device: str = "cpu") -> dict[str, Any]:
-    """Return the options of a method with the graph of the model that ``base`` names, where it names one."""
+def argument_of(text: str, place: int) -> Tensor:
+    """Return an example argument on CPU: standard normal numbers, integers of 0 and 1, or booleans.
+
+    Args:
+        text: sizes and, behind a colon, a type of torch: ``2,3,32,32`` or ``2,16:int64``.
+        place: the argument's, so that two of one shape differ.
+
+    Raises:
+        OptionError: anything else.
+    """
+    import torch
+
+    sizes, _, name = text.partition(":")
+    shape = sizes_of(sizes, "--shape")
+    dtype = getattr(torch, name or "float32", None)
+    if not isinstance(dtype, torch.dtype):
+        raise OptionError(f"--shape {text}: {name!r} is no type of torch, such as float32, int64 or bool")
+    if min(shape) < 0:
+        raise OptionError(f"--shape {text}: sizes are not negative")
+    drawn = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(place), device="cpu")
+    return drawn.to(dtype) if dtype.is_floating_point or dtype.is_complex else (drawn > 0).to(dtype)
+
+
+def with_base(
+    options: dict[str, Any], seed: int, device: str = "cpu", shapes: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return the options of a method with the graph of the model that ``base`` names, where it names one.
+
+    It gets the arguments of the model (``shapes``).
+    """
     name = options.get("base")
     if not isinstance(name, str):
         return options
     from wellposed import graphs
 
-    module, args, kwargs = load(name, seed, device)
+    module, args, kwargs = load(name, seed, device, shapes)
     return options | {"base": graphs.trace(module, *args, **kwargs)}
 
 

@@ -18,6 +18,7 @@ from wellposed.cli.arguments import (
     Option,
     PlanFile,
     Seed,
+    Shape,
     Skip,
     TargetVariance,
     method_options,
@@ -43,6 +44,7 @@ def report(
     only: Only = None,
     skip: Skip = None,
     option: Option = None,
+    shape: Shape = None,
     draws: Annotated[
         int, typer.Option("--draws", min=0, help="Real passes that are measured for each initialisation; 0 predicts.")
     ] = 4,
@@ -89,8 +91,8 @@ def report(
             module = setup.make()
             args, kwargs = example_of(batches[0])
         else:
-            module, args, kwargs = load(model, seed, device)
-        options = with_base(options, seed, device)
+            module, args, kwargs = load(model, seed, device, shape)
+        options = with_base(options, seed, device, shape)
         made = reports.report(
             module,
             *args,

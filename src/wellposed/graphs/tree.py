@@ -130,4 +130,4 @@ def describe(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         f"{path}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
         for path, tensor in input_tensors(args, kwargs)
     ]
-    return ", ".join(parts) if parts else "no tensors"
+    return ", ".join(parts) if parts else "no tensors; give example arguments (--shape 2,3,32,32 on the command line)"

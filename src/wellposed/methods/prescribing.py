@@ -53,7 +53,7 @@ def prescriptions_of(
     for name, decision in weights.decisions.items():
         if name not in chosen:
             decision = weights.again.mean(name)
-        own = uses_of[name]
+        own = uses_of[name] or [use for use in weights.uses if name in weights.composite.parameters_of(use.weight)]
         at_node = [use for use in own or weights.uses if use.node == decision.node]
         decisive = next(iter(at_node or own), None)
         prescriptions[name] = _weight(graph, weights, name, decision, decisive, distribution, chosen.get(name))

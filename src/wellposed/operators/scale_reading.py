@@ -159,7 +159,7 @@ class Reader:
     def is_constant(self, argument: Any) -> bool:
         """Whether an argument is a number or a tensor whose values are known."""
         value = ref_of(argument)
-        return isinstance(argument, (int, float)) if value is None else value in self.graph.known
+        return isinstance(argument, (int, float, complex)) if value is None else value in self.graph.known
 
     def is_zero(self, argument: Any) -> bool:
         """Whether an argument is 0 everywhere."""
@@ -173,7 +173,7 @@ class Reader:
         """Whether an argument does not change with the scale of ``key``, and has none of its own: gates, masks."""
         value = ref_of(argument)
         if value is None:
-            return isinstance(argument, (int, float))
+            return isinstance(argument, (int, float, complex))
         unscaled = value in self.found.fixed and value not in self.found.scale_parameters
         return value in self.graph.known or (unscaled and self._is_apart(value, key))
 

@@ -19,7 +19,7 @@ from wellposed.graphs.restore import restored_attributes, set_mode_
 from wellposed.graphs.tree import batch_copy
 from wellposed.rates.feed import Feed
 from wellposed.rates.losses import LossFn, called, loss_of
-from wellposed.rates.steps import Build, Update, clipped, require_no_closure, stepping, take_step
+from wellposed.rates.steps import Build, Update, clipped, require_searchable, stepping, take_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class Single:
     def __init__(self, objective: Objective, draw: Draw, rate: float, build: Build, clip: float | None = None) -> None:
         self._objective, self._clip = copied(objective, draw), clip
         self._optimizer = build(self._objective.model, rate)
-        require_no_closure(self._optimizer)
+        require_searchable(self._optimizer)
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
         self._trained = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer, Rprop
 
 from wellposed.errors import OptionError, RateError, WellposedError, in_words
 from wellposed.plans.clipping import carried, clip_grad_norm_
@@ -57,7 +57,7 @@ def named(optimizer: Optimizer) -> str:
             "the function optimizer(model, lr) must return an optimizer (with param_groups and step), not "
             f"{type(optimizer).__name__}"
         )
-    require_no_closure(optimizer)
+    require_searchable(optimizer)
     return Recipe(type(optimizer), getattr(optimizer, "defaults", {})).name
 
 
@@ -67,8 +67,13 @@ def asks_for_loss(optimizer: Optimizer) -> bool:
     return closure is not None and closure.default is closure.empty
 
 
-def require_no_closure(optimizer: Optimizer) -> None:
-    """Raise `OptionError` where an optimizer asks for the loss on the way."""
+def require_searchable(optimizer: Optimizer) -> None:
+    """Raise `OptionError` where the size of an optimizer's steps is not its learning rate."""
+    if isinstance(optimizer, Rprop):
+        raise OptionError(
+            f"no rate is searched for {type(optimizer).__name__}: its rate is the size of its first step alone, and "
+            "each later size is found from the signs of gradients"
+        )
     if asks_for_loss(optimizer):
         raise OptionError(
             f"no rate is searched for {type(optimizer).__name__}: each of its steps asks for the loss several times (a "

@@ -35,7 +35,7 @@ _TORCHVISION_OPERATORS = (
 _LIBRARIES: list[torch.library.Library] = []
 
 
-def load(name: str, device: str = "cpu") -> Loaded:
+def load(name: str, device: str = "cpu", args: tuple[Any, ...] | None = None) -> Loaded:
     """Return a model with random weights and an example input for it: ``(model, args, kwargs)``.
 
     Args:
@@ -46,22 +46,23 @@ def load(name: str, device: str = "cpu") -> Loaded:
             `wellposed.jax.Function`.
         device: where parameters and buffers are made; ``"meta"`` takes no memory. Example inputs are on CPU, and so are
             models of files of Keras.
+        args: example arguments in place of those that the model comes with.
 
     Raises:
         OptionError: the name cannot be read, there is no such model, or the library that has it is not installed.
     """
     if torch.device(device).type != "meta" or name.startswith(("transformers:", "keras:")):
-        return _loaded(name, device)
+        return _loaded(name, device, args)
     try:
-        loaded = _loaded(name, device)
+        loaded = _loaded(name, device, args)
     except NotImplementedError:  # its constructor reads values, which nothing on meta has
-        model, args, kwargs = _loaded(name, "cpu")
-        loaded = model.to(device), args, kwargs
-    remember(loaded[0], lambda: _loaded(name, "cpu")[0])
+        model, example, kwargs = _loaded(name, "cpu", args)
+        loaded = model.to(device), example, kwargs
+    remember(loaded[0], lambda: _loaded(name, "cpu", args)[0])
     return loaded
 
 
-def _loaded(name: str, device: str) -> Loaded:
+def _loaded(name: str, device: str, given: tuple[Any, ...] | None) -> Loaded:
     """Make a model on a device; see `load`, whose errors these are."""
     library, _, model = name.partition(":")
     if not model:
@@ -70,19 +71,26 @@ def _loaded(name: str, device: str) -> Loaded:
             "path/to/file.py:function; "
             f"got {name!r}"
         )
+    if library == "keras":
+        return _from_keras(Path(model), given)
+    if library.endswith(".py"):
+        with torch.device(device):
+            return _from_file(Path(library), model, given)
+    made = _from_library(library, model, device)
+    return made if given is None else (made[0], given, {})
+
+
+def _from_library(library: str, model: str, device: str) -> Loaded:
+    """Make a model that a library has by name."""
     if library == "transformers":
         from wellposed.zoo.configurations import from_config
 
         return from_config(model, import_library("transformers"), device)
-    if library == "keras":
-        return _from_keras(Path(model))
     with torch.device(device):
         if library == "torchvision":
             return _from_torchvision(model)
         if library == "timm":
             return _from_timm(model)
-        if library.endswith(".py"):
-            return _from_file(Path(library), model)
     raise OptionError(
         f"unknown model library {library!r}{near_matches(library, ('torchvision', 'timm', 'transformers', 'keras'))}"
     )
@@ -177,13 +185,13 @@ def _from_timm(name: str) -> Loaded:
     return model, (_cpu_rand(2, *size),), {}
 
 
-def _from_file(path: Path, function: str) -> Loaded:
-    """Make the model of a user's own function."""
+def _from_file(path: Path, function: str, given: tuple[Any, ...] | None) -> Loaded:
+    """Make the model of a user's own function; arguments that are given stand for its own."""
     keras_on_torch()
     made = function_of(path, function)()
     parts = made if isinstance(made, tuple) else (made,)
     model, args, kwargs = (*parts, *((), {})[len(parts) - 1 :])[:3] if parts else (None, (), {})
-    args = args if isinstance(args, tuple) else (args,)
+    args = given if given is not None else args if isinstance(args, tuple) else (args,)
     front = front_end(model)
     if front is not None and kwargs == {} and len(parts) <= 3:
         return front, front.given(args), {}
@@ -226,7 +234,7 @@ def keras_on_torch() -> None:
         os.environ["KERAS_BACKEND"] = "torch"
 
 
-def _from_keras(path: Path) -> Loaded:
+def _from_keras(path: Path, given: tuple[Any, ...] | None) -> Loaded:
     """Load a model that Keras saved."""
     if not path.exists():
         raise OptionError(f"there is no file {str(path)!r}")
@@ -243,7 +251,7 @@ def _from_keras(path: Path) -> Loaded:
             "path/to/file.py:function, for a function that loads it"
         ) from error
     module = KerasModule(model)
-    return module, module.example(), {}
+    return module, module.given(given or ()), {}
 
 
 def _cpu_rand(*shape: int) -> torch.Tensor:

@@ -13,7 +13,8 @@ from wellposed.operators.product import Product
 from wellposed.signals.algebra.causal_queries import common_of_seen, grouped, levels_of_seen, with_pairs
 from wellposed.signals.algebra.local_scales import scales_after_attention
 from wellposed.signals.algebra.product_indices import ProductIndices, average_along, with_single_atoms
-from wellposed.signals.algebra.softmax import exponent_shared, is_uneven, varied
+from wellposed.signals.algebra.softmax import is_uneven, varied
+from wellposed.signals.algebra.softmax_overlap import overlap
 from wellposed.signals.algebra.tokens import relatedness, shared_size, token_correlation, tokens_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.attention import Logits, Seen, Softmax, Tokens
@@ -217,7 +218,7 @@ def _of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, val
     queries = softmax.queries
     known = queries.ndim == len(weights.lengths)
     correlation = kernels.off_diagonal_mean(queries, weights.lengths, rows[0]).ravel()[0] if known else 0.0
-    met = min(float(np.exp(exponent_shared(correlation, softmax.variance))), softmax.keys * softmax.second)
+    met = float(overlap(correlation, softmax.variance, softmax.keys, softmax.second))
     others = made.corr
     made = made.with_moments(
         var=var, local_scales=made.local_scales, local_scale_sources=made.local_scale_sources, gauss=made.gauss

@@ -125,8 +125,7 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
     var = p.var * q.var + p.mean**2 * q.var + q.mean**2 * p.var
     of_x, of_y = covariances([p, q])
     scales, together = (EVEN_SCALES, np.zeros(())) if call.independent else scales_of_product(x, y, p, q)
-    squared_x, squared_y = (kernels.autocorrelation(part.mean, of_x.shape) for part in (p, q))
-    kernel = of_x * of_y + squared_x * of_y + squared_y * of_x
+    kernel = of_x * of_y + _times_known(q, of_y, p.mean) + _times_known(p, of_x, q.mean)
     at_finite_width = finite_width_covariance(call, x, y, of_x, of_y, layout)
     kernel = kernel if at_finite_width is None else kernels.total(kernel, at_finite_width)
     cross = cross_covariance(call, x, y, p, q)
@@ -148,9 +147,21 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
         ancestry=Ancestry(_links_of_product(x, y, p, q), x.roots | y.roots, _scale_parameter_of_product(x, y)),
         spread=_spread_of_product(call, x, y, of_x, of_y, layout.lengths) if call.wants_spread else STEADY,
     )
-    if result.roots & REPEATED and p.dims is not None and q.dims is not None:
+    unlinked = not result.links and bool(x.roots and y.roots)
+    if (unlinked or result.roots & REPEATED) and p.dims is not None and q.dims is not None:
         call.run.dependence.factors[result.serial] = Factors((x, y), (p.dims, q.dims))
     return expand(result, call.shape())
+
+
+def _times_known(part: Aligned, covariance: Array, known: Array) -> Array:
+    """Return the covariance kernel of a factor, of ``covariance``, times known numbers. Where both vary along one atom,
+    numbers that are small where the factor is large leave less than the product of averages (sums of the first n, over
+    n).
+    """
+    if not any(n > 1 and m > 1 for n, m in zip(part.var.shape, known.shape, strict=True)):
+        return covariance * kernels.autocorrelation(known, covariance.shape)
+    corr = kernels.promote(part.corr, covariance.shape)
+    return corr * kernels.autocorrelation(np.sqrt(part.var) * known, covariance.shape)
 
 
 def _with_common_scales(kernel: Array, var: Array, together: Array, p: Aligned, q: Aligned) -> tuple[Array, Array]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from wellposed.operators.steps import Cut
+from wellposed.signals.algebra.cuts import cut
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, PartCall, Unknown
@@ -128,19 +130,33 @@ def fused(call: Call, x: State, y: State, key: tuple[object, ...], function: Com
 
 def part_by_part(call: Call, x: State, y: State, operate: Operation) -> State | None:
     """Return the sum, product or quotient of two concatenations along one axis, each part with its counterpart (two
-    functions of one concatenation; tokens, some of which are zero, and their norms); None where parts do not match.
+    functions of one concatenation; tokens, some of which are zero, and their norms), or of one with a tensor that it
+    shares sources with; None where parts do not match.
     """
-    axis = x.block_axis
-    if not x.blocks or call.independent or y.block_axis != axis or len(x.axes) != len(y.axes) or x.shape[axis] == 1:
+    if not (x.blocks or y.blocks) or call.independent or len(x.axes) != len(y.axes):
         return None
-    shape, widths = call.shape(), [block.shape[axis] for block in x.blocks]
-    if [block.shape[axis] for block in y.blocks] != widths or len(shape) != len(x.axes):
+    axis = x.block_axis if x.blocks else y.block_axis
+    firsts, seconds = _parts(call, x, y, axis), _parts(call, y, x, axis)
+    shape, widths = call.shape(), [part.shape[axis] for part in firsts]
+    if [part.shape[axis] for part in seconds] != widths or len(shape) != len(x.axes):
         return None
     parts = [
         operate(PartCall(call.run, call.node, (*shape[:axis], width, *shape[axis + 1 :])), one, other)
-        for one, other, width in zip(x.blocks, y.blocks, widths, strict=True)
+        for one, other, width in zip(firsts, seconds, widths, strict=True)
     ]
     return None if any(part is None for part in parts) else concatenate([p for p in parts if p is not None], axis)
+
+
+def _parts(call: Call, x: State, other: State, axis: int) -> Sequence[State]:
+    """Return the parts of a concatenation along an axis; of a tensor of which parts of another one, of its shape, are
+    made, its own parts in the same places (x + [x₁, f(x₂)]); none of others.
+    """
+    if x.blocks:
+        return x.blocks if x.block_axis == axis and x.shape[axis] > 1 else ()
+    if x.shape != other.shape or len(other.blocks) > MOST_PARTS or not x.roots & other.roots or _is_made_of(x, other):
+        return ()
+    ends = np.cumsum([block.shape[axis] for block in other.blocks]).tolist()
+    return [cut(call, x, Cut(axis, start, stop)) for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def slice_by_slice(call: Call, x: State, y: State, operate: Operation) -> State | None:

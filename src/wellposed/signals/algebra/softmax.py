@@ -40,23 +40,6 @@ def summed(terms: Sequence[tuple[float, Law]]) -> Law:
     return curved, uneven, keys, laws[0][1].along, shared, part, laws[0][1].tokens
 
 
-OWN_PART = 0.2
-"""How much the part of two queries' logits that each has for itself flattens what they share. Fitted: of 16 to 256
-keys, and variances up to 400, E sum_j a_j a'_j is off by at most half an octave for correlations up to 0.1, where
-e^{r σ²} was off by up to 6.8, and by no more than that elsewhere.
-"""
-
-
-def exponent_shared(correlation: Array | float, variance: float) -> Array:
-    """Return ln(T E sum_j a_j a'_j) of two queries whose logits of one variance have this ``correlation``.
-
-    Of flat weights it is r σ². Where logits are large, what each query has for itself acts as noise on what both share:
-    it makes the mean choice given the shared part flatter.
-    """
-    exponent = correlation * variance / (1.0 + OWN_PART * (1.0 - np.asarray(correlation)) * variance)
-    return np.asarray(np.minimum(exponent, LARGEST_EXPONENT))
-
-
 @lru_cache(maxsize=2)
 def _laplace(sigma: float, most: float) -> tuple[Array, Array, Callable[[int], Array]]:
     """Return a grid in u = ln t, ln E[e^{-t e^x}] on it, and the function that gives t^p E[e^{px} e^{-t e^x}] for p.

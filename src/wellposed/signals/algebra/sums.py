@@ -120,7 +120,9 @@ def _of_one_tensor(call: Call, x: State, y: State, a: float, b: float) -> State 
 
 
 def _of_parts(call: Call, x: State, y: State, a: float, b: float) -> State | None:
-    """Return the sum of two concatenations that share sources, each part with its counterpart; None elsewhere."""
+    """Return the sum of two concatenations that share sources, or of one with such a tensor, each part with its
+    counterpart; None elsewhere.
+    """
     if not x.roots & y.roots:
         return None
     return part_by_part(call, x, y, lambda part, p, q: combine(part, p, q, a, b))

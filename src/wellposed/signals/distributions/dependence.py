@@ -29,7 +29,7 @@ class Dependence:
 
     Attributes:
         made: of results of weights that are met more than once, and of views and sums of these, how they were made.
-        factors: of products that depend on such weights, their factors.
+        factors: of products that depend on such weights, or that no link leads back from, their factors.
     """
 
     def __init__(self) -> None:
@@ -143,6 +143,16 @@ class Dependence:
                 return None
             kernel = self._covariance(base, other, where, depth)
             return [] if kernel is None else self._of_functions(x, y, where, kernel)
+        return self._of_factors(x, y)
+
+    def _of_centred_products(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
+        """Return the covariance of two products of which one is followed back by no link, as parts; None of others."""
+        if (x.links and y.links) or where != tuple(range(len(x.lengths))) or x.lengths != y.lengths:
+            return None
+        return self._of_factors(x, y)
+
+    def _of_factors(self, x: State, y: State) -> list[Array] | None:
+        """Return the covariance of two products whose factors are kept, as parts; None of other states."""
         p, q = self.factors.get(x.serial), self.factors.get(y.serial)
         return None if p is None or q is None else self._of_products(p, q)
 
@@ -359,6 +369,7 @@ WAYS = (
         "results of one weight that is met more than once", Dependence._of_repeated_weight
     ),  # no link leads back from these
     Way("functions of dependent Gaussian tensors", Dependence._of_gaussians),  # links carry a linear term alone
+    Way("products of factors without means", Dependence._of_centred_products),  # which leave no links
     Way("linear maps along one atom, by pair of positions", Dependence._of_maps),  # links know displacements alone
 )
 """Ways to find the covariance of two states, in the order in which they are tried, all before links."""

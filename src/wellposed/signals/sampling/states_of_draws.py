@@ -161,9 +161,8 @@ def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None 
     mean = mean / share
     centred = values - mean if finite is None else (values - mean) * finite
     var = (centred**2).mean(dim=alike, keepdim=True) / share
-    varies = bool(var.any())
-    unit = centred.div_(var.clamp(min=1e-300).sqrt())  # what does not vary is 0 here as it is
-    rhos = [_correlation(unit, axis) if varies and size > 1 else None for axis, size in enumerate(shape)]
+    varies, std = bool(var.any()), var.sqrt()
+    rhos = [_correlation(centred, std, axis) if varies and size > 1 else None for axis, size in enumerate(shape)]
     state = make_state(shape, pairs=rhos, tag="sampled", roots=root)
 
     def by_atoms(array: torch.Tensor) -> Array:
@@ -175,6 +174,7 @@ def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None 
     at = pairs % len(shape)
     if not kernels.LEAST <= shape[at] <= kernels.MOST:
         return found
+    unit = centred.div_(std.clamp(min=1e-150))  # what does not vary is 0 here as it is
     return _told_apart(found, torch.movedim(unit, at + 1, -1).reshape(-1, shape[at]).numpy(), found.axes[at][0])
 
 
@@ -194,14 +194,28 @@ def _stacked(draws: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | No
     return torch.where(finite, values, torch.zeros((), dtype=torch.float64)), finite
 
 
-def _correlation(unit: torch.Tensor, axis: int) -> float | None:
-    """Return the mean correlation of different positions along an axis of standardised draws, of shape (draws, *shape);
-    None where it is within three standard errors of 0.
+def _correlation(centred: torch.Tensor, std: torch.Tensor, axis: int) -> float | None:
+    """Return the correlation of different positions along an axis: their covariance over the product of their standard
+    deviations, each averaged over all pairs, so that what varies most counts most.
+
+    Args:
+        centred: draws less their mean, of shape (draws, *shape).
+        std: their standard deviation, (1, *shape) or 1 along axes where it is the same.
+        axis: of the shape.
+
+    Returns:
+        The correlation; None where it is within three standard errors of 0.
     """
-    size, power = unit.shape[1 + axis], float(unit.square().mean())  # less than 1 where some places do not vary
-    along = float((unit.mean(dim=axis + 1) ** 2).mean())
-    rho = (along * size / power - 1.0) / (size - 1)
-    error = 3.0 / math.sqrt(max(unit.numel(), 1))
+    at, size = axis + 1, centred.shape[axis + 1]
+    square = float(std.square().mean())
+    each = float(centred.square().mean())  # less than that where elements are infinite
+    covariance = float(centred.sum(dim=at).square().mean()) / size - each
+    same = std.shape[at] == 1
+    whole = size * square if same else float(std.sum(dim=at).square().mean()) / size
+    if not (each > 0.0 and whole > square):
+        return None
+    rho = covariance * square / (each * (whole - square))
+    error = 3.0 * math.sqrt(float(std.pow(4).mean()) / centred.numel()) / square
     return min(max(rho, -1.0), 1.0) if abs(rho) > max(error, 1e-3) else None
 
 

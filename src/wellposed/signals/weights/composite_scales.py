@@ -98,6 +98,17 @@ class CompositeScales:
         self.composites[key] = composite
         return True
 
+    def parameters_of(self, value: int) -> frozenset[str]:
+        """Return the parameters that make a weight through composites."""
+        scaling = self.scale_parameters.get(value)
+        return frozenset() if scaling is None else self._parameters_of(scaling.parameter)
+
+    def _parameters_of(self, key: str) -> frozenset[str]:
+        composite = self.composites.get(key)
+        if composite is None:
+            return frozenset((key,))
+        return frozenset[str]().union(*map(self._parameters_of, composite.members))
+
     def meet(self, composite: CompositeScale, key: str, state: Callable[[int], State | None], result: State) -> State:
         """Return the state of a composite's result, in units of the scale that is still to be chosen.
 

@@ -21,11 +21,11 @@ import torch
 from wellposed.arrays import array_of
 from wellposed.signals.algebra.gradient_terms import Adjoint, Gradients, Sent, Term, reduced, settled
 from wellposed.signals.algebra.softmax import (
-    exponent_shared,
     interpolated_choices,
     interpolated_participations,
     off_diagonal,
 )
+from wellposed.signals.algebra.softmax_overlap import overlap
 from wellposed.signals.algebra.tokens import relatedness, tokens_of
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State
@@ -141,7 +141,7 @@ def _choice(
     mixed = spread + related * np.maximum((1.0 - second) - 2.0 * (second - third), 0.0)
     share = visible / np.maximum(visible.sum(axis=1, keepdims=True) * (keys / columns), 1e-300)
     typical = float(np.exp(np.mean(np.log(seen))))
-    common = min(float(np.exp(exponent_shared(off_diagonal(q, token), sigma2))), typical * kernels.average(second))
+    common = float(overlap(off_diagonal(q, token), sigma2, typical, kernels.average(second)))
     ones = np.ones(rows)
     return _Choice(share, second * ones, spread * ones, mixed * ones, max(float(common), 1.0))
 

@@ -31,7 +31,6 @@ from wellposed.signals.algebra.mixtures import chosen, mixture, within
 from wellposed.signals.algebra.operands import operand
 from wellposed.signals.algebra.softmax import (
     Places,
-    exponent_shared,
     interpolated,
     interpolated_participations,
     is_uneven,
@@ -41,6 +40,7 @@ from wellposed.signals.algebra.softmax import (
     variance_of,
     varied,
 )
+from wellposed.signals.algebra.softmax_overlap import overlap
 from wellposed.signals.algebra.tokens import tokens_of
 from wellposed.signals.context.arguments import MASKED, state_of
 from wellposed.signals.context.call import Call, Unknown
@@ -167,7 +167,7 @@ def attention(
     """softmax(q kᵀ s) v for queries, keys and values that are projections of tokens.
 
     sigma² = s² h q_Q q_K (1 - r_K); q_out / q_V = r_V + (1 - r_V) [A2 + sigma² P / D], P the pull;
-    r_out = {r_V + (1 - r_V) e^{r_Q sigma²} / T} / (q_out / q_V).
+    r_out = {r_V + (1 - r_V) E sum_j a_j a'_j} / (q_out / q_V), the overlap of two queries (`overlap`).
     """
     token, shape = len(q.axes) - 2, call.shape()
     q, k, parts = _with_merged_axes(q, k, v, shape)
@@ -198,7 +198,7 @@ def attention(
     typical = float(np.exp(np.mean(np.log(seen))))
     level = kernels.average(ratio)
     share = kernels.average(lifted) / level if level > 0 else 0.0
-    met = min(float(np.exp(exponent_shared(r_q, alone.variance))), typical * kernels.average(a2))
+    met = float(overlap(r_q, alone.variance, typical, kernels.average(a2)))
     finite_width = finite_width_correlation_after_attention(call, v, share)
     made = _output(call, shape, q, v, token, ratio * levels_of_seen(v, token, flat), finite_width)
     own = varied(typical, law.coarse(), r_v, share)

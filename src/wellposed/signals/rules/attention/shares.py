@@ -9,7 +9,8 @@ import math
 
 import numpy as np
 
-from wellposed.signals.algebra.softmax import exponent_shared, variance_of
+from wellposed.signals.algebra.softmax import variance_of
+from wellposed.signals.algebra.softmax_overlap import overlap
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -20,8 +21,8 @@ def covariance_of_weights(
 ) -> Array:
     """Return the covariance kernel of the weights of a softmax along an axis.
 
-    Of one key E[a a'] T is what logits of a ``variance`` and a correlation ``rho`` have in common, beyond the products
-    of known shares (`_shared`); of two keys what is left, as weights sum to 1.
+    Of one key E[a a'] T is what logits of a ``variance`` and a correlation ``rho`` have in common (`overlap`), times
+    the products of known shares; of two keys what is left, as weights sum to 1.
 
     Args:
         x: the logits.
@@ -34,27 +35,16 @@ def covariance_of_weights(
     at, total, query = x.axes[axis][0], x.shape[axis], x.axes[axis - 1] if axis else ()
     # along indices where the logits are independent the weights still share what is known of them
     rho = kernels.promote(rho, [1 if k == at else min(2, size) for k, size in enumerate(x.lengths)])
-    same = _shared(rho, variance, known[0], second)
+    same = (overlap(rho, variance, 1.0 / known[0], second) * known[0]).mean(axis=-1)
     if len(query) == 1 and rho.shape[query[0]] > 1:
-        others = _shared(rho, variance, np.full(1, known[1]), np.full(1, kernels.average(second)))
+        level, typical = float(np.exp(np.log(known[0]).mean())), kernels.average(second)
+        others = np.minimum(overlap(rho, variance, 1.0 / level, typical) * known[1], np.maximum(typical, known[1]))
         first = (slice(None),) * query[0]
         same = np.concatenate([same[(*first, slice(1))], others[(*first, slice(1, None))]], axis=query[0])
     same[(0,) * same.ndim] = kernels.average(second)
     raw_same = same / total
     raw_other = (1.0 - same) / (total * (total - 1.0)) if total > 1 else np.zeros_like(same)
     return np.asarray(np.concatenate([raw_same, raw_other], axis=at) - 1.0 / total**2)
-
-
-def _shared(rho: Array, variance: float, known: Array, second: Array) -> Array:
-    """Return E sum_j a_j a'_j of two queries, as a mean over queries: e^f times ``known``, the sum of the products of
-    their known shares, f being `exponent_shared`.
-
-    Of few keys, or where logits are large, it is less. Two maxima of n logits each coincide with a chance of about
-    n^(-(1 - r) / (1 + r)), which is 1 / n raised towards ``second`` by 2 r / (1 + r) of the logarithm.
-    """
-    part = np.clip(2.0 * rho / (1.0 + np.maximum(rho, 0.0)), 0.0, 1.0)[..., None]
-    most = known ** (1.0 - part) * np.maximum(second, known) ** part
-    return np.asarray(np.minimum(np.exp(exponent_shared(rho, variance))[..., None] * known, most).mean(axis=-1))
 
 
 def known_shares(x: State, axis: int, shown: Array | None, variance: float) -> tuple[Array, float]:

@@ -11,6 +11,7 @@ import torch
 from wellposed.operators.steps import Cut, Expand, Permute, Regroup, Steps
 from wellposed.operators.views import view_of, views
 from wellposed.signals.algebra import operands
+from wellposed.signals.algebra.cuts import cut
 from wellposed.signals.algebra.linear_maps import from_sources, mapped, picked_links
 from wellposed.signals.algebra.masked_scores import masked
 from wellposed.signals.algebra.operands import as_state
@@ -19,11 +20,8 @@ from wellposed.signals.algebra.statistics import remember_parts
 from wellposed.signals.context.arguments import known_state
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.blocks import MOST_PARTS, concatenate
-from wellposed.signals.distributions.fluctuations import own_fluctuation
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.parts import select
-from wellposed.signals.distributions.spread import Spread, source
-from wellposed.signals.distributions.state import LinearMap, State
+from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.windows import Indices
@@ -32,8 +30,6 @@ from wellposed.structure.patches import merged_positions
 
 _SPECIAL = overloads("unfold.default")
 """Views in some cases alone, with rules of their own."""
-SMALL_SPREAD = 1e-6
-"""Variance of ln(second moment) up to which a part gets no source of its own. Chosen."""
 
 
 @rule(
@@ -86,7 +82,7 @@ def through(call: Call, x: State, steps: Steps, across: Callable[[], State | Non
         elif isinstance(step, Expand):
             x = operands.broadcast(call, x, step.shape)
         elif isinstance(step, Cut):
-            x = _cut(call, x, step)
+            x = cut(call, x, step)
         else:
             x = reordered(x, step.axis, step.source)
     return x
@@ -101,53 +97,6 @@ def _regrouped(call: Call, x: State, step: Regroup, across: Callable[[], State |
         if made.serial != x.serial and not (x.blocks or x.scores):
             call.run.alive[key] = made
     return made
-
-
-def _cut(call: Call, x: State, step: Cut) -> State:
-    """Return a part of a tensor: the same part, cut out twice, is one tensor."""
-    key = (step, x.serial, x.axes, x.scale_parameter, x.tag)
-    if key not in call.run.memo:
-        part = select(x, step.axis, step.start, step.stop, step.step, drop=step.drop)
-        whole = call.run.memo.setdefault(("pooled", x.serial, x.axes), pooled(x))
-        part = _with_less_averaged(call, x, _apart(call, x, part, step.axis))
-        call.run.memo[key] = _as_rows(whole, part, step)
-    found: State = call.run.memo[key]
-    return found
-
-
-def _as_rows(whole: State, part: State, step: Cut) -> State:
-    """Return a part of an axis of correlated elements as a linear map of the whole, so that its sum with another part
-    counts their correlation.
-    """
-    at = whole.axes[step.axis]
-    if part.layout == whole.layout or len(at) != 1 or part.linear_map is not None or not whole.roots:
-        return part
-    if whole.corr.shape[at[0]] == 1 or whole.linear_map is not None or whole.lengths[at[0]] > kernels.MOST:
-        return part
-    rows = np.eye(whole.lengths[at[0]])[step.start : step.stop : step.step]
-    return part.amended(linear_map=LinearMap(whole, at[0], rows)) if step.drop or len(rows) > 1 else part
-
-
-def _apart(call: Call, whole: State, part: State, axis: int) -> State:
-    """Return a part that is independent of the others, if it is cut out of an axis of uncorrelated elements."""
-    if part is whole or not whole.roots or any(whole.corr.shape[i] > 1 for i in whole.axes[axis]):
-        return part
-    return part.amended(roots=part.roots | call.root())
-
-
-def _with_less_averaged(call: Call, whole: State, part: State) -> State:
-    """Return a part with the spread of what its fewer elements do not average out, which no other part shares."""
-    spread = part.spread
-    if part is whole or part.blocks or not spread.own.amounts.size:
-        return part
-    key = ("own fluctuation", whole.serial, whole.finite_width_correlation.variance)
-    if key not in call.run.memo:  # of many parts of one tensor, as the times of a scan are
-        call.run.memo[key] = own_fluctuation(whole)
-    before, after = call.run.memo[key], own_fluctuation(part)
-    more = spread.own.variance * (after / before - 1.0) if before > 0.0 else 0.0
-    if not more > SMALL_SPREAD:
-        return part
-    return part.amended(spread=Spread(spread.inherited, spread.own + source(call.source(), more)))
 
 
 @rule(overloads("broadcast_tensors.default"), source="definition", tensors=True, pairs=True)

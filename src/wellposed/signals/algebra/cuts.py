@@ -1,0 +1,92 @@
+"""Parts that are cut out of a tensor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from wellposed.operators.steps import Cut
+from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.fluctuations import own_fluctuation
+from wellposed.signals.distributions.parts import select
+from wellposed.signals.distributions.repeats import REPEATED
+from wellposed.signals.distributions.spread import Spread, source
+from wellposed.signals.distributions.state import LinearMap, Link, State
+from wellposed.signals.distributions.views import pooled
+from wellposed.signals.integration import kernels
+
+SMALL_SPREAD = 1e-6
+"""Variance of ln(second moment) up to which a part gets no source of its own. Chosen."""
+
+
+def cut(call: Call, x: State, step: Cut, *, follows: bool = True) -> State:
+    """Return a part of a tensor: the same part, cut out twice, is one tensor. With ``follows`` its dependence on the
+    same part of what the tensor follows is said.
+    """
+    key = (step, x.serial, x.axes, x.scale_parameter, x.tag)
+    if key not in call.run.memo:
+        links = _links_of_part(call, x, step) if follows else ()
+        part = select(x, step.axis, step.start, step.stop, step.step, drop=step.drop)
+        whole = call.run.memo.setdefault(("pooled", x.serial, x.axes), pooled(x))
+        part = _with_less_averaged(call, x, _apart(call, x, part, step.axis))
+        if links and not part.links and part is not x:
+            part = part.amended(links=links)
+        call.run.memo[key] = _as_rows(whole, part, step)
+    found: State = call.run.memo[key]
+    return found
+
+
+def _links_of_part(call: Call, whole: State, step: Cut) -> tuple[Link, ...]:
+    """Return how a part of an axis of uncorrelated elements follows the same part of what the whole follows element by
+    element, as a norm does what it normalises. What a weight makes that is met again is followed otherwise.
+    """
+    if step.drop or whole.roots & REPEATED or _is_correlated(whole, step.axis):
+        return ()
+    same = tuple(range(len(whole.lengths)))
+    straight = [
+        link
+        for link in whole.links
+        if not (link.taps or link.over) and link.dims in (None, same) and link.parent.layout == whole.layout
+    ]
+    return tuple([replace(link, parent=cut(call, link.parent, step, follows=False), dims=None) for link in straight])
+
+
+def _is_correlated(whole: State, axis: int) -> bool:
+    """Whether elements along an axis are correlated."""
+    return any(whole.corr.shape[i] > 1 for i in whole.axes[axis])
+
+
+def _as_rows(whole: State, part: State, step: Cut) -> State:
+    """Return a part of an axis of correlated elements as a linear map of the whole, so that its sum with another part
+    counts their correlation.
+    """
+    at = whole.axes[step.axis]
+    if part.layout == whole.layout or len(at) != 1 or part.linear_map is not None or not whole.roots:
+        return part
+    if whole.corr.shape[at[0]] == 1 or whole.linear_map is not None or whole.lengths[at[0]] > kernels.MOST:
+        return part
+    rows = np.eye(whole.lengths[at[0]])[step.start : step.stop : step.step]
+    return part.amended(linear_map=LinearMap(whole, at[0], rows)) if step.drop or len(rows) > 1 else part
+
+
+def _apart(call: Call, whole: State, part: State, axis: int) -> State:
+    """Return a part that is independent of the others, if it is cut out of an axis of uncorrelated elements."""
+    if part is whole or not whole.roots or _is_correlated(whole, axis):
+        return part
+    return part.amended(roots=part.roots | call.root())
+
+
+def _with_less_averaged(call: Call, whole: State, part: State) -> State:
+    """Return a part with the spread of what its fewer elements do not average out, which no other part shares."""
+    spread = part.spread
+    if part is whole or part.blocks or not spread.own.amounts.size:
+        return part
+    key = ("own fluctuation", whole.serial, whole.finite_width_correlation.variance)
+    if key not in call.run.memo:  # of many parts of one tensor, as the times of a scan are
+        call.run.memo[key] = own_fluctuation(whole)
+    before, after = call.run.memo[key], own_fluctuation(part)
+    more = spread.own.variance * (after / before - 1.0) if before > 0.0 else 0.0
+    if not more > SMALL_SPREAD:
+        return part
+    return part.amended(spread=Spread(spread.inherited, spread.own + source(call.source(), more)))
