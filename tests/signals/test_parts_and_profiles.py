@@ -69,6 +69,21 @@ class Steps(nn.Module):
         return self.out(torch.stack([x[:, t] * z[:, t] for t in range(x.shape[1])], 1).mean(1))
 
 
+class Averages(nn.Module):
+    """Moving averages, with a decay for each channel, of a signal that steps have in common."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.keep, self.out = nn.Linear(24, 64), nn.Parameter(torch.randn(64)), nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, keep = self.first(x + 4 * x.mean(1, keepdim=True)), torch.sigmoid(self.keep)
+        state = torch.zeros_like(x[:, 0])
+        for t in range(6):
+            state = keep * state + (1 - keep) * x[:, t]
+        return self.out(state)
+
+
 def off(model: nn.Module, x: Tensor, name: str, draws: int = 24) -> tuple[float, float]:
     """Return by how many octaves a node's second moment is off, and the standard error of what is measured."""
     graph = wp.trace(model, x)
@@ -99,3 +114,9 @@ def test_features_that_vary_count_most_in_what_positions_have_in_common():
 def test_products_without_means_have_in_common_what_their_factors_have():
     error, chance = off(Steps(), torch.randn(8, 16, 24), "mean#2")
     assert abs(error) < 3 * chance + 0.45
+
+
+def test_decays_by_channel_keep_what_steps_have_in_common():
+    torch.manual_seed(0)
+    error, chance = off(Averages(), torch.randn(8, 16, 24), "add#7")
+    assert abs(error) < 3 * chance + 0.1

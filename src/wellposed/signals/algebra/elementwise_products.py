@@ -188,12 +188,15 @@ def _equal_norm_of_product(x: State, y: State, p: Aligned, q: Aligned) -> float:
 
 
 def _links_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Link, ...]:
-    """Return the links of a product to its factors; by known numbers along one atom (1 / n for a mean of the first n),
-    each position is linked with its own weight.
+    """Return the links of a product to its factors. By known numbers along one atom of correlated positions (1 / n for
+    a mean of the first n), each position is linked with its own weight. By numbers for each channel the link has their
+    mean, which loops carry from time to time.
     """
     for one, own, known in ((x, p, q), (y, q, p)):
         varying = [i for i, n in enumerate(known.mean.shape) if n > 1]
         if kernels.nonzero(known.var) or len(varying) != 1 or own.dims is None or not one.roots:
+            continue
+        if own.corr.shape[varying[0]] == 1:
             continue
         atom = own.dims[varying[0]]
         if atom is not None:
