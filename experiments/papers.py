@@ -115,6 +115,8 @@ def _rates(result: Result) -> list[float]:
     runs = [run for row in result.rows for run in (row["runs"] if isinstance(row.get("runs"), list) else [row])]
     known = {float(run[key]) for run in runs for key in ("rate", "at") if isinstance(run.get(key), float)}
     usual = result.settings.get("train", {}).get("rate")
+    if known and usual in result.settings.get("rates", ()):  # rows at the usual rate do not write it down
+        known.add(float(usual))
     return sorted(known or ([] if usual is None else [float(usual)]))
 
 

@@ -40,11 +40,12 @@ class CoAtNetInitialisations(Experiment):
         "below the paper's scale another net, data and recipe"
     )
     use = (
-        "With norms nothing is gained in short trainings, with ν = 0.01 or 1, where each has its own rate. Without "
-        "norms `autoinit` was first."
+        "With norms nothing is gained in short trainings, with ν = 0.01 or 1, where each has its own rate, and a point "
+        "may be lost: keep the net's own weights. Without norms `autoinit` was first."
     )
     reversal = (
-        "longer training, at whose end the paper's gains of about a point may appear; no rates but these were tried"
+        "longer training, at whose end the paper's gains of about a point may appear; with norms no arm is best at an "
+        "end of its rates, without them several are at the largest, AutoInit among them"
     )
     stated: ClassVar[dict[str, Any]] = {
         "variance": 0.01,
