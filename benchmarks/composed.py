@@ -71,7 +71,7 @@ def wrong(seed: int, method: str) -> str:
     model, x = net(seed)
     try:
         verdict = wp.check(model, x, plan=wp.plan(model, x, method=method))
-    except Exception as error:
+    except Exception as error:  # whatever it is, a user would have met it
         return f"{type(error).__name__}: {error}"[:200]
     lines = [line for line in str(verdict).splitlines() if line.startswith("first off")]
     return "" if verdict.ok else (lines or ["off"])[0]

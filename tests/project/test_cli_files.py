@@ -218,7 +218,8 @@ def test_a_shape_of_a_library_stands_for_its_own_size(run):
     from wellposed.cli import loading
 
     model, (x,), _ = loading.load("torchvision:resnet18", 0, shapes=["2,3,64,64"])
-    assert (type(model).__name__, x.shape, float(x.std())) == ("ResNet", (2, 3, 64, 64), pytest.approx(1, abs=0.05))
+    assert (type(model).__name__, x.shape) == ("ResNet", (2, 3, 64, 64))
+    assert abs(float(x.square().mean()) - 1) < 4 * (2 / x.numel()) ** 0.5
     assert set(loading.argument_of("3,50:int64", 0).unique().tolist()) == {0, 1}
 
 

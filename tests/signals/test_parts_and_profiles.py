@@ -29,17 +29,14 @@ class Parts(nn.Module):
 
 
 class Means(nn.Module):
-    """Means of the first n positions, and what a norm over the batch leaves of what all have in common."""
+    """Means of the first n positions."""
 
-    def __init__(self, norm: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.out = nn.Linear(24, 64), nn.Linear(64, 64), nn.Linear(64, 5)
-        self.norm = nn.BatchNorm1d(64) if norm else nn.Identity()
+        self.first, self.out = nn.Linear(24, 64), nn.Linear(64, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        x = self.second(x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None])
-        return self.out(self.norm(x.transpose(1, 2)).mean(2))
+        return self.out(self.first(x).cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None])
 
 
 class WithMaximum(nn.Module):
@@ -100,10 +97,14 @@ def test_a_tensor_and_what_its_own_parts_became_are_no_strangers(kind, norm):
     assert abs(error) < 3 * chance + 0.1
 
 
-@pytest.mark.parametrize("norm", [False, True])
-def test_means_of_the_first_positions_have_less_in_common_than_sums(norm):
-    error, chance = off(Means(norm), torch.randn(8, 16, 24), "mean")
-    assert abs(error) < 3 * chance + 0.3
+def test_means_of_the_first_positions_are_no_more_alike_than_their_sums():
+    """Samples share a bias alone, of which the last sums consist most: averages of both profiles gave .57 for .05."""
+    graph = wp.trace(Means(), torch.randn(8, 16, 24))
+    plan = wp.plan(graph)
+    predicted = {s.name: s.similarity for s in wp.propagate(graph, weights=plan)}
+    assert predicted["div"] == pytest.approx(predicted["cumsum"])
+    measured = wp.measure(graph, plan=plan, draws=24)["div"]
+    assert abs(predicted["div"] - measured.similarity) < 0.1 + 3 * measured.similarity_error
 
 
 def test_features_that_vary_count_most_in_what_positions_have_in_common():

@@ -92,6 +92,20 @@ def test_what_two_queries_choose_together_is_that_of_samples(keys, sigma2, alike
     assert abs(predicted - math.log2(float(together.mean()))) < limit + 3 * error
 
 
+def test_overlaps_are_right_by_a_fiftieth_of_an_octave_on_average():
+    """Of numbers of keys, variances and correlations that its constants were not fitted to."""
+    torch.manual_seed(0)
+    errors, chance = [], []
+    for keys, sigma2, alike in itertools.product([3, 12, 60], [0.8, 3.0, 10.0], [0.15, 0.5, 0.8]):
+        shared, *own = torch.randn(3, 20000, keys)
+        first, second = ((sigma2**0.5 * (alike**0.5 * shared + (1 - alike) ** 0.5 * x)).softmax(-1) for x in own)
+        together = (first * second).sum(-1) * keys
+        square = float(participations((float(keys),), sigma2)[0])
+        errors.append(abs(math.log2(float(overlap(alike, sigma2, keys, square)) / float(together.mean()))))
+        chance.append(float(together.std() / together.mean()) / 20000**0.5 / math.log(2.0))
+    assert np.mean(errors) < 0.02 + 3 * np.mean(chance)
+
+
 def test_the_overlap_of_equal_queries_is_that_of_one_and_of_strangers_none():
     keys, second = np.array([2.0, 9.0, 300.0]), np.array([0.9, 0.4, 0.1])
     np.testing.assert_allclose(overlap(np.array([0.0, 1.0]), 3.0, keys, second), [[1, 1, 1], keys * second], rtol=1e-6)

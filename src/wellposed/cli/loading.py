@@ -56,7 +56,9 @@ def argument_of(text: str, place: int) -> Tensor:
         raise OptionError(f"--shape {text}: {name!r} is no type of torch, such as float32, int64 or bool")
     if min(shape) < 0:
         raise OptionError(f"--shape {text}: sizes are not negative")
-    drawn = torch.randn(shape, generator=torch.Generator("cpu").manual_seed(place), device="cpu")
+    from wellposed.zoo.names import cpu_noise
+
+    drawn = cpu_noise(*shape, seed=place)
     return drawn.to(dtype) if dtype.is_floating_point or dtype.is_complex else (drawn > 0).to(dtype)
 
 

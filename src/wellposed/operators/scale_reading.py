@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -50,6 +50,14 @@ class CompositeScale:
 def key_of(value: int) -> str:
     """Return what stands for a composite's scale in the place of a parameter's name."""
     return f"@{value}"
+
+
+def leaves_of(key: str, composites: Mapping[str, CompositeScale]) -> frozenset[str]:
+    """Return the parameters that a scale parameter's scale is made of: itself, or those behind a composite."""
+    composite = composites.get(key)
+    if composite is None:
+        return frozenset((key,))
+    return frozenset[str]().union(*(leaves_of(member, composites) for member in composite.members))
 
 
 class _ParameterAxes:
@@ -109,8 +117,7 @@ class Found:
 
     def leaves(self, key: str) -> frozenset[str]:
         """Return the parameters that a scale parameter's scale is made of."""
-        composite = self.composites.get(key)
-        return frozenset((key,)) if composite is None else frozenset[str]().union(*map(self.leaves, composite.members))
+        return leaves_of(key, self.composites)
 
     def is_chosen(self, value: int) -> bool:
         """Whether a value's parameter holds one number everywhere, which its constructor chose (not 0)."""

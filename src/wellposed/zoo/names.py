@@ -157,11 +157,11 @@ def _from_torchvision(name: str) -> Loaded:
     module = builder.__module__
     if ".video" in module:
         frames, size = (14, 224) if "s3d" in name else (16, 224 if "swin" in name or "mvit" in name else 112)
-        return model, (_cpu_rand(2, 3, frames, size, size),), {}
+        return model, (cpu_noise(2, 3, frames, size, size),), {}
     if ".optical_flow" in module:
-        return model, (_cpu_rand(1, 3, 128, 128), _cpu_rand(1, 3, 128, 128)), {}
+        return model, (cpu_noise(1, 3, 128, 128), cpu_noise(1, 3, 128, 128)), {}
     if ".detection" in module:
-        images = [_cpu_rand(3, 320, 320), _cpu_rand(3, 320, 320)]
+        images = [cpu_noise(3, 320, 320), cpu_noise(3, 320, 320)]
         boxes = torch.tensor([[10.0, 20.0, 200.0, 220.0]], device="cpu")
         target: dict[str, torch.Tensor] = {"boxes": boxes, "labels": torch.ones(1, dtype=torch.int64, device="cpu")}
         if "mask" in name:
@@ -171,7 +171,7 @@ def _from_torchvision(name: str) -> Loaded:
         return model, (images, [target, dict(target)]), {}
     size = 299 if name == "inception_v3" else 224
     size = getattr(model, "image_size", size)
-    return model, (_cpu_rand(2, 3, size, size),), {}
+    return model, (cpu_noise(2, 3, size, size),), {}
 
 
 def _from_timm(name: str) -> Loaded:
@@ -182,7 +182,7 @@ def _from_timm(name: str) -> Loaded:
         raise OptionError(f"timm has no model {name!r}{near_matches(name, names)}")
     model: nn.Module = timm.create_model(name, pretrained=False)
     size = getattr(model, "pretrained_cfg", {}).get("input_size", (3, 224, 224))
-    return model, (_cpu_rand(2, *size),), {}
+    return model, (cpu_noise(2, *size),), {}
 
 
 def _from_file(path: Path, function: str, given: tuple[Any, ...] | None) -> Loaded:
@@ -254,6 +254,6 @@ def _from_keras(path: Path, given: tuple[Any, ...] | None) -> Loaded:
     return module, module.given(given or ()), {}
 
 
-def _cpu_rand(*shape: int) -> torch.Tensor:
-    """Return standard normal example data on CPU, also while models are made on meta; always the same."""
-    return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(0), device="cpu")
+def cpu_noise(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Return standard normal example data on CPU, also while models are made on meta; always the same for a seed."""
+    return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")

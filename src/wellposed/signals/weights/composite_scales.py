@@ -21,7 +21,7 @@ import torch
 from wellposed.graphs import Graph
 from wellposed.operators.contraction import Contraction
 from wellposed.operators.scale_parameters import composite_scales
-from wellposed.operators.scale_reading import CompositeScale, ScaleParameter
+from wellposed.operators.scale_reading import CompositeScale, ScaleParameter, leaves_of
 from wellposed.signals.distributions.making import rescaled
 from wellposed.signals.distributions.state import State
 from wellposed.structure.roles import Role
@@ -101,13 +101,7 @@ class CompositeScales:
     def parameters_of(self, value: int) -> frozenset[str]:
         """Return the parameters that make a weight through composites."""
         scaling = self.scale_parameters.get(value)
-        return frozenset() if scaling is None else self._parameters_of(scaling.parameter)
-
-    def _parameters_of(self, key: str) -> frozenset[str]:
-        composite = self.composites.get(key)
-        if composite is None:
-            return frozenset((key,))
-        return frozenset[str]().union(*map(self._parameters_of, composite.members))
+        return frozenset() if scaling is None else leaves_of(scaling.parameter, self.composites)
 
     def meet(self, composite: CompositeScale, key: str, state: Callable[[int], State | None], result: State) -> State:
         """Return the state of a composite's result, in units of the scale that is still to be chosen.
