@@ -153,11 +153,14 @@ if hasattr(os, "register_at_fork"):
 def _imported(name: str) -> Any:
     """Import a module of the package, and leave Python's random generator as it was.
 
-    A module of others may draw from it while it loads, and the caller has often seeded it by then.
+    A module of others may draw from it while it loads, and the caller has often seeded it by then. Garbage is not
+    collected meanwhile: modules leave none, and looking through all that torch has made takes as long as their import.
     """
     import random
 
-    with _importing:
+    from wellposed.collection import paused_collection
+
+    with _importing, paused_collection():
         state = random.getstate()
         try:
             return importlib.import_module(f"wellposed.{name}")

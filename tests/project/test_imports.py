@@ -88,3 +88,17 @@ def test_importing_wellposed_does_not_import_torch():
     code = "import sys, wellposed, wellposed.cli; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"PYTHONPATH": "src"}, check=False)
     assert done.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("collects", [True, False])
+def test_first_use_of_a_plan_collects_no_garbage_and_loads_no_tables(collects):
+    code = (
+        "import gc, sys, torch, wellposed\n"
+        f"gc.set_threshold(1, 1, 1); gc.{'enable' if collects else 'disable'}()\n"
+        "runs = []; gc.callbacks.append(lambda phase, info: runs.append(phase))\n"
+        "wellposed.plan\n"
+        f"assert gc.isenabled() is {collects} and len(runs) < 1000, len(runs)\n"  # 200,000, were it not paused
+        "assert 'rich' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

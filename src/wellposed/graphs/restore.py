@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import random
 import sys
 import types
@@ -252,32 +250,3 @@ def _put_back(container: Any, items: Any) -> None:
         container.update(items)
     else:
         container.extend(items)
-
-
-@contextmanager
-def paused_collection() -> Iterator[None]:
-    """Keep Python's cyclic garbage collector from running: a pass makes many small objects and hardly a cycle."""
-    enabled = gc.isenabled()
-    gc.disable()
-    if enabled:
-        _paused.append(True)
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-            del _paused[-1:]
-
-
-_paused: list[bool] = []
-"""Blocks without garbage collection."""
-
-
-def _renew() -> None:
-    """Let a forked process collect again: threads that were in a block do not run in it."""
-    if _paused:
-        gc.enable()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from wellposed.collection import paused_collection
 from wellposed.doors import door, is_of_torch
 from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError, in_words
 from wellposed.graphs.build import HeldParameter, TracedModel, build_graph
@@ -21,7 +22,7 @@ from wellposed.graphs.modules import ModuleStack
 from wellposed.graphs.numbers import is_additive_mask, with_numbers
 from wellposed.graphs.operators import INTEGERS
 from wellposed.graphs.recorder import Recorder
-from wellposed.graphs.restore import paused_collection, restored_attributes, set_mode_
+from wellposed.graphs.restore import restored_attributes, set_mode_
 from wellposed.graphs.run import dense
 from wellposed.graphs.source import error_line
 from wellposed.graphs.support import check_inputs, check_parameters

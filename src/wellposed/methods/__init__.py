@@ -10,10 +10,10 @@ import torch
 from pydantic import JsonValue
 from torch import nn
 
+from wellposed.collection import paused_collection
 from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph, trace
 from wellposed.graphs.keywords import split_keywords
-from wellposed.graphs.restore import paused_collection
 from wellposed.methods import autoinit, classic, complete_p, fixup, mup, steady, topology  # each registers its methods
 from wellposed.methods.copies import copies, words_on_copies
 from wellposed.methods.deliberate import Choice, check_deliberate, warnings_of

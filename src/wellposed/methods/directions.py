@@ -18,6 +18,7 @@ from wellposed.signals.algebra.gradient_terms import Adjoint, second_moment
 from wellposed.signals.context.call import Pass
 from wellposed.signals.passes.backward import Sent, gradients_of
 from wellposed.signals.weights.planned import PlannedWeights
+from wellposed.structure.scale_free import scale_free
 
 MOST = 50
 """Passes, forward and back, in which the scales must settle."""
@@ -92,7 +93,8 @@ def balanced(
 
     A backward pass chooses each scale as it comes to it, the last contraction first. What activations and norms do to
     the gradient depends on the signals, and so on all scales: passes are repeated until the scales settle. A scale that
-    a norm takes out again does not change the gradient; such parameters are left to the forward choice.
+    a norm takes out again does not change the gradient; such parameters are left to the forward choice. Most are known
+    by the graph's structure, the others by a gradient that stays as it was from pass to pass.
 
     Args:
         graph: from `wellposed.trace`.
@@ -104,7 +106,7 @@ def balanced(
         PlanError: the scales do not settle within `MOST` passes.
     """
     scales: dict[str, float] = {}
-    absorbed: set[str] = set()
+    absorbed = _normalised(graph)
     before: dict[str, float] = {}
     stuck: dict[str, int] = {}
     forward: dict[str, float] = {}
@@ -133,6 +135,12 @@ def balanced(
         f"factor of {math.exp(distance):.3g}), so there may be no scales that keep the gradients of {graph.model}; "
         "take direction='forward', or leave the parameter out with skip="
     )
+
+
+def _normalised(graph: Graph) -> set[str]:
+    """Return the weights whose scale a norm takes out whatever the other weights are."""
+    weights = ([name for name in group if graph.parameters[name].tensor.ndim > 1] for group in scale_free(graph))
+    return {names[0] for names in weights if len(names) == 1}
 
 
 class _Chooser:

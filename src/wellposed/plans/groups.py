@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal, SupportsFloat
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat
 
 from torch import nn
 
@@ -26,7 +26,9 @@ from wellposed.plans.prescription import Prescription
 from wellposed.plans.recipes import AnyOptimizer
 from wellposed.ranks import resharded_
 from wellposed.showing import cell
-from wellposed.tables import Table
+
+if TYPE_CHECKING:
+    from wellposed.tables import Table
 
 Group = dict[str, Any]
 
@@ -240,6 +242,8 @@ def groups_table(groups: Sequence[Mapping[str, Any]]) -> Table:
     Args:
         groups: of `Plan.param_groups`, or ``optimizer.param_groups`` made from them.
     """
+    from wellposed.tables import Table
+
     table = Table(title="parameter groups")
     more = [key for key, own in (("eps", None), ("carried", 1.0)) if any(g.get(key, own) != own for g in groups)]
     for column in ("group", "parameters", "elements", "lr", "weight decay", "lr·wd", *more):

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from typing import ClassVar, Literal, Self, SupportsFloat
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, SupportsFloat
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
@@ -21,7 +21,9 @@ from wellposed.plans.recipes import AnyOptimizer
 from wellposed.plans.show import Differences, actions, differences, fans, table
 from wellposed.plans.write import write_
 from wellposed.showing import ROWS, Shown, Summary, by_size, short, visible
-from wellposed.tables import Table
+
+if TYPE_CHECKING:
+    from wellposed.tables import Table
 
 SCHEMA = 2
 """Version of files that say what the base of rates is, what the factors of branches are, or which rows are written;

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wellposed.plans.prescription import Prescription
 from wellposed.showing import by_size, cell, in_line
-from wellposed.tables import Table
+
+if TYPE_CHECKING:
+    from wellposed.tables import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ def _changes(parameter: str | None, left: Mapping[str, Any], right: Mapping[str,
 
 def table(title: str, prescriptions: Mapping[str, Prescription], *, reasons: bool) -> Table:
     """Return a rich table of prescriptions; long names and reasons fold, so that it fits any width."""
+    from wellposed.tables import Table
+
     shown = Table(title=cell(title), expand=False)
     shown.add_column("parameter", overflow="fold", style="bold")
     for column in ("shape", "distribution", "fans"):

@@ -11,10 +11,10 @@ from typing import Literal
 import numpy as np
 import torch
 
+from wellposed.collection import paused_collection
 from wellposed.errors import OptionError, RuleError
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import traits
-from wellposed.graphs.restore import paused_collection
 from wellposed.limit import walked
 from wellposed.signals.algebra.local_scales import average_of_scales
 from wellposed.signals.algebra.similarity import similarity
