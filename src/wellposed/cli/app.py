@@ -37,6 +37,7 @@ from wellposed.cli.arguments import (
 from wellposed.cli.failing import CheckFailedError
 from wellposed.cli.further import Command
 from wellposed.cli.loading import load, plan_of, with_base
+from wellposed.collection import seldom_collected
 from wellposed.errors import OptionError, near_matches
 from wellposed.options import DEFAULT_METHOD
 
@@ -311,7 +312,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     streams.prepare_streams()
     path = list(sys.path)
     try:
-        app(args=argv, prog_name="wellposed")
+        with seldom_collected():
+            app(args=argv, prog_name="wellposed")
     except CheckFailedError:
         code = 1
     except SystemExit as end:
