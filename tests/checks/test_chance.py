@@ -131,6 +131,28 @@ def test_rounding_is_zero_where_zero_is_predicted():
     assert math.isinf(verdict.first.error)
 
 
+def test_rounding_is_as_predicted_where_the_prediction_is_rounding():
+    class Net(nn.Module):
+        def __init__(self, offset):
+            super().__init__()
+            self.layer, self.norm, self.offset = nn.Linear(32, 32), nn.BatchNorm1d(32), offset
+
+        def forward(self, x):
+            x = torch.tanh(self.layer(x))
+            x = x - x.mean(1, keepdim=True)
+            x = x / x.square().mean((0, 1), keepdim=True).sqrt()
+            return self.norm(x.transpose(1, 2)).mean(2) + self.offset
+
+    x = torch.randn(8, 24, 32)
+    graph = wp.trace(Net(0.0), x)
+    predicted, measured = wp.propagate(graph), wp.measure(graph, draws=4)
+    assert 0.0 < predicted["add"].second_moment < 1e-15
+    assert measured["add"].second_moment > 10 * predicted["add"].second_moment
+    assert wp.check(graph, draws=4).ok
+    shifted = wp.measure(wp.trace(Net(1e-5), x), draws=4)
+    assert not wp.checks.compare(predicted, shifted, draws=4, weight_draws=4, graph=graph).ok
+
+
 class Mixed(nn.Module):
     """One random number for a batch weighs two branches."""
 

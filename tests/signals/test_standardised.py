@@ -526,3 +526,24 @@ def test_what_a_group_norm_gives_is_told_from_what_it_reads(groups: int) -> None
     x = torch.randn(16, 8, 12)
     check = wp.check(model, x, plan=wp.plan(model, x))
     assert check.ok, check
+
+
+class SquaresAboutTheMean(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = a + 0.3 * b
+        apart = x - x.mean(1, keepdim=True)
+        return x.var(1), apart.square(), apart.square().mean(1)
+
+
+@pytest.mark.parametrize(("count", "shared"), [(3, 0.0), (6, 0.0), (12, 0.0), (3, 1.0), (6, 1.0), (12, 1.0), (24, 1.0)])
+def test_squares_about_the_mean_vary_as_those_of_a_chi_square(count: int, shared: float) -> None:
+    """What all elements have in common leaves them, and the mean of few Gaussians takes a degree of freedom."""
+    graph = wp.trace(SquaresAboutTheMean(), torch.zeros(8, 1, 32), torch.zeros(8, count, 32))
+    first = wp.Input.white(var=shared)
+    signals = wp.propagate(graph, inputs={"0": first, "1": wp.Input.white()})
+    of_all, of_one, of_mean = (signals[graph.values[v].name] for v in graph.outputs)
+    size, free = 0.09, count - 1
+    assert of_all.mean == pytest.approx(size)
+    assert of_all.var == pytest.approx(2 * size**2 / free)
+    assert of_one.var == pytest.approx(2 * (size * free / count) ** 2)
+    assert of_mean.var == pytest.approx(2 * size**2 * free / count**2)

@@ -23,6 +23,8 @@ ROUNDING = 1e-12
 """Share of the second moment of what an operator reads below which its result is rounding where 0 is predicted: single
 precision has 24 bits, and sums lose some."""
 
+DOUBLE_ROUNDING = 1e-15
+"""Such a share below which a prediction is rounding itself: predictions are made in double precision."""
 _MANY = 10_000
 """Elements from which on a binomial count is normal."""
 
@@ -107,7 +109,7 @@ def _binomial(expected: float, elements: int) -> Share:
 def without_rounding(
     graph: Graph, predicted: Mapping[str, Signal], measured: Mapping[str, Signal]
 ) -> dict[str, Signal]:
-    """Return measurements in which second moments as small as rounding are 0 where 0 is predicted."""
+    """Return measurements in which second moments of rounding are as predicted, where that is rounding too or 0."""
     result = dict(measured)
     rounded: dict[int, float] = {}
     for node in graph.nodes:
@@ -117,11 +119,14 @@ def without_rounding(
             level /= max(float(named_arguments(node).get("eps") or 1.0), ROUNDING)
         for out in node.outputs:
             name = graph.values[out].name
-            if name not in predicted or name not in measured or predicted[name].second_moment:
+            known = name in predicted and name in measured
+            if not known or predicted[name].second_moment > DOUBLE_ROUNDING * level:
                 if parts := [rounded[i] for i in node.inputs if i in rounded]:
                     rounded[out] = max(parts)  # a concatenation may be split again
                 continue
             if 0.0 < measured[name].second_moment <= ROUNDING * level:
                 rounded[out] = level
-                result[name] = replace(measured[name], mean=0.0, var=0.0, log2_mean=-math.inf, log2_error=0.0)
+                mean, var, second = predicted[name].mean, predicted[name].var, predicted[name].second_moment
+                log2_mean = math.log2(second) if second else -math.inf
+                result[name] = replace(measured[name], mean=mean, var=var, log2_mean=log2_mean, log2_error=0.0)
     return result

@@ -27,7 +27,9 @@ from wellposed.signals.integration.transport import Transport, of_few
 NOTHING_CENTRED = 1e-12
 """Share of a variance below which what is left of it without the variance of the mean is rounding. Chosen."""
 
-
+FEW_NORMALISED = 12
+"""Elements up to which one of them divided by their root mean square is no Gaussian, and up to which what they have in
+common without their mean is followed. Chosen."""
 SAME_FUNCTION, SAME_SHAPE = 0.05, 0.5
 """Share of the variance that elements averaged together have in common, up to which what is left without it is still
 the function that the tensor was, and up to which its distribution is nearer to the tensor's shape than to a Gaussian's.
@@ -65,9 +67,10 @@ def normalise(
 
 
 def _divided(
-    call: Call, x: State, dims: list[int], parts: _Parts, scale: Array, centre: bool, correction: Array | None
-) -> State:
-    """Return what is left of x, divided by a scale that its own elements have set."""
+    call: Call, x: State, dims: list[int], parts: _Parts, scale: Array, centre: bool, correction: Array | None,
+    *, of_one_size: bool = True,
+) -> State:  # fmt: skip
+    """Return what is left of x, divided by a scale that its own elements set, which gives all samples one size or not."""
     var = parts.var / scale**2
     pairs = any(map(kernels.positions, parts.kernel.shape))
     square = kernels.autocorrelation(scale, parts.kernel.shape) if pairs else kernels.average(scale**2)
@@ -80,7 +83,7 @@ def _divided(
         even = min(finite_width.variance + 1.0 / math.prod(x.lengths[i] for i in dims), 1.0)
     share = parts.shared / max(kernels.average(x.var), 1e-300)
     base, fn = _function(x, parts, scale) if share < SAME_FUNCTION and not x.gauss else (None, None)
-    few = _of_few(x, dims, centre)
+    few = _of_few(x, dims, centre) if of_one_size else None
     kept = None if fn is not None or share >= SAME_SHAPE else shape_of(x)
     link = _link(x, {i: x.lengths[i] for i in dims}, 1.0 / kernels.average(scale), centre)
     result = x.with_moments(
@@ -95,10 +98,6 @@ def _divided(
     if centre:
         call.run.memo["centred", result.serial] = frozenset(dims)
     return result
-
-
-FEW_NORMALISED = 12
-"""Elements up to which one of them divided by their root mean square is no Gaussian. Chosen."""
 
 
 def _of_few(x: State, dims: list[int], centre: bool) -> Transport | None:
@@ -160,6 +159,11 @@ def _centred(x: State, dims: list[int], margin: Array | None) -> _Parts:
         return kernels.mean_over(array, dims)
 
     covariance = x.covariance()
+    # few elements have the mean that they lose in common, as much as tells
+    few = [
+        2 if n == 1 and i in dims and 1 < x.lengths[i] <= FEW_NORMALISED else n for i, n in enumerate(covariance.shape)
+    ]
+    covariance = kernels.promote(covariance, few)
     centre = average(x.mean)
     with_mean = maps.covariance_with_mean(x.std(), x.corr, x.lengths, dims)
     if margin is not None:
@@ -213,12 +217,12 @@ def standardised(
     first, total = np.broadcast_arrays(first, total)
     scale = 1.0 / factor(first, total)
     kept = parts if centre else _as_it_is(x, dims)
-    result = _divided(
-        call, x, dims, kept, scale, centre, evaluated(x.channel_norm_correction) if within and centre else None
-    )
     step = 1e-4
     grown = np.abs(factor((1 + step) * first, (1 + step) ** 2 * total) * scale)
-    return result.amended(spread=x.spread.times(1.0 + math.log(kernels.average(grown)) / math.log1p(step)))
+    left = 1.0 + math.log(kernels.average(grown)) / math.log1p(step)  # the power of its own size that x keeps
+    correction = evaluated(x.channel_norm_correction) if within and centre else None
+    result = _divided(call, x, dims, kept, scale, centre, correction, of_one_size=left < 0.5)
+    return result.amended(spread=x.spread.times(left))
 
 
 def _link(x: State, averaged: Mapping[int, int], inverse: float, centre: bool, dims: Dims | None = None) -> Link:

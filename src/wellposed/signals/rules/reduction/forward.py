@@ -86,16 +86,13 @@ def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, cor
         each = [_variance(call, block, dim, unbiased, keepdim, correction) for block in x.blocks]
         return concatenate(each, axis_after(x, axes, keepdim=keepdim))
 
-    def moments(x: State) -> tuple[State, State]:
-        return averaged(call, _square(call, x), axes, keepdim=keepdim), averaged(call, x, axes, keepdim=keepdim)
-
     of = pooled(x)
-    second, first = moments(linear(call, of, 1.0, -x.pooled_mean))
-    square, mean = moments(of) if x.pooled_mean else (second, first)
+    square, mean = (averaged(call, one, axes, keepdim=keepdim) for one in (_square(call, of), of))
+    shifted = linear(call, of, 1.0, -x.pooled_mean)
+    apart = combine(call, shifted, averaged(call, shifted, axes, keepdim=True), 1.0, -1.0)
     factor = count / (count - lost) if count > lost else 1.0
-    level = np.full((1,) * len(second.lengths), max(second.pooled_mean - first.second_moment, 0.0) * factor)
-    both = jointly(square, mean, lambda square, mean: factor * (square - mean * mean))
-    return second.with_moments(mean=level, var=second.var * factor**2, marginal=second.marginal, statistic=both)
+    result = linear(call, averaged(call, _square(call, apart), axes, keepdim=keepdim), factor)
+    return result.amended(statistic=jointly(square, mean, lambda square, mean: factor * (square - mean * mean)))
 
 
 @rule(overloads("var_mean.correction", "var_mean.dim", "var_mean.default"), source="definition, as var and mean")
