@@ -70,7 +70,7 @@ def _divided(
     call: Call, x: State, dims: list[int], parts: _Parts, scale: Array, centre: bool, correction: Array | None,
     *, of_one_size: bool = True,
 ) -> State:  # fmt: skip
-    """Return what is left of x, divided by a scale that its own elements set, which gives all samples one size or not."""
+    """Return what is left of x, divided by a scale that its own elements set: samples have one size then, or not."""
     var = parts.var / scale**2
     pairs = any(map(kernels.positions, parts.kernel.shape))
     square = kernels.autocorrelation(scale, parts.kernel.shape) if pairs else kernels.average(scale**2)
