@@ -422,6 +422,19 @@ def test_elements_of_a_small_group_are_no_gaussians(norm, width, samples):
         assert abs(math.log2(predicted[name].second_moment / measured[name].second_moment)) < allowed
 
 
+def test_uniform_biases_leave_a_linear_layer_all_but_gaussian():
+    """A norm over few of its outputs gives what it gives of Gaussians."""
+    torch.manual_seed(0)
+    net = OfFew(lambda x: F.layer_norm(x.unflatten(-1, (-1, 3)), (3,)), 60)
+    graph = wp.trace(net, torch.randn(64, 40))
+    plan = wp.plan(graph)
+    assert plan.prescriptions["first.bias"].distribution == "uniform"
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=24)
+    for name in ("pow", "gelu"):
+        off = math.log2(predicted[name].second_moment / measured[name].second_moment)
+        assert abs(off) < 0.02 + 4.0 * measured[name].log2_error
+
+
 @pytest.mark.parametrize(
     ("norm", "over", "shape"),
     [

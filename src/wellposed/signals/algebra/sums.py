@@ -223,6 +223,7 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
     if not gauss and call.wants_marginal and mean.size:
         independent = cross is None
         transport = of_sum(a * marginal(x), b * marginal(y)) if independent else _shape_of_dependent(call, x, y, a, b)
+        gauss = independent and transport is None
     scales = EVEN_SCALES
     if not call.independent and kernels.average(mean * mean) <= little:
         scales = scales_of_sum(call, x, y, p, q, first, second)
