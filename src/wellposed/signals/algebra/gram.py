@@ -20,7 +20,7 @@ LARGEST_GRAM = 512
 
 class GramTerms(NamedTuple):
     """What the dependence of two factors adds to their product: to ``mean`` and ``var``, each (size of the label
-    ``row``, size of the label ``column``).
+    ``row``, size of the label ``column``). Of two Gaussians x and y of covariance c, Var x y is larger by c².
     """
 
     row: str
@@ -61,7 +61,7 @@ def gram_terms(call: Call, left: State, right: State, product: Product) -> GramT
     shared = coupled * left.finite_width_correlation.covariance(right.finite_width_correlation)
     apart = (1.0 - np.eye(len(mean))) * np.multiply.outer(*stds) ** 2
     at_finite_width = np.maximum(apart * (shared * (count * product.scale) ** 2), 0.0)
-    return GramTerms(row, column, mean, at_finite_width)
+    return GramTerms(row, column, mean, at_finite_width + mean**2 / count)
 
 
 def _counterparts(
@@ -101,4 +101,4 @@ def with_gram_terms(made: State, product: Product, terms: GramTerms) -> State:
         (array if i < j else array.T).reshape([n if k in (i[0], j[0]) else 1 for k, n in enumerate(made.lengths)])
         for array in (terms.mean, terms.var)
     )
-    return made.with_moments(mean=made.mean + mean, var=made.var + var, corr=made.corr)
+    return made.with_moments(mean=made.mean + mean, var=made.var + var, corr=made.corr, marginal=made.marginal)

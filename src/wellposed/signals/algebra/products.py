@@ -25,8 +25,9 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.attention import Law
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.marginals import of_uneven
 from wellposed.signals.distributions.spread import NONE
-from wellposed.signals.distributions.state import State, weakest
+from wellposed.signals.distributions.state import Marginal, State, weakest
 from wellposed.signals.distributions.views import permute, unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -75,6 +76,8 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     if call.independent or level == 0:
         return made
     made = made.with_moments(corr=np.clip(kernel / level, -1.0, 1.0), logits=logits)
+    if left.softmax is None:
+        made = made.amended(marginal=_marginal(left, right, indices))
     if left.softmax is not None:
         made = with_scales(call, made, left.softmax, right, product, pulled * lifted / level)
     by_position = _moments_by_position(left, right, indices)
@@ -83,9 +86,8 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         if left.softmax is None:
             kernel = _kernel_about_means(call, left, right, indices, products)
         kernel = kernel * (kernels.average(var) / max(float(kernel.ravel()[0]), 1e-300))
-        scales, sources = made.local_scales, made.local_scale_sources
-        corr = kernels.correlation(kernel, var)
-        made = made.changed(mean=by_position[0], var=var, corr=corr, local_scales=scales, local_scale_sources=sources)
+        shape, corr = made.marginal, kernels.correlation(kernel, var)
+        made = made.changed(mean=by_position[0], var=var, corr=corr, marginal=shape)
         if left.softmax is not None and left.softmax.flat is not None:
             made = of_seen_keys(made, given, left.softmax, left.softmax.flat, paired, product)
     return made if gram is None else with_gram_terms(made, product, gram)
@@ -142,6 +144,22 @@ def _law(call: Call, left: State, right: State, product: Product, width: int) ->
     keys = tokens_of(call, right, at.key, width, product.right) if right.axes[at.key] else None
     law = law_of(1.0, left, right, at, width, keys)
     return law.variance, law[1:]
+
+
+def _marginal(left: State, right: State, indices: ProductIndices) -> Marginal:
+    """Return the shape of a sum of products of two Gaussians: given one of them, it is a Gaussian of variance x' S x, S
+    the covariance of the other, which varies by 2 tr((S_x S_y)²) / tr(S_x S_y)².
+    """
+    if not (left.gauss and right.gauss) or kernels.nonzero(left.mean) or kernels.nonzero(right.mean):
+        return Marginal(True)
+    count = indices.terms
+    summed = [indices.labels[i] for i in indices.summed]
+    axes = indices.product.left_axes, indices.product.right_axes
+    r, s = (average_correlation(x, own, summed) for x, own in zip((left, right), axes, strict=True))
+    common, others = (1.0 + (count - 1) * r) * (1.0 + (count - 1) * s), (1.0 - r) * (1.0 - s)
+    kappa = 2.0 * (common**2 + (count - 1) * others**2) / (common + (count - 1) * others) ** 2
+    shape = of_uneven(kappa)
+    return Marginal(shape is None, transport=shape)
 
 
 def _only_scale_parameter(left: State, right: State) -> str | None:

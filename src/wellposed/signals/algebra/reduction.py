@@ -12,7 +12,7 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.fluctuations import with_own_fluctuation
 from wellposed.signals.distributions.lazy import evaluated
-from wellposed.signals.distributions.marginals import marginal
+from wellposed.signals.distributions.marginals import marginal, of_uneven
 from wellposed.signals.distributions.means import to_mean_of
 from wellposed.signals.distributions.mixtures import UNEVEN, expand_mixture
 from wellposed.signals.distributions.state import Marginal, State, weakest
@@ -22,6 +22,7 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import (
     LARGEST_UNEVENNESS,
     SKEWED,
+    excess_kurtosis,
     is_heavy,
     of_log_normal,
     of_mean_of_squares,
@@ -139,7 +140,7 @@ def _marginal(x: State, result: State) -> Marginal:
 
     Where x is never negative, it is that of a Gamma variable (for squares of Gaussians), or log-normal where x has
     heavier tails or a local scale, with the same zero; else a Gamma's with the skewness of x, divided by the root of
-    how many count.
+    how many count, or where that is small, a Gaussian's of uneven scale with its excess kurtosis, divided by how many.
     """
     before, after = kernels.average(x.var), kernels.average(result.var)
     if (x.fn is None and x.transport is None) or x.gauss or after <= 0.0:
@@ -153,7 +154,8 @@ def _marginal(x: State, result: State) -> Marginal:
         skew = skewness(shape) * math.sqrt(after / before)
         relative, heavy = skew * skew / 4.0, False
     if relative < SKEWED:
-        return result.marginal
+        kappa = excess_kurtosis(shape) * (after / before) / 3.0
+        return result.marginal if (made := of_uneven(kappa)) is None else Marginal(transport=made)
     relative = float(f"{min(relative, LARGEST_UNEVENNESS):.3g}")
     made = of_log_normal(relative) if heavy else of_mean_of_squares(relative)
     return Marginal(transport=made if skew > 0.0 else made.negated())

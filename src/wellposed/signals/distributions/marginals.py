@@ -14,7 +14,11 @@ from wellposed.signals.distributions.spread import NONE
 from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import Transport, of_values
+from wellposed.signals.integration.transport import Transport, of_values, standardised
+
+NOT_GAUSSIAN = 0.1
+"""A third of the excess kurtosis from which on a sum of few terms is no Gaussian. Chosen: its squares are 0.14 octaves
+larger then."""
 
 
 def marginal(x: State) -> Array:
@@ -23,9 +27,26 @@ def marginal(x: State) -> Array:
     uneven = evaluated(base.local_scales) if base.transport is None and x.local_scales is None else None
     z = NODES if base.transport is None else base.transport.values
     if uneven is not None and (kappa := float(uneven.ravel()[0])) > UNEVEN:
-        z = _of_mixture(float(f"{min(kappa, 8.0):.3g}"))
+        z = _of_mixture(_rounded(kappa))
     values = float(np.mean(base.mean)) + float(np.sqrt(np.mean(base.var))) * z
     return values if fn is None else fn(values)
+
+
+def _rounded(kappa: float) -> float:
+    """Return a local scale's relative variance to three digits, and up to the largest that is followed."""
+    return float(f"{min(kappa, 8.0):.3g}")
+
+
+def of_uneven(kappa: float) -> Transport | None:
+    """Return the transport of a Gaussian whose local scale is Gamma-distributed, of relative variance ``kappa``, as of
+    sums of few products of Gaussians; None where it is all but Gaussian.
+    """
+    return _of_uneven(_rounded(kappa)) if kappa > NOT_GAUSSIAN else None
+
+
+@lru_cache(maxsize=256)
+def _of_uneven(kappa: float) -> Transport:
+    return standardised(_of_mixture(kappa))
 
 
 @lru_cache(maxsize=256)

@@ -263,6 +263,13 @@ def of_few(free: int) -> Transport:
     return standardised(np.sign(NODES) * np.sqrt(free * betaincinv(0.5, 0.5 * (free - 1), inside)))
 
 
+def excess_kurtosis(values: Array) -> float:
+    """Return the excess kurtosis of a function of a standard Gaussian, by its values at the nodes."""
+    centred = values - WEIGHTS @ values
+    var = float(WEIGHTS @ (centred * centred))
+    return float(WEIGHTS @ centred**4) / var**2 - 3.0 if 0.0 < var < LARGEST_NUMBER else 0.0
+
+
 def skewness(values: Array) -> float:
     """Return the skewness of a variable that is a function of a standard Gaussian, by its values at the nodes."""
     centred = values - WEIGHTS @ values
