@@ -47,6 +47,20 @@ def test_a_gram_matrix_has_the_moments_of_chi_squares_on_its_diagonal(terms: int
     assert gram.second_moment == pytest.approx((terms**2 + 2 * terms + (tokens - 1) * terms) / tokens)
 
 
+@pytest.mark.parametrize("correlation", [-0.9, 0.0, 0.5, 1.0])
+def test_a_product_of_two_positions_has_the_fourth_moment_of_correlated_gaussians(correlation: float) -> None:
+    """E (x y)⁴ = 9 + 72 ρ² + 24 ρ⁴ for two Gaussians of variance 1 (Isserlis 1918)."""
+
+    def form(a: Tensor, b: Tensor) -> Tensor:
+        x = torch.cat([a, correlation * a + math.sqrt(1.0 - correlation**2) * b], 1)
+        first, second = x.split(a.shape[1], 1)
+        return first * second
+
+    graph = wp.trace(Squared(form), torch.zeros(4, 6, 8), torch.zeros(4, 6, 8))
+    square = wp.propagate(graph)[graph.values[graph.outputs[0]].name]
+    assert square.second_moment == pytest.approx(9 + 72 * correlation**2 + 24 * correlation**4, rel=0.1)
+
+
 @pytest.mark.parametrize("function", [nn.GELU(), nn.Softplus(), nn.Tanh()], ids=["gelu", "softplus", "tanh"])
 def test_functions_of_scores_of_few_features_agree_with_real_passes(function: nn.Module) -> None:
     class Scored(nn.Module):

@@ -128,14 +128,15 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
     kernel = of_x * of_y + _times_known(q, of_y, p.mean) + _times_known(p, of_x, q.mean)
     at_finite_width = finite_width_covariance(call, x, y, of_x, of_y, layout)
     kernel = kernel if at_finite_width is None else kernels.total(kernel, at_finite_width)
-    cross = cross_covariance(call, x, y, p, q)
+    cross, rho = cross_covariance(call, x, y, p, q), 0.0
     if cross is not None:
         c = covariance_at_positions(cross, np.sqrt(p.var) * np.sqrt(q.var))
+        rho = kernels.average(c) / max(math.sqrt(kernels.average(p.var) * kernels.average(q.var)), 1e-300)
         kernel = kernels.total(kernel, cross**2, 2 * kernels.average(mean) * cross)
         mean, var = mean + c, var + c * c + 2 * p.mean * q.mean * c
     kernel, var = _with_common_scales(kernel, np.asarray(var), together, p, q)
     finite_width = finite_width_correlation_of_product(call, (x, y), (p, q), layout, kernels.average(var))
-    marginal_of, shape_is = _marginal_of_product(call, x, y, cross is None)
+    marginal_of, shape_is = _marginal_of_product(call, x, y, rho)
     by_factor = None
     if cross is None and not call.independent:
         by_factor = scales_by_factor(call, x, y, p, q) or scales_by_factor(call, y, x, q, p)
@@ -225,9 +226,10 @@ def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array,
     return Spread(spread.inherited, spread.own + source(call.source(), mixed))
 
 
-def _marginal_of_product(call: Call, x: State, y: State, independent: bool) -> tuple[Marginal, Tag]:
+def _marginal_of_product(call: Call, x: State, y: State, rho: float) -> tuple[Marginal, Tag]:
     """Return the shape of a product's marginal, and whether it is exact: with known numbers it is that of the other
-    factor, turned over where they are negative; of both signs, positions are not told apart.
+    factor, turned over where they are negative; of both signs, positions are not told apart. Two signals of correlation
+    ``rho`` are taken for functions of two Gaussians that have it.
     """
     for factor, other in ((y, x), (x, y)):
         if kernels.nonzero(factor.var):
@@ -241,9 +243,9 @@ def _marginal_of_product(call: Call, x: State, y: State, independent: bool) -> t
             return Marginal(transport=shape.negated()), "exact"
         mixed = of_mixture([-shape.values[::-1], shape.values], [negative, 1.0 - negative])
         return Marginal(transport=mixed), "approximate"
-    if not independent or call.independent:
+    if call.independent:
         return Marginal(), "exact"
-    return Marginal(transport=Postponed(lambda: of_product(marginal(x), marginal(y)))), "exact"
+    return Marginal(transport=Postponed(lambda: of_product(marginal(x), marginal(y), rho))), "exact"
 
 
 def _scale_parameter_of_product(x: State, y: State) -> str | None:
