@@ -27,8 +27,31 @@ import torch
 from torch import nn
 
 import wellposed as wp
-from nets import untried, untried_fifth, untried_fourth, untried_pictures, untried_seventh, untried_sixth, untried_third
-from nets.typed import NETS, fifth, fourth, seventh, seventh_last, seventh_more, sixth, sixth_more, third
+from nets import (
+    untried,
+    untried_eighth,
+    untried_fifth,
+    untried_fourth,
+    untried_pictures,
+    untried_seventh,
+    untried_sixth,
+    untried_third,
+)
+from nets.typed import (
+    NETS,
+    eighth,
+    eighth_last,
+    eighth_more,
+    eighth_rest,
+    fifth,
+    fourth,
+    seventh,
+    seventh_last,
+    seventh_more,
+    sixth,
+    sixth_more,
+    third,
+)
 from wellposed import zoo
 
 BUILD = Path(__file__).parents[1] / "build/first_try"
@@ -40,11 +63,12 @@ LATER = {
     5: (untried_fifth.ENTRIES, fifth.NETS),
     6: (untried_sixth.ENTRIES, {**sixth.NETS, **sixth_more.NETS}),
     7: (untried_seventh.ENTRIES, {**seventh.NETS, **seventh_more.NETS, **seventh_last.NETS}),
+    8: (untried_eighth.ENTRIES, {**eighth.NETS, **eighth_more.NETS, **eighth_last.NETS, **eighth_rest.NETS}),
 }
 """Models of libraries, and typed ones, of batches that have lists of their own."""
 LOT = 45
 """Seed of the drawing."""
-LIBRARY_MODELS, LIBRARIES, EACH = (40,) * 7, 28, (3, 3, 3, 3, 3, 3, 4)
+LIBRARY_MODELS, LIBRARIES, EACH = (40,) * 8, 28, (3, 3, 3, 3, 3, 3, 4, 4)
 """Models of libraries in each batch, libraries of the first batch, and models of one library in a batch, at most."""
 TYPED = (20, 10)
 """Typed models in each batch."""
