@@ -61,6 +61,13 @@ def test_a_product_of_two_positions_has_the_fourth_moment_of_correlated_gaussian
     assert square.second_moment == pytest.approx(9 + 72 * correlation**2 + 24 * correlation**4, rel=0.1)
 
 
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_a_gaussian_times_a_random_mask_keeps_its_fourth_moment(share: float) -> None:
+    graph = wp.trace(Squared(lambda x: x * torch.bernoulli(torch.full_like(x, share))), torch.zeros(8, 32))
+    square = wp.propagate(graph)[graph.values[graph.outputs[0]].name]
+    assert square.second_moment == pytest.approx(3 * share, rel=0.1)
+
+
 @pytest.mark.parametrize("function", [nn.GELU(), nn.Softplus(), nn.Tanh()], ids=["gelu", "softplus", "tanh"])
 def test_functions_of_scores_of_few_features_agree_with_real_passes(function: nn.Module) -> None:
     class Scored(nn.Module):

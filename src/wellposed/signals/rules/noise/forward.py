@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.elementwise_products import multiply
@@ -18,9 +19,11 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import Spread, source
-from wellposed.signals.distributions.state import Link, Scaled, State
+from wellposed.signals.distributions.state import Link, Marginal, Scaled, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import NODES
+from wellposed.signals.integration.transport import of_values
 from wellposed.signals.registry import overloads, rule
 
 
@@ -126,7 +129,8 @@ def bernoulli(call: Call, x: Any, p: Any = 0.5, *, generator: Any = None) -> Sta
     given = x if call.node.op is torch.ops.aten.bernoulli.default else p
     share = operand(call, given)
     share = share if isinstance(share, float) else share.pooled_mean
-    return _filled(call, share, share * (1 - share))
+    shape = of_values((ndtri(1.0 - share) < NODES).astype(np.float64))
+    return _filled(call, share, share * (1 - share)).amended(marginal=Marginal(transport=shape))
 
 
 FEW_RANDOM_NUMBERS = 16
