@@ -97,10 +97,10 @@ def _shifted_spread(call: Call, x: State, result: State, scale: float) -> Spread
         return x.spread
     shift = result.pooled_mean - scale * x.pooled_mean
     share = scale * (scale * x.second_moment + shift * x.pooled_mean) / level
-    own = x.own
+    own = x.spread.own
     if own.amounts.size and (before := gaussian_fluctuation(x)) > 0.0:
         own = own.times(math.copysign(math.sqrt(gaussian_fluctuation(result) / before), share))
-    return Spread(x.inherited.times(share), own)
+    return Spread(x.spread.inherited.times(share), own)
 
 
 def scaled(call: Call, x: State, factor: float) -> State:

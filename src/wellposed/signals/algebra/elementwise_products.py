@@ -216,7 +216,8 @@ def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array,
     own; ``of_x`` and ``of_y`` are covariance kernels over atoms of these ``lengths``.
     """
     spread = x.spread + y.spread
-    if not (x.own.amounts.size and y.own.amounts.size) or x.own.start == y.own.start:
+    one, other = x.spread.own, y.spread.own
+    if not (one.amounts.size and other.amounts.size) or one.start == other.start:
         return spread
     level = math.prod(float(kernels.at_zero(kernel, range(kernel.ndim)).ravel()[0]) for kernel in (of_x, of_y))
     if level <= 0.0:

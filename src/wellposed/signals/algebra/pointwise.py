@@ -164,7 +164,7 @@ def _tag(x: State, base: State, function: Pointwise, as_it_is: bool, heavy: bool
 def _spread(base: State, function: Pointwise, expansion: Expansion, latent: Array, varies: bool) -> Spread:
     """Return the spread of a function of ``base``: inherited scales by their effect, its own by that on squares."""
     slope = expansion.sensitivity
-    before = base.inherited.variance
+    before = base.spread.inherited.variance
     after = carried_spread(
         function,
         kernels.average(base.mean),
@@ -173,8 +173,8 @@ def _spread(base: State, function: Pointwise, expansion: Expansion, latent: Arra
         slope,
         base.transport,
     )
-    inherited = base.inherited.times(math.copysign(math.sqrt(after / before), slope)) if before > 0.0 else NONE
-    return Spread(inherited, _own(base, function, expansion, latent) if varies else NONE)
+    kept = math.copysign(math.sqrt(after / before), slope) if before > 0.0 else 0.0
+    return Spread(base.spread.inherited.times(kept), _own(base, function, expansion, latent) if varies else NONE)
 
 
 def _own(base: State, function: Pointwise, expansion: Expansion, latent: Array) -> Sources:
@@ -184,16 +184,17 @@ def _own(base: State, function: Pointwise, expansion: Expansion, latent: Array) 
     Relative to its mean, a second moment that rests on rare elements varies by far more than its logarithm, as that of
     a log-normal variable does; a power varies like the multiple of its logarithm, however large that is.
     """
-    if not base.own.amounts.size:
-        return base.own
-    whole = base.own.variance
+    own = base.spread.own
+    if not own.amounts.size:
+        return own
+    whole = own.variance
     before = gaussian_fluctuation(base)
     after = fluctuation(expansion.square_powers, latent, expansion.second, base.lengths)
     if after > RARE and (kernels.nonzero(base.mean) or not is_power(function)):
         after = max(math.log1p(after), RARE)
     part = min(before, whole)
     factor = (after / before if before > 0 else 1.0) * part + expansion.sensitivity**2 * (whole - part)
-    return base.own.times(math.copysign(math.sqrt(factor / whole), expansion.sensitivity))
+    return own.times(math.copysign(math.sqrt(factor / whole), expansion.sensitivity))
 
 
 def _finite(expansion: Expansion) -> tuple[Array, Array]:

@@ -328,8 +328,6 @@ class Changes(TypedDict, total=False):
     linear_map: LinearMap | None
     beyond: tuple[tuple[int, State], ...]
     whole: tuple[State, int] | None
-    inherited: Sources
-    own: Sources
     mask: torch.Tensor | None
     scores: State | None
     logits: Law
@@ -352,7 +350,6 @@ class State:
         marginal: what else is known of the distribution of one element.
         filters: what norms per channel read.
         ancestry: what the tensor depends on.
-        spread: how its second moment varies from one weight draw to another.
         attention: what is known around a softmax.
         concatenation: the states that this one is made of.
     """
@@ -363,7 +360,12 @@ class State:
     marginal: Marginal = Marginal()
     filters: Filters = Filters()
     ancestry: Ancestry = Ancestry()
-    spread: Spread = STEADY
+    spread: Spread = told(
+        "how ln(second moment) varies over weight draws, all of it alike and element by element",
+        "fields of `Spread`",
+        EVERYTHING,
+        default=STEADY,
+    )
     attention: Attention = Attention()
     concatenation: Concatenation = WHOLE
     serial: int = field(
@@ -398,8 +400,6 @@ class State:
     linear_map: ClassVar[LinearMap | None]
     beyond: ClassVar[tuple[tuple[int, State], ...]]
     whole: ClassVar[tuple[State, int] | None]
-    inherited: ClassVar[Sources]
-    own: ClassVar[Sources]
     mask: ClassVar[torch.Tensor | None]
     scores: ClassVar[State | None]
     logits: ClassVar[Law]
@@ -501,7 +501,6 @@ PARTS: dict[str, type] = {
     "marginal": Marginal,
     "filters": Filters,
     "ancestry": Ancestry,
-    "spread": Spread,
     "attention": Attention,
     "concatenation": Concatenation,
 }

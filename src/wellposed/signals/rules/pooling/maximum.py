@@ -25,7 +25,6 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import is_homogeneous
 from wellposed.signals.distributions.functions import IDENTITY, Pointwise
 from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.spread import Spread
 from wellposed.signals.distributions.state import Ancestry, Padded, State
 from wellposed.signals.integration import gaussian, kernels
 from wellposed.signals.integration.gaussian import NODES
@@ -154,7 +153,7 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis], *, around
         Moments(mean, var, corr, x.finite_width_correlation),
         tag="approximate",
         ancestry=Ancestry(links, x.roots | call.root()),
-        spread=Spread(x.inherited, x.own),
+        spread=x.spread,
     )
 
 
