@@ -49,7 +49,6 @@ from wellposed.signals.distributions.spread import Spread
 from wellposed.signals.distributions.state import (
     Ancestry,
     Attention,
-    Concatenation,
     Filters,
     LinearMap,
     Link,
@@ -192,8 +191,7 @@ def _fields() -> dict[str, Mechanism]:
         views._is_stack, application._blockwise, application._by_blocks, application._memo_key, operands.part_by_part,
         operands.slice_by_slice, operands._slices, statistics.as_mean_of_parts, statistics.remember_parts,
     )  # fmt: skip
-    apart = Field(Concatenation, ("blocks", "block_axis"))
-    add("blocks", "parts of a concatenation kept apart", Concatenation, apart, serves=of_blocks)
+    add("blocks", "parts of a concatenation kept apart", State, serves=of_blocks)
     return found
 
 

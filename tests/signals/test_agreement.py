@@ -11,7 +11,7 @@ from wellposed.signals.distributions.functions import IDENTITY
 from wellposed.signals.distributions.lazy import Lazy
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import source
-from wellposed.signals.distributions.state import Link, Scaled, State, Statistic
+from wellposed.signals.distributions.state import Blocks, Link, Scaled, State, Statistic
 from wellposed.signals.integration.taps import picks
 from wellposed.signals.integration.transport import of_log_normal
 
@@ -34,7 +34,7 @@ AGREEING = {
     "a link": linked((0, 1)),
     "a link to a part": PART.changed(links=(Link(WHOLE, Scaled(1.0), taps=((1, picks(np.arange(3), 6)),)),)),
     "a statistic": make_state((4,), roots=2).amended(statistic=statistic(1, (0,))),
-    "blocks": WHOLE.amended(blocks=(PART, PART), block_axis=1),
+    "blocks": WHOLE.amended(blocks=Blocks((PART, PART), 1)),
     "a mask": WHOLE.amended(mask=torch.ones(6, dtype=torch.bool), scores=WHOLE),
     "pairs": make_state((12,)).changed(corr=np.eye(12).ravel()),
     "an atom of length 1 in no axis": make_state((4,)).amended(
@@ -83,10 +83,9 @@ DISAGREEING = {
     ],
     "only what depends": [make_state((4, 6)).amended(links=(Link(WHOLE, Scaled(1.0), (0, 1)),))],
     "blocks make up": [
-        WHOLE.amended(blocks=(PART,), block_axis=1),
-        WHOLE.amended(blocks=(PART, PART), block_axis=0),
-        WHOLE.amended(blocks=(PART, PART), block_axis=2),
-        WHOLE.amended(block_axis=1),
+        WHOLE.amended(blocks=Blocks((PART,), 1)),
+        WHOLE.amended(blocks=Blocks((PART, PART), 0)),
+        WHOLE.amended(blocks=Blocks((PART, PART), 2)),
     ],
 }
 

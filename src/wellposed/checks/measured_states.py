@@ -31,7 +31,7 @@ from wellposed.signals.distributions.dependence import Dependence
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import STEADY
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import WHOLE, Blocks, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -105,7 +105,7 @@ class Samples:
             channel_norm_correction=template.channel_norm_correction,
             local_scales=template.local_scales, local_scale_sources=template.local_scale_sources,
             margin=None if template.margin is None else template.margin.then(lambda margin: margin * ratio),
-            transport=template.transport, base=None, fn=None, links=(), blocks=(), block_axis=-1, scores=None,
+            transport=template.transport, base=None, fn=None, links=(), blocks=WHOLE, scores=None,
             spread=STEADY, tag="measured",
         )  # fmt: skip
         if template.softmax is not None and template.second_moment > 0.0:
@@ -317,14 +317,14 @@ class _Maker:
         if base is not None and base.lengths == state.lengths:
             state = state.amended(base=base, fn=template.fn)
         if template.blocks:
-            axis = template.block_axis
+            axis = template.blocks.axis
             widths = [block.shape[axis] for block in template.blocks]
             parts = [value.split(widths, dim=axis) for value in self.source.tensors_of(samples)]
-            blocks = tuple(
+            blocks = [
                 self.state(block, self.source.block(block, [part[at] for part in parts]))
                 for at, block in enumerate(template.blocks)
-            )
-            state = state.amended(blocks=blocks, block_axis=axis)
+            ]
+            state = state.amended(blocks=Blocks(blocks, axis))
         if not samples.fixed:
             self.sampled[state.serial] = samples
         return state

@@ -31,7 +31,7 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
     if scale == 1.0 and shift == 0.0:
         return x
     if x.blocks:
-        return concatenate([linear(call, b, scale, shift) for b in x.blocks], x.block_axis)
+        return concatenate([linear(call, b, scale, shift) for b in x.blocks], x.blocks.axis)
     key = ("linear", x.serial, x.axes, x.scale_parameter, x.tag, scale, shift)
     if shift and key in call.run.memo:  # worked out twice, it is one tensor
         again: State = call.run.memo[key]

@@ -26,7 +26,7 @@ from wellposed.signals.integration.windows import Axis, Indices
 
 def prepared(x: State, space: list[int]) -> State:
     """Return the state with one atom in each axis of the window."""
-    x = laid_out(x) if x.blocks and x.block_axis in space else pooled(x)
+    x = laid_out(x) if x.blocks and x.blocks.axis in space else pooled(x)
     for axis in space:
         x = merge_atoms(x, axis)
     return x

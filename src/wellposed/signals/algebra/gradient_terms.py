@@ -19,7 +19,7 @@ from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.state import Link, Scaled, State
+from wellposed.signals.distributions.state import WHOLE, Link, Scaled, State
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS
 
@@ -156,7 +156,7 @@ def factor_state(call: Adjoint, base: State, fn: Pointwise) -> State:
         return base
     if base.blocks:  # each part of a concatenation is a function of a tensor of its own
         parts = [(source, own.then(fn)) for source, own in map(source_of, base.blocks)]
-        return concatenate([factor_state(call, *part) for part in parts], base.block_axis)
+        return concatenate([factor_state(call, *part) for part in parts], base.blocks.axis)
     key = ("factor", base.serial, base.axes, base.corr.shape, fn.key)
     if key not in call.run.memo:
         call.run.memo[key] = apply_pointwise(call.into(base.shape), base, _tamed(fn, *_moments(base)))
@@ -235,7 +235,7 @@ def scaled_state(state: State, factor: float) -> State:
     if factor == 1.0:
         return state
     links = (Link(state, Scaled(factor)),) if state.roots else ()
-    return state.with_moments(var=state.var * factor * factor, links=links, blocks=())
+    return state.with_moments(var=state.var * factor * factor, links=links, blocks=WHOLE)
 
 
 POLE_CUTS = (3.0, 2.0, 1.0)

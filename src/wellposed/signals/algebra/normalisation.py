@@ -43,7 +43,7 @@ def normalise(
     S² = mean(v) - K + mean(m²) - mean(m)², K the mean covariance over all pairs (signals.md 5.5).
     """
     # each part has statistics of its own: tokens that are all zero stay so beside others
-    x = laid_out(x) if x.blocks and x.block_axis not in over and not call.independent else pooled(x)
+    x = laid_out(x) if x.blocks and x.blocks.axis not in over and not call.independent else pooled(x)
     if call.independent:
         unit = 1.0 if x.second_moment > 0 else 0.0
         one = (1,) * len(x.lengths)

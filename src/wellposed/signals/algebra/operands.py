@@ -135,7 +135,7 @@ def part_by_part(call: Call, x: State, y: State, operate: Operation) -> State | 
     """
     if not (x.blocks or y.blocks) or call.independent or len(x.axes) != len(y.axes):
         return None
-    axis = x.block_axis if x.blocks else y.block_axis
+    axis = x.blocks.axis if x.blocks else y.blocks.axis
     firsts, seconds = _parts(call, x, y, axis), _parts(call, y, x, axis)
     shape, widths = call.shape(), [part.shape[axis] for part in firsts]
     if [part.shape[axis] for part in seconds] != widths or len(shape) != len(x.axes):
@@ -152,7 +152,7 @@ def _parts(call: Call, x: State, other: State, axis: int) -> Sequence[State]:
     made, its own parts in the same places (x + [x₁, f(x₂)]); none of others.
     """
     if x.blocks:
-        return x.blocks if x.block_axis == axis and x.shape[axis] > 1 else ()
+        return x.blocks if x.blocks.axis == axis and x.shape[axis] > 1 else ()
     if x.shape != other.shape or len(other.blocks) > MOST_PARTS or not x.roots & other.roots or _is_made_of(x, other):
         return ()
     ends = np.cumsum([block.shape[axis] for block in other.blocks]).tolist()
@@ -169,7 +169,7 @@ def slice_by_slice(call: Call, x: State, y: State, operate: Operation) -> State 
     stacks = [one for one, other in ((x, y), (y, x)) if len(one.axes) == len(shape) and _goes_by_slices(one, other)]
     if call.independent or not stacks:
         return None
-    axis, count = stacks[0].block_axis, len(stacks[0].blocks)
+    axis, count = stacks[0].blocks.axis, len(stacks[0].blocks)
     if shape[axis] != count or any(block.shape[axis] != 1 for block in stacks[0].blocks):
         return None
     part = PartCall(call.run, call.node, (*shape[:axis], 1, *shape[axis + 1 :]))

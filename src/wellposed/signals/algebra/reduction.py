@@ -41,7 +41,7 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool, moments: b
 
     With ``moments`` the result has mean, variance and correlations alone.
     """
-    if x.blocks and x.block_axis not in over:
+    if x.blocks and x.blocks.axis not in over:
         means = [averaged(call, block, over, keepdim=keepdim, moments=moments) for block in x.blocks]
         return concatenate(means, axis_after(x, over, keepdim=keepdim))
     x = pooled(x)
@@ -169,4 +169,4 @@ def axes_of(x: State, dim: Any) -> list[int]:
 
 def axis_after(x: State, over: list[int], *, keepdim: bool) -> int:
     """Return the axis of a concatenation's parts after a reduction over others."""
-    return x.block_axis - (0 if keepdim else sum(axis < x.block_axis for axis in over))
+    return x.blocks.axis - (0 if keepdim else sum(axis < x.blocks.axis for axis in over))

@@ -79,7 +79,7 @@ def _function_of_parts(x: State, whole: State) -> Pointwise | None:
 def _by_parts(whole: State) -> tuple[object, ...]:
     """Return the key of a concatenation and of functions of it: its parts' Gaussian sources, its axis, its shape."""
     serials = tuple(part.gaussian_source()[0].serial for part in whole.blocks)
-    return ("parts", serials, whole.block_axis, whole.shape)
+    return ("parts", serials, whole.blocks.axis, whole.shape)
 
 
 def is_centred(call: Call, x: State, over: Collection[int]) -> bool:
@@ -125,12 +125,12 @@ def times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) ->
     """
     if (
         x.blocks
-        and x.block_axis == y.block_axis
-        and [b.shape[x.block_axis] for b in x.blocks] == [b.shape[x.block_axis] for b in y.blocks]
+        and x.blocks.axis == y.blocks.axis
+        and [b.shape[x.blocks.axis] for b in x.blocks] == [b.shape[x.blocks.axis] for b in y.blocks]
     ):
         parts = [times_statistic(call, *pair, inverse=inverse) for pair in zip(x.blocks, y.blocks, strict=True)]
         known = [part for part in parts if part is not None]
-        return concatenate(known, x.block_axis) if len(known) == len(parts) else None
+        return concatenate(known, x.blocks.axis) if len(known) == len(parts) else None
     x = _whole(x, y)
     form = _form(call, x, y)
     if form is None or y.statistic is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wellposed.signals.distributions.layout import Layout
-from wellposed.signals.distributions.state import Marginal, State
+from wellposed.signals.distributions.state import WHOLE, Marginal, State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array
@@ -40,8 +40,7 @@ def unfolded(x: State, axis: int, step: Axis) -> State | None:
         var=var,
         corr=by_window(x.corr),
         marginal=Marginal(x.gauss, local_scales=scales, local_scale_sources=x.local_scale_sources),
-        blocks=(),
-        block_axis=-1,
+        blocks=WHOLE,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from wellposed.signals.distributions.layout import Dims, Layout
 from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.state import WHOLE, Link, State
+from wellposed.signals.distributions.state import Link, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -142,8 +142,8 @@ def _scores_fit(x: State) -> bool:
 def _blocks_fit(x: State) -> bool:
     """Whether blocks have the tensor's shape but along their axis, where their lengths add up to its own."""
     if not x.blocks:
-        return x.block_axis == -1
-    axis, shape = x.block_axis, x.shape
+        return True
+    axis, shape = x.blocks.axis, x.shape
     if not 0 <= axis < len(shape) or any(len(block.axes) != len(shape) for block in x.blocks):
         return False
     rest = (*shape[:axis], *shape[axis + 1 :])
@@ -166,7 +166,7 @@ def _is_plain(x: State) -> bool:
     marginal, filters, ancestry, attention = x.marginal, x.filters, x.ancestry, x.attention
     others = (marginal.local_scales, filters.channel_norm_correction, filters.inverse_dims, filters.margin)
     rest = (ancestry.statistic, attention.mask, attention.scores)
-    if any(one is not None for one in others) or any(one is not None for one in rest) or x.concatenation is not WHOLE:
+    if any(one is not None for one in others) or any(one is not None for one in rest) or x.blocks:
         return False
     moments = x.moments
     return (

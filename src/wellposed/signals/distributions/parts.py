@@ -31,9 +31,9 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
         shown = part if mask.shape[axis] > 1 else range(1)
         mask = mask[(*(slice(None),) * axis, shown[0] if drop else slice(shown.start, shown.stop, shown.step))]
         return with_scores(state, mask, lambda scores: select(scores, axis, start, stop, step, drop=drop))
-    if state.blocks and axis != state.block_axis:
+    if state.blocks and axis != state.blocks.axis:
         parts = [select(block, axis, start, stop, step, drop=drop) for block in state.blocks]
-        return concatenate(parts, state.block_axis - (drop and axis < state.block_axis))
+        return concatenate(parts, state.blocks.axis - (drop and axis < state.blocks.axis))
     if state.blocks and step == 1:
         state = _part_of_blocks(state, axis, part)
     else:

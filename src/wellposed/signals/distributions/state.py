@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any, ClassVar, TypedDict, Unpack
@@ -275,17 +275,23 @@ class Attention:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Concatenation:
-    """The states that a tensor is the concatenation of; its own arrays are then pooled."""
+class Blocks(tuple["State", ...]):
+    """The states that a tensor is the concatenation of, in their order; none where it is no concatenation.
 
-    blocks: tuple[State, ...] = told("the parts, in their order", STATES, NO_AXES, default=())
-    block_axis: int = told(
-        "axis along which they lie one after the other", "axis", NO_AXES, "`blocks` is not empty", default=-1
-    )
+    Attributes:
+        axis: the axis along which they lie one after the other, -1 where there are none.
+    """
+
+    axis: int
+
+    def __new__(cls, states: Iterable[State] = (), axis: int = -1) -> Blocks:
+        """Return some states one after the other along an axis."""
+        made = super().__new__(cls, states)
+        made.axis = axis
+        return made
 
 
-WHOLE = Concatenation()
+WHOLE = Blocks()
 """What is no concatenation."""
 
 
@@ -301,7 +307,7 @@ class Changes(TypedDict, total=False):
     ancestry: Ancestry
     spread: Spread
     attention: Attention
-    concatenation: Concatenation
+    blocks: Blocks
     lengths: tuple[int, ...]
     axes: Axes
     mean: Array
@@ -332,8 +338,6 @@ class Changes(TypedDict, total=False):
     scores: State | None
     logits: Law
     softmax: Softmax | None
-    blocks: tuple[State, ...]
-    block_axis: int
     # </changes>
 
 
@@ -351,7 +355,6 @@ class State:
         filters: what norms per channel read.
         ancestry: what the tensor depends on.
         attention: what is known around a softmax.
-        concatenation: the states that this one is made of.
     """
 
     layout: Layout
@@ -367,7 +370,12 @@ class State:
         default=STEADY,
     )
     attention: Attention = Attention()
-    concatenation: Concatenation = WHOLE
+    blocks: Blocks = told(
+        "the states that it is the concatenation of (its own arrays are then pooled), and their axis",
+        STATES,
+        NO_AXES,
+        default=WHOLE,
+    )
     serial: int = field(
         default_factory=new_serial,
         metadata=holds("order of making; states that are views of one tensor share it", NUMBER, AXES_ALONE),
@@ -404,8 +412,6 @@ class State:
     scores: ClassVar[State | None]
     logits: ClassVar[Law]
     softmax: ClassVar[Softmax | None]
-    blocks: ClassVar[tuple[State, ...]]
-    block_axis: ClassVar[int]
     # </names>
 
     @property
@@ -467,7 +473,7 @@ class State:
 
     def as_new(self, roots: int = 0) -> State:
         """Return a copy that depends on nothing before it."""
-        return self.with_moments(roots=roots, blocks=())
+        return self.with_moments(roots=roots, blocks=WHOLE)
 
     def _copied(self, serial: int, lost: Sequence[tuple[int, Lost]], changes: Mapping[str, Any]) -> State:
         """Return a copy that loses some fields and is given others; parts in which none changes are shared."""
@@ -502,7 +508,6 @@ PARTS: dict[str, type] = {
     "filters": Filters,
     "ancestry": Ancestry,
     "attention": Attention,
-    "concatenation": Concatenation,
 }
 """The parts of a state, in which its fields are declared."""
 _WHOLE = {item.name: at for at, item in enumerate(fields(State)) if item.name != "serial"}

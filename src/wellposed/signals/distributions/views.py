@@ -16,7 +16,7 @@ from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.lazy import applied
 from wellposed.signals.distributions.making import exchangeable
 from wellposed.signals.distributions.marginals import one_signed
-from wellposed.signals.distributions.state import WHOLE, Link, Marginal, Scaled, State, weakest
+from wellposed.signals.distributions.state import WHOLE, Blocks, Link, Marginal, Scaled, State, weakest
 from wellposed.signals.integration import kernels, regrouping
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import picks
@@ -27,21 +27,21 @@ MOST_SHOWN = 1 << 24
 
 def pooled(state: State) -> State:
     """Return a concatenation as one state whose elements come from all blocks alike (others are returned as is)."""
-    return state.amended(concatenation=WHOLE) if state.blocks else state
+    return state.amended(blocks=WHOLE) if state.blocks else state
 
 
 def unpaired(state: State, lags: int = 2) -> State:
     """Return a state that tells no pairs of positions apart, for rules that know displacements alone: so many of them,
     the last standing for all that are farther.
     """
-    blocks, base = tuple(unpaired(b, lags) for b in state.blocks), state.base and unpaired(state.base, lags)
+    blocks, base = [unpaired(b, lags) for b in state.blocks], state.base and unpaired(state.base, lags)
     pairs = any(map(kernels.positions, state.corr.shape))
     if not pairs and base is state.base and all(map(operator.is_, blocks, state.blocks)):
         return state
     corr = state.corr
     for dim in range(corr.ndim):
         corr = kernels.by_lag(corr, dim, lags) if lags > 2 else kernels.by_displacement(corr, (dim,))
-    return state.amended(corr=corr, base=base, blocks=blocks)
+    return state.amended(corr=corr, base=base, blocks=Blocks(blocks, state.blocks.axis))
 
 
 def permute(state: State, dims: Sequence[int]) -> State:
@@ -52,11 +52,8 @@ def permute(state: State, dims: Sequence[int]) -> State:
     if state.mask is not None:
         return with_scores(state, in_rank(state.mask, rank).permute(order), lambda part: permute(part, dims))
     if state.blocks:
-        return state.amended(
-            axes=axes,
-            blocks=tuple(permute(block, dims) for block in state.blocks),
-            block_axis=order.index(state.block_axis),
-        )
+        blocks = [permute(block, dims) for block in state.blocks]
+        return state.amended(axes=axes, blocks=Blocks(blocks, order.index(state.blocks.axis)))
     return state.amended(axes=axes)
 
 
@@ -103,7 +100,7 @@ def _derived(
     """Return a state in other atoms, of which nothing is left that was said of atoms by number."""
     return state.with_moments(
         lengths=sizes, axes=axes, mean=mean, var=var, corr=corr, marginal=marginal,
-        blocks=(), block_axis=-1)  # fmt: skip
+        blocks=WHOLE)  # fmt: skip
 
 
 def merge_atoms(state: State, axis: int) -> State:
@@ -297,26 +294,26 @@ def _reshape_blocks(state: State, shape: tuple[int, ...]) -> State:
     else the state as it is.
     """
     before, after = state.shape, shape
-    axis = state.block_axis
+    axis = state.blocks.axis
     lead = math.prod(before[:axis])
     running = 1
     for new_axis, size in enumerate(after):
         if running == lead and size == before[axis]:
-            parts = tuple(
+            parts = [
                 reshape(block, (*after[:new_axis], block.shape[axis], *after[new_axis + 1 :])) for block in state.blocks
-            )
+            ]
             whole = reshape(pooled(state), shape)
-            return whole.amended(blocks=parts, block_axis=new_axis)
+            return whole.amended(blocks=Blocks(parts, new_axis))
         if running == lead and size == len(state.blocks) and _is_stack(state, shape, new_axis):
-            parts = tuple(reshape(block, (*after[:new_axis], 1, *after[new_axis + 1 :])) for block in state.blocks)
-            return reshape(pooled(state), shape).amended(blocks=parts, block_axis=new_axis)
+            parts = [reshape(block, (*after[:new_axis], 1, *after[new_axis + 1 :])) for block in state.blocks]
+            return reshape(pooled(state), shape).amended(blocks=Blocks(parts, new_axis))
         running *= size
     return state
 
 
 def _is_stack(state: State, shape: Sequence[int], axis: int) -> bool:
     """Whether a view tells the parts of a concatenation apart along an axis of their own: parts of one width."""
-    widths = {block.shape[state.block_axis] for block in state.blocks}
+    widths = {block.shape[state.blocks.axis] for block in state.blocks}
     return len(widths) == 1 and shape[axis + 1 : axis + 2] == (widths.pop(),)
 
 

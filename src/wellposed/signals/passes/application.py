@@ -256,16 +256,16 @@ def _blockwise(call: Call, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, 
         if not isinstance(result, State):
             return None
         results.append(result)
-    return concatenate(results, first.block_axis)
+    return concatenate(results, first.blocks.axis)
 
 
 def _by_blocks(args: tuple[Any, ...], first: State) -> list[tuple[Any, ...]] | None:
     """Return the arguments for each block of ``first``; None where another one varies, and not by such blocks."""
-    axis, widths = first.block_axis, [block.shape[first.block_axis] for block in first.blocks]
+    axis, widths = first.blocks.axis, [block.shape[first.blocks.axis] for block in first.blocks]
     columns: list[Sequence[Any]] = []
     for a in args:
         if isinstance(a, State) and a.blocks:
-            if a.block_axis != axis or [block.shape[axis] for block in a.blocks] != widths:
+            if a.blocks.axis != axis or [block.shape[axis] for block in a.blocks] != widths:
                 return None
             columns.append(a.blocks)
         elif isinstance(a, State) and not a.is_constant:

@@ -58,7 +58,7 @@ def sample_state(
     if state.scores is not None and state.mask is not None:
         return _masked(state, state.scores, state.mask, generator).to(dtype)
     if state.blocks:
-        return torch.cat([sample_state(b, generator, dtype, channels) for b in state.blocks], dim=state.block_axis)
+        return torch.cat([sample_state(b, generator, dtype, channels) for b in state.blocks], dim=state.blocks.axis)
     noise = _noise(state, generator, channels) * _local_scale(state, generator)
     if state.transport is not None:
         noise = torch.from_numpy(np.asarray(state.transport(noise.numpy())))

@@ -90,7 +90,7 @@ class _Again:
                 mean=np.zeros(one),
                 var=np.full(one, level),
                 corr=corr,
-                concatenation=WHOLE,
+                blocks=WHOLE,
                 scale_parameter=None,
                 roots=REPEATED,
             )

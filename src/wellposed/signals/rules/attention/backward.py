@@ -28,7 +28,7 @@ from wellposed.signals.algebra.softmax import (
 from wellposed.signals.algebra.softmax_overlap import overlap
 from wellposed.signals.algebra.tokens import relatedness, tokens_of
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import WHOLE, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -254,7 +254,7 @@ def softmax(call: Adjoint, gradients: Gradients, x: State, dim: int, *_: Any, **
     count = len(g.lengths)
     back = g.changed(
         mean=np.zeros((1,) * count), var=np.full((1,) * count, spread / keys * alone), corr=np.clip(corr, -1.0, 1.0),
-        base=None, fn=None, links=(), blocks=(), block_axis=-1,
+        base=None, fn=None, links=(), blocks=WHOLE,
     )  # fmt: skip
     value = call.value_of(0)
     return [] if value is None else [(value, Term(back))]

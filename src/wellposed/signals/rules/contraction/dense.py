@@ -77,7 +77,7 @@ def _as_it_meets(data: State, product: Product, uneven: bool) -> State:
     """Return a concatenation with the moments of each part where they meet other weights (``uneven``) or lie along an
     axis of the result; else as one tensor.
     """
-    by_part = data.blocks and (uneven or product.left_axes[data.block_axis] in product.out_axes)
+    by_part = data.blocks and (uneven or product.left_axes[data.blocks.axis] in product.out_axes)
     return laid_out(data) if by_part else pooled(data)
 
 

@@ -57,7 +57,7 @@ def sliding_window(call: Call, data: State, product: Product, window: Window) ->
     shape = call.shape()
     # samples that lie one after the other are told apart
     places = [f"s{i}" for i in range(len(window.kernel))]
-    by_part = data.blocks and product.left_axes[data.block_axis] in (*product.out_axes, *places)
+    by_part = data.blocks and product.left_axes[data.blocks.axis] in (*product.out_axes, *places)
     data = laid_out(data) if by_part else pooled(data)
     space, channel_axis = [product.left_axes.index(label) for label in places], product.left_axes.index("c")
     for axis in (*space, channel_axis):

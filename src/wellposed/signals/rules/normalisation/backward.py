@@ -31,7 +31,7 @@ from wellposed.signals.distributions.alignment import Aligned, align_many
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.parts import select
-from wellposed.signals.distributions.state import Link, State
+from wellposed.signals.distributions.state import WHOLE, Link, State
 from wellposed.signals.distributions.views import pooled, reshape
 from wellposed.signals.integration import kernels, maps
 from wellposed.signals.integration.kernels import Array
@@ -53,7 +53,7 @@ def batch_norm(
     """Statistics over batch and space (training), or running statistics (evaluation)."""
     if not training and running_var is not None:
         return _fixed(call, term, x, weight, running_mean, running_var, eps)
-    if x.blocks and x.block_axis == 1:
+    if x.blocks and x.blocks.axis == 1:
         return _by_blocks(call, term, x, eps, weight)
     over = [i for i in range(len(x.axes)) if i != 1]
     return _norm(call, term, x, over, eps, gain=weight, places=[1], per_channel=True)
@@ -274,7 +274,7 @@ def _without_common(gradient: State, unit: State, over: list[int], common: Seque
     return gradient.changed(
         lengths=sizes, axes=axes, mean=np.zeros((1,) * len(sizes)), var=var, corr=kernels.correlation(kernel, var),
         base=None, fn=None, links=(Link(gradient, operate, p.dims),) if p.dims is not None else (),
-        blocks=(), block_axis=-1,
+        blocks=WHOLE,
     )  # fmt: skip
 
 

@@ -101,7 +101,7 @@ def _pairs_of_sources(corr: Array, dim: int, source: Indices, size: int) -> Arra
 
 def _padded(x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
     """Return x padded along one axis, by a ``value`` or by positions of its own, each position told apart."""
-    x = merge_atoms(laid_out(x) if x.blocks and x.block_axis == axis else x, axis)
+    x = merge_atoms(laid_out(x) if x.blocks and x.blocks.axis == axis else x, axis)
     if not x.axes[axis]:
         x = _resized_axis(x, axis, 1)
     i = x.axes[axis][0]

@@ -35,11 +35,11 @@ def _mean(call: Call, x: State, axes: list[int], *, keepdim: bool) -> State:
     """Return the mean over axes: over one along which tensors that depend on one another were put together, that of
     their sum.
     """
-    blocks = x.blocks if x.block_axis in axes and not call.independent else ()
+    blocks = x.blocks if x.blocks.axis in axes and not call.independent else ()
     if not depend(blocks):
         result = averaged(call, x, axes, keepdim=keepdim)
         return as_mean_of_parts(call, x, axes, result, keepdim=keepdim) if blocks else result
-    shares = [block.shape[x.block_axis] / x.shape[x.block_axis] for block in blocks]
+    shares = [block.shape[x.blocks.axis] / x.shape[x.blocks.axis] for block in blocks]
     first, *others = [averaged(call, block, axes, keepdim=keepdim) for block in blocks]
     result = linear(call, first, shares[0])
     for share, other in zip(shares[1:], others, strict=True):
@@ -82,7 +82,7 @@ def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, cor
     lost = float(correction) if correction is not None else float(unbiased)
     if count == 1 and not lost:
         return linear(call, averaged(call, x, axes, keepdim=keepdim), 0.0)
-    if x.blocks and x.block_axis not in axes and not call.independent:  # tokens that are all alike beside others
+    if x.blocks and x.blocks.axis not in axes and not call.independent:  # tokens that are all alike beside others
         each = [_variance(call, block, dim, unbiased, keepdim, correction) for block in x.blocks]
         return concatenate(each, axis_after(x, axes, keepdim=keepdim))
 
@@ -135,7 +135,7 @@ NEAREST_TO_ZERO = 1e-4
 def _root(call: Call, x: State) -> State:
     """Return the square root of x, the mean of which is well above 0: its second moment is that mean."""
     if x.blocks:
-        return concatenate([_root(call, block) for block in x.blocks], x.block_axis)
+        return concatenate([_root(call, block) for block in x.blocks], x.blocks.axis)
     level = max(x.pooled_mean, 0.0)
     relative = min(x.pooled_var / (4 * level), level) if level > 0 else 0.0
     one = (1,) * len(x.lengths)
@@ -166,7 +166,7 @@ def vector_norm(
     def squares(x: State) -> State:
         return averaged(call, _square(call, x), axes, keepdim=keepdim)
 
-    apart = bool(x.blocks) and x.block_axis not in axes and not call.independent
+    apart = bool(x.blocks) and x.blocks.axis not in axes and not call.independent
     each = [squares(block) for block in x.blocks] if apart else []
     total = concatenate(each, axis_after(x, axes, keepdim=keepdim)) if apart else squares(pooled(x))
     return _root(call, linear(call, total, float(count)))

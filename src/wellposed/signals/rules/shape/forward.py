@@ -158,8 +158,8 @@ def reordered(x: State, axis: int, source: Indices) -> State:
 
 def _reordered_blocks(x: State, axis: int, source: Indices) -> State | None:
     """Return what `reordered` does of a concatenation, part by part; None of others, and of parts that are cut."""
-    if x.blocks and axis != x.block_axis:
-        return concatenate([reordered(part, axis, source) for part in x.blocks], x.block_axis)
+    if x.blocks and axis != x.blocks.axis:
+        return concatenate([reordered(part, axis, source) for part in x.blocks], x.blocks.axis)
     if x.blocks and len(x.blocks) == x.shape[axis] and len(source) <= MOST_PARTS and source.min() >= 0:
         return concatenate([x.blocks[at] for at in source], axis)
     return None
