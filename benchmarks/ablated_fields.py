@@ -114,7 +114,7 @@ def _fields() -> dict[str, Mechanism]:
     add("pairs", "correlations by pair of positions, in place of by displacement", Moments, pairs)
 
     add("gauss", "whether an element is known to be Gaussian", Marginal)
-    add("base, fn", "the Gaussian tensor that a tensor is a function of", Marginal, serves=(operands.fused,))
+    add("function", "the Gaussian tensor that a tensor is a function of", Marginal, serves=(operands.fused,))
     shapes = transport, reduction._marginal, linear_maps._of_total
     add("transport", "the shape of what is no Gaussian", Marginal, serves=shapes)
     of_scales = (

@@ -79,7 +79,7 @@ def test_a_mechanism_that_never_acts_changes_nothing_when_it_is_off(switches, me
     assert {"channel_norm_correction", "padded", "linear_map", "dispatched", "mask, scores"} < {
         one.name for one in silent
     }
-    assert acts["base, fn"]
+    assert acts["function"]
     assert acts["own"]
     with switches.off(*silent):
         assert signals_of(model, 4, 16) == before
@@ -147,7 +147,7 @@ class Joined(nn.Module):
         return self.out(torch.cat([self.one(x).relu(), self.other(x).tanh()], dim=-1))
 
 
-@pytest.mark.parametrize("name", ["local_scales", "blocks", "base, fn", "links"])
+@pytest.mark.parametrize("name", ["local_scales", "blocks", "function", "links"])
 def test_what_is_predicted_without_a_field_is_a_state_whose_parts_agree(switches, mechanisms, name):
     model = Joined()
     with switches.counting([mechanisms[name]]) as acts:

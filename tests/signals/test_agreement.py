@@ -56,7 +56,6 @@ DISAGREEING = {
         WHOLE.amended(channel_norm_correction=Lazy.of(ONES)),
     ],
     "a position has the correlation 1": [WHOLE.amended(corr=np.full((2, 1), 0.5))],
-    "a function has a base": [WHOLE.amended(fn=IDENTITY), WHOLE.amended(base=WHOLE)],
     "what is Gaussian has no": [WHOLE.amended(gauss=True, transport=of_log_normal(0.5))],
     "sources of a local scale": [WHOLE.amended(local_scale_sources=source(0, 0.5))],
     "links lead to earlier": [

@@ -105,7 +105,7 @@ class Samples:
             channel_norm_correction=template.channel_norm_correction,
             local_scales=template.local_scales, local_scale_sources=template.local_scale_sources,
             margin=None if template.margin is None else template.margin.then(lambda margin: margin * ratio),
-            transport=template.transport, base=None, fn=None, links=(), blocks=WHOLE, scores=None,
+            transport=template.transport, function=None, links=(), blocks=WHOLE, scores=None,
             spread=STEADY, tag="measured",
         )  # fmt: skip
         if template.softmax is not None and template.second_moment > 0.0:
@@ -313,9 +313,9 @@ class _Maker:
     def _make(self, template: State, samples: Samples) -> State:
         """Return the state of samples, with the template's function, base and blocks where these are measured too."""
         state = samples.state(self.draws).amended(roots=self.root)
-        base = None if template.base is None else self._earlier(template.base)
-        if base is not None and base.lengths == state.lengths:
-            state = state.amended(base=base, fn=template.fn)
+        base = None if template.function is None else self._earlier(template.function.base)
+        if template.function is not None and base is not None and base.lengths == state.lengths:
+            state = state.amended(function=template.function._replace(base=base))
         if template.blocks:
             axis = template.blocks.axis
             widths = [block.shape[axis] for block in template.blocks]
@@ -352,7 +352,7 @@ def values_needed(run: Pass, node: Node) -> list[int]:
     values: dict[int, None] = {}
 
     def visit(state: State) -> None:
-        for part in (state.base, state.scores, *state.blocks):
+        for part in (state.function and state.function.base, state.scores, *state.blocks):
             if part is not None:
                 value = made_by.get((part.serial, part.lengths))
                 if value is not None:

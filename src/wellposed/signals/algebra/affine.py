@@ -16,7 +16,7 @@ from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.later import LaterMoments, is_made, made
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY, Spread
-from wellposed.signals.distributions.state import Ancestry, Filters, Link, Marginal, Scaled, State
+from wellposed.signals.distributions.state import Ancestry, Filters, FunctionOf, Link, Marginal, Scaled, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 
@@ -63,15 +63,15 @@ def _linear_moments(of: Moments, scale: float, shift: float) -> Moments:
 
 def _linear_marginal(x: State, affine: Pointwise, scale: float, shift: float) -> Marginal:
     """Return the shape of the marginal of scale * x + shift, and the function of one tensor that it is."""
-    base, fn = x.base, None
-    if x.fn is not None:
-        fn = x.fn.then(affine)
+    function = None
+    if x.function is not None:
+        function = FunctionOf(x.function.base, x.function.fn.then(affine))
     elif x.roots and x.scale_parameter is None:  # a function of x: x * sigmoid(1.7 * x) is integrated as one
-        base, fn = x, affine
+        function = FunctionOf(x, affine)
     transport = x.transport if x.transport is None or scale > 0.0 else x.transport.negated()
     if x.local_scales is None or kernels.nonzero(x.mean) or shift:
-        return Marginal(x.gauss, base, fn, transport)
-    return Marginal(x.gauss, base, fn, transport, x.local_scales, x.local_scale_sources)
+        return Marginal(x.gauss, function, transport)
+    return Marginal(x.gauss, function, transport, x.local_scales, x.local_scale_sources)
 
 
 def _norms_and_scores(call: Call, x: State, result: State, affine: Pointwise, scale: float, shift: float) -> State:
@@ -90,7 +90,7 @@ def _shifted_spread(call: Call, x: State, result: State, scale: float) -> Spread
     vary. Functions of one tensor have their own: sigmoid(x) - 1/2 is small where x is.
     """
     base, fn = result.gaussian_source()
-    if x.fn is not None and fn is not None and base.lengths == result.lengths:
+    if x.function is not None and fn is not None and base.lengths == result.lengths:
         return apply_pointwise(call, base.amended(axes=result.axes), fn).spread
     level = result.second_moment
     if level <= 0.0 or x.spread is STEADY:

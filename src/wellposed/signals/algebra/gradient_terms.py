@@ -92,9 +92,8 @@ def source_of(x: State) -> tuple[State, Pointwise]:
     """Return the tensor that a state is a function of, under the state's axes, and that function."""
     if x.blocks:
         return x, IDENTITY
-    if x.base is not None and x.fn is not None and x.base.lengths == x.lengths:
-        return x.base.amended(axes=x.axes), x.fn
-    return x, IDENTITY
+    base, fn = x.gaussian_source()
+    return (x, IDENTITY) if fn is None or base.lengths != x.lengths else (base.amended(axes=x.axes), fn)
 
 
 def times(call: Adjoint, term: Term, base: State, fn: Pointwise) -> Term:

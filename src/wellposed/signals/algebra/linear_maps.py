@@ -235,8 +235,9 @@ def _as_it_is(x: State, of: LinearMap | None) -> LinearMap | None:
     if of is None or of.parent.layout != x.layout:
         return None
     scale = 1.0 if of.parent.serial == x.serial else 0.0
-    if x.base is not None and x.fn is not None and x.base.serial == of.parent.serial and x.fn.key[0] == "affine":
-        scale = float(x.fn.key[1]) if x.fn.key[2:] == (0.0,) else 0.0  # type: ignore[arg-type]
+    base, fn = x.gaussian_source()
+    if fn is not None and base.serial == of.parent.serial and fn.key[0] == "affine":
+        scale = float(fn.key[1]) if fn.key[2:] == (0.0,) else 0.0  # type: ignore[arg-type]
     return LinearMap(of.parent, of.atom, scale * np.eye(x.lengths[of.atom]), of.pairs) if scale else None
 
 

@@ -209,7 +209,7 @@ def scales_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) 
     """Return the local scales of elements picked along an atom: those of x, and where the picks are random (``apart``)
     also the differences between the variances of positions. The atoms ``gone`` are no longer there.
     """
-    kernel = None if x.fn is not None else evaluated(x.local_scales)
+    kernel = None if x.function is not None else evaluated(x.local_scales)
     if kernel is not None:
         other = kernels.off_diagonal_mean(kernel, x.lengths, atom)
         kernel = np.concatenate([np.take(kernel, [0], axis=atom), other], axis=atom)

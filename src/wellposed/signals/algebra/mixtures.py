@@ -53,7 +53,7 @@ def chosen(call: Call, condition: State, x: State, y: State) -> State:
     source, *others = (state.gaussian_source()[0].serial for state in (condition, x, y))
     shared = condition.roots & (x.roots | y.roots) or source in others
     if not shared:  # links tell all that c and 1 - c have in common; a step's series ends early
-        condition = condition.amended(base=None, fn=None, transport=shape_of(condition))
+        condition = condition.amended(function=None, transport=shape_of(condition))
     refused = linear(call, condition, -1.0, 1.0)
     return combine(call, multiply(call, condition, x), multiply(call, refused, y), 1.0, 1.0)
 

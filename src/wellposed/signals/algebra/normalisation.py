@@ -18,7 +18,7 @@ from wellposed.signals.distributions.lazy import evaluated
 from wellposed.signals.distributions.marginals import shape_of
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY
-from wellposed.signals.distributions.state import Ancestry, Link, Marginal, State
+from wellposed.signals.distributions.state import Ancestry, FunctionOf, Link, Marginal, State
 from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels, maps
 from wellposed.signals.integration.kernels import Array
@@ -79,13 +79,13 @@ def _divided(
         finite_width = finite_width_after_norm(call, x)
         even = min(finite_width.variance + 1.0 / math.prod(x.lengths[i] for i in dims), 1.0)
     share = parts.shared / max(kernels.average(x.var), 1e-300)
-    base, fn = _function(x, parts, scale) if share < SAME_FUNCTION and not x.gauss else (None, None)
+    function = _function(x, parts, scale) if share < SAME_FUNCTION and not x.gauss else None
     few = _of_few(x, dims, centre)
-    kept = None if fn is not None or share >= SAME_SHAPE else shape_of(x)
+    kept = None if function is not None or share >= SAME_SHAPE else shape_of(x)
     link = _link(x, {i: x.lengths[i] for i in dims}, 1.0 / kernels.average(scale), centre)
     result = x.with_moments(
         moments=Moments(parts.mean / scale, var, corr, finite_width, even),
-        marginal=Marginal(x.gauss and few is None, base, fn, transport=few or kept),
+        marginal=Marginal(x.gauss and few is None, function, transport=few or kept),
         ancestry=Ancestry(
             (link,) if x.roots else (),
             x.roots,
@@ -122,15 +122,15 @@ def _of_features(x: State, dims: list[int]) -> bool:
     return len(features) == 1 and len(dims) < len(x.lengths) and all(x.corr.shape[i] == 1 for i in dims)
 
 
-def _function(x: State, parts: _Parts, scale: Array) -> tuple[State | None, Pointwise | None]:
+def _function(x: State, parts: _Parts, scale: Array) -> FunctionOf | None:
     """Return the tensor that x and the result are functions of, and the result's function; None where means or scales
     differ by position.
     """
-    if x.fn is None or scale.size > 1 or parts.centre.size > 1:
-        return None, None
+    if x.function is None or scale.size > 1 or parts.centre.size > 1:
+        return None
     factor = float(scale.ravel()[0])
     a, b = 1.0 / factor, -float(parts.centre.ravel()[0]) / factor
-    return x.base, x.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b))
+    return FunctionOf(x.function.base, x.function.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b)))
 
 
 class _Parts(NamedTuple):

@@ -105,8 +105,9 @@ def broadcast(call: Call, value: State | float, shape: tuple[int, ...]) -> State
     made: State | None = call.run.alive.get(key)
     if made is None:
         made = expand(value, shape)
-        if made.fn is not None and value.base is not None:  # two functions of one tensor stay so
-            made = made.amended(base=broadcast(call, value.base.amended(axes=value.axes), shape))
+        if made.function is not None and value.function is not None:  # two functions of one tensor stay so
+            base = broadcast(call, value.function.base.amended(axes=value.axes), shape)
+            made = made.amended(function=made.function._replace(base=base))
         call.run.alive[key] = made
     return made
 
@@ -189,7 +190,9 @@ def _is_made_of(other: State, stack: State) -> bool:
     pending, seen = [other] if other.shape == stack.shape and not other.blocks else [], 0
     while pending and (seen := seen + 1) <= GRIDS:
         state = pending.pop()
-        parents = [link.parent for link in state.links] + [base for base in (state.base,) if base is not None]
+        parents = [link.parent for link in state.links]
+        if state.function is not None:
+            parents.append(state.function.base)
         if any(parent.serial == stack.serial for parent in parents):
             return True
         pending += [parent for parent in parents if parent.serial > stack.serial]

@@ -20,7 +20,7 @@ from wellposed.signals.distributions.lazy import Lazy, evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN, Mixture, expand_mixture, given_scales
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread
-from wellposed.signals.distributions.state import Ancestry, Link, Marginal, Scaled, State, weakest
+from wellposed.signals.distributions.state import Ancestry, FunctionOf, Link, Marginal, Scaled, State, weakest
 from wellposed.signals.distributions.tails import clip_unseen_tails, is_bounded, without_poles
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import gaussian, kernels
@@ -77,7 +77,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         mean, var = _finite(expand_function(composed, base.mean, base.std()))
         one = np.ones((1,) * x.corr.ndim)
         made = x.with_moments(mean=mean, var=var, corr=one, roots=call.root(), gauss=False)
-        return made.amended(base=base, fn=composed)
+        return made.amended(function=FunctionOf(base, composed))
     transport = base.transport
     whole = without_poles(composed, base.mean, base.std(), transport)
     clipped = clip_unseen_tails(whole, base.mean, base.std(), transport)
@@ -89,7 +89,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     if mixed is not None and uneven is not None:
         corr, scales, sources = _local_scales_of_mixture(mixed, base, uneven)
         integrated = _integrated(mixed.average, base, clipped, corr)
-        marginal = Marginal(base=base, fn=clipped, local_scales=scales, local_scale_sources=sources)
+        marginal = Marginal(function=FunctionOf(base, clipped), local_scales=scales, local_scale_sources=sources)
         ancestry = Ancestry(integrated.links, roots, statistic=statistic)
         return State(layout, integrated.moments, tag, marginal, ancestry=ancestry, spread=integrated.spread)
     # operators on the way to a function that something reads are one function with it: theirs is not asked for
@@ -98,7 +98,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         layout,
         LaterMoments(lambda: later().moments, varies=True),
         tag,
-        Marginal(base=base, fn=clipped),
+        Marginal(function=FunctionOf(base, clipped)),
         ancestry=LaterAncestry(lambda: later().links, roots, statistic=statistic),
         spread=LaterSpread(lambda: later().spread),
     )

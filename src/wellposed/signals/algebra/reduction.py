@@ -142,11 +142,11 @@ def _marginal(x: State, result: State) -> Marginal:
     how many count.
     """
     before, after = kernels.average(x.var), kernels.average(result.var)
-    if (x.fn is None and x.transport is None) or x.gauss or after <= 0.0:
+    if (x.function is None and x.transport is None) or x.gauss or after <= 0.0:
         return result.marginal
     shape = marginal(x)
     level = kernels.average(result.mean) ** 2
-    if x.fn is not None and bool((shape >= 0.0).all()):
+    if x.function is not None and bool((shape >= 0.0).all()):
         relative, skew = after / level if level > 0.0 else 0.0, 1.0
         heavy = is_heavy(shape) or evaluated(x.gaussian_source()[0].local_scales) is not None
     else:

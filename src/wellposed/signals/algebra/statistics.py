@@ -71,7 +71,9 @@ def _places_of_mean(x: State, kept: list[int | None], mean: State) -> Dims:
 
 def _function_of_parts(x: State, whole: State) -> Pointwise | None:
     """Return the one function that makes the parts of x of those of a concatenation; None where there is none."""
-    functions = [(after.fn or IDENTITY).after(before.fn) for after, before in zip(x.blocks, whole.blocks, strict=True)]
+    pairs = zip(x.blocks, whole.blocks, strict=True)
+    found = [(after.gaussian_source()[1] or IDENTITY, before.gaussian_source()[1]) for after, before in pairs]
+    functions = [after.after(before) for after, before in found]
     first = functions[0]
     return None if first is None or any(other is None or other.key != first.key for other in functions) else first
 

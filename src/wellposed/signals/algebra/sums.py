@@ -261,7 +261,7 @@ def _marginal_beside_known(x: State, y: State, p: Aligned, q: Aligned) -> Margin
     None of other sums.
     """
     for one, own, known in ((x, p, q), (y, q, p)):
-        scaled_signal = own.local_scales is not None and one.fn is None and kernels.nonzero(own.var)
+        scaled_signal = own.local_scales is not None and one.function is None and kernels.nonzero(own.var)
         if scaled_signal and not kernels.nonzero(known.var):
             return Marginal(one.gauss, local_scales=own.local_scales, local_scale_sources=one.local_scale_sources)
     return None

@@ -72,10 +72,6 @@ def _is_correlated_with_itself(x: State) -> bool:
     return abs(x.corr.item(0) - 1.0) <= ROUNDING
 
 
-def _function_has_a_base(x: State) -> bool:
-    return (x.fn is None) == (x.base is None)
-
-
 def _gaussian_has_no_transport(x: State) -> bool:
     return not x.gauss or x.transport is None
 
@@ -171,7 +167,6 @@ def _is_plain(x: State) -> bool:
     moments = x.moments
     return (
         abs(moments.corr.item(0) - 1.0) <= ROUNDING
-        and (marginal.fn is None) == (marginal.base is None)
         and not (marginal.gauss and marginal.transport is not None)
         and not marginal.local_scale_sources.amounts.size
         and _shapes_fit(x.layout, moments.mean.shape, moments.var.shape, moments.corr.shape)
@@ -185,7 +180,6 @@ CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
     ("mean and variance have one dimension per atom, of its length or of length 1", _moments_fit),
     ("kernels have one dimension per atom, with no more displacements or pairs than it has", _kernels_fit),
     ("a position has the correlation 1 with itself", _is_correlated_with_itself),
-    ("a function has a base, and a base a function", _function_has_a_base),
     ("what is Gaussian has no transport", _gaussian_has_no_transport),
     ("sources of a local scale belong to a local scale", _sources_have_scales),
     ("links lead to earlier states, and name atoms of these that are as long", _links_fit),

@@ -128,7 +128,7 @@ class Dependence:
             return 0
         if any(link.taps for link in x.links):
             return 1
-        return 2 if x.fn is not None or x.serial in self.factors else 3
+        return 2 if x.function is not None or x.serial in self.factors else 3
 
     def _of_repeated_weight(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
         """Return the covariance of two results of one repeated weight, as parts; None of other tensors."""
@@ -185,9 +185,7 @@ class Dependence:
         """Return the covariance of two functions of Gaussian tensors, as parts; None of other states."""
         if x.roots & y.roots & REPEATED or not (_is_of_gaussian(x) and _is_of_gaussian(y)):
             return None
-        assert x.base is not None
-        assert y.base is not None
-        kernel = self._covariance(x.base, y.base, where, depth)
+        kernel = self._covariance(x.gaussian_source()[0], y.gaussian_source()[0], where, depth)
         return None if kernel is None else self._of_functions(x, y, where, kernel)
 
     def _of_functions(self, x: State, y: State, where: Dims, kernel: Array) -> list[Array]:
@@ -338,9 +336,9 @@ class Dependence:
 
 def _is_of_gaussian(x: State) -> bool:
     """Whether a state is a function of a Gaussian tensor of its own atoms that varies."""
-    base = x.base
-    if base is None or x.fn is None or base.lengths != x.lengths:
+    if x.function is None or x.function.base.lengths != x.lengths:
         return False
+    base = x.function.base
     return base.transport is None and kernels.nonzero(base.var)
 
 

@@ -12,7 +12,7 @@ from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.lazy import applied
 from wellposed.signals.distributions.marginals import one_signed
 from wellposed.signals.distributions.spread import NONE
-from wellposed.signals.distributions.state import LinearMap, Link, Marginal, Scaled, State
+from wellposed.signals.distributions.state import FunctionOf, LinearMap, Link, Marginal, Scaled, State
 from wellposed.signals.distributions.views import in_rank, merge_atoms, with_scores
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -144,11 +144,11 @@ def _marginal_of_part(state: State, part: _Part) -> Marginal:
     if state.local_scales is not None:
         sources = state.local_scale_sources if _is_shared(state.local_scales.get(), part.atom) else NONE
         found = replace(found, local_scales=state.local_scales.then(part.of_profile), local_scale_sources=sources)
-    elif state.fn is None:
+    elif state.function is None:
         found = replace(found, transport=state.transport)
     base, fn = state.gaussian_source()
     if fn is not None and base.lengths == state.lengths:
-        found = replace(found, base=_part_of_atom(base, part), fn=fn, transport=state.transport)
+        found = replace(found, function=FunctionOf(_part_of_atom(base, part), fn), transport=state.transport)
     return found
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -144,16 +144,23 @@ class LinearMap:
     sign: int = 0
 
 
+class FunctionOf(NamedTuple):
+    """How a tensor is a function of another one, element by element: ``fn`` of ``base``."""
+
+    base: State
+    fn: Pointwise
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Marginal:
     """What is known of the distribution of one element beside its moments."""
 
     gauss: bool = told("whether one element is Gaussian, given its local scale", NUMBER, EVERYTHING, default=False)
-    base: State | None = told(
-        "the tensor that this one is a function of", STATES, NO_MOMENTS, "`fn` is known", default=None
-    )
-    fn: Pointwise | None = told(
-        "that function, element by element: pointwise operators are fused", "function", NO_MOMENTS, default=None
+    function: FunctionOf | None = told(
+        "tensor that this one is a function of, and the function, element by element: pointwise operators are fused",
+        "fields of `FunctionOf`",
+        NO_MOMENTS,
+        default=None,
     )
     transport: Transport | None = told(
         "increasing t for which an element is mean + std t(Z), Z ~ N(0, 1)",
@@ -316,8 +323,7 @@ class Changes(TypedDict, total=False):
     finite_width_correlation: Sources
     equal_norm_inverse_dim: float
     gauss: bool
-    base: State | None
-    fn: Pointwise | None
+    function: FunctionOf | None
     transport: Transport | None
     local_scales: Lazy | None
     local_scale_sources: Sources
@@ -390,8 +396,7 @@ class State:
     finite_width_correlation: ClassVar[Sources]
     equal_norm_inverse_dim: ClassVar[float]
     gauss: ClassVar[bool]
-    base: ClassVar[State | None]
-    fn: ClassVar[Pointwise | None]
+    function: ClassVar[FunctionOf | None]
     transport: ClassVar[Transport | None]
     local_scales: ClassVar[Lazy | None]
     local_scale_sources: ClassVar[Sources]
@@ -456,8 +461,7 @@ class State:
 
     def gaussian_source(self) -> tuple[State, Pointwise | None]:
         """Return the tensor that this one is a function of, and the function; itself and None where there is none."""
-        marginal = self.marginal
-        return (self, None) if marginal.base is None or marginal.fn is None else (marginal.base, marginal.fn)
+        return self.marginal.function or (self, None)
 
     def amended(self, **changes: Unpack[Changes]) -> State:
         """Return a copy that describes the same tensor otherwise: other fields stay, and so does the serial."""

@@ -16,7 +16,7 @@ from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.lazy import applied
 from wellposed.signals.distributions.making import exchangeable
 from wellposed.signals.distributions.marginals import one_signed
-from wellposed.signals.distributions.state import WHOLE, Blocks, Link, Marginal, Scaled, State, weakest
+from wellposed.signals.distributions.state import WHOLE, Blocks, FunctionOf, Link, Marginal, Scaled, State, weakest
 from wellposed.signals.integration import kernels, regrouping
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import picks
@@ -34,14 +34,16 @@ def unpaired(state: State, lags: int = 2) -> State:
     """Return a state that tells no pairs of positions apart, for rules that know displacements alone: so many of them,
     the last standing for all that are farther.
     """
-    blocks, base = [unpaired(b, lags) for b in state.blocks], state.base and unpaired(state.base, lags)
+    blocks, function = [unpaired(b, lags) for b in state.blocks], state.function
+    if function is not None and (base := unpaired(function.base, lags)) is not function.base:
+        function = FunctionOf(base, function.fn)
     pairs = any(map(kernels.positions, state.corr.shape))
-    if not pairs and base is state.base and all(map(operator.is_, blocks, state.blocks)):
+    if not pairs and function is state.function and all(map(operator.is_, blocks, state.blocks)):
         return state
     corr = state.corr
     for dim in range(corr.ndim):
         corr = kernels.by_lag(corr, dim, lags) if lags > 2 else kernels.by_displacement(corr, (dim,))
-    return state.amended(corr=corr, base=base, blocks=Blocks(blocks, state.blocks.axis))
+    return state.amended(corr=corr, function=function, blocks=Blocks(blocks, state.blocks.axis))
 
 
 def permute(state: State, dims: Sequence[int]) -> State:
@@ -85,7 +87,7 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
     base, fn = state.gaussian_source()
     if fn is None or base.lengths != state.lengths:
         return result
-    return result.amended(base=split_atom(base, atom, outer, inner), fn=fn)
+    return result.amended(function=FunctionOf(split_atom(base, atom, outer, inner), fn))
 
 
 def _derived(
@@ -365,9 +367,10 @@ def expand(state: State, shape: Sequence[int]) -> State:
         one_signed(state) if state.local_scales is None else _with_scales(state, lambda k: _broadcast(k, extra))
     )
     dims = (*range(len(state.lengths)), *(None,) * extra)
-    if state.fn is not None and state.base is not None and state.base.lengths == state.lengths:
-        base = expand(state.base.amended(axes=state.axes), shape)
-        shape_of_one = replace(shape_of_one, base=base, fn=state.fn)
+    base, fn = state.gaussian_source()
+    if fn is not None and base.lengths == state.lengths:
+        base = expand(base.amended(axes=state.axes), shape)
+        shape_of_one = replace(shape_of_one, function=FunctionOf(base, fn))
     wider = state.with_moments(
         lengths=tuple(sizes),
         axes=tuple(axes),

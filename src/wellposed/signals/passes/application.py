@@ -144,7 +144,7 @@ def _with_tails(node: Node, rule: Rule | None, weak: Tag, result: State | None) 
     if result is None or weak != "heavy" or (rule is not None and rule.elementwise):
         return result
     ends = node.op in NORMS or result.standardised is not None or result.softmax is not None
-    if rule is not None and result.tag != "heavy" and (ends or result.fn is not None):
+    if rule is not None and result.tag != "heavy" and (ends or result.function is not None):
         return result
     return result.amended(tag="assumed" if ends else "heavy")
 

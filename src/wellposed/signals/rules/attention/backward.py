@@ -254,7 +254,7 @@ def softmax(call: Adjoint, gradients: Gradients, x: State, dim: int, *_: Any, **
     count = len(g.lengths)
     back = g.changed(
         mean=np.zeros((1,) * count), var=np.full((1,) * count, spread / keys * alone), corr=np.clip(corr, -1.0, 1.0),
-        base=None, fn=None, links=(), blocks=WHOLE,
+        function=None, links=(), blocks=WHOLE,
     )  # fmt: skip
     value = call.value_of(0)
     return [] if value is None else [(value, Term(back))]

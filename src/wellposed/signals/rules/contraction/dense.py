@@ -98,7 +98,7 @@ def _has_local_scales(data: State, weight: State, count: int) -> bool:
         return False
     if data.equal_norm_inverse_dim > 0.0 and data.spread.variance < EQUAL_NORMS:
         return False
-    product_of_two = data.transport is not None and data.fn is None
+    product_of_two = data.transport is not None and data.function is None
     return count <= WIDE or product_of_two or evaluated(data.local_scales) is not None
 
 

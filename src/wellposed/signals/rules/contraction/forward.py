@@ -94,8 +94,8 @@ def _without_common_mean(data: State) -> State:
     of sqrt(tau) times a Gaussian differs with them, alike in all features, and a weight whose sums are 0 passes it on
     to none. The mean of tau stands for all, as it does exactly of functions f(c x) = c f(x).
     """
-    base, fn = data.base, data.fn
-    if base is None or fn is None or evaluated(base.local_scales) is None or not data.pooled_var > 0.0:
+    base, fn = data.gaussian_source()
+    if fn is None or evaluated(base.local_scales) is None or not data.pooled_var > 0.0:
         return data
     mean, second = gaussian_moments(fn, base.pooled_mean, math.sqrt(base.pooled_var))
     share = (second - mean * mean) / data.pooled_var

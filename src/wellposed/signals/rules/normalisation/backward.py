@@ -160,7 +160,7 @@ def _norm(
     common = [averaged(call, reshape(part, view), over, keepdim=True) for part in weighted]
     rest = _without_common(gradient, reshape(unit, view), over, common, centre)
     result = multiply(call.into(view), deviation, rest)
-    result = reshape(result.changed(base=None, fn=None, links=result.links), shape)
+    result = reshape(result.changed(function=None, links=result.links), shape)
     return [*sent, (source(call), Term(result, strength))]
 
 
@@ -273,7 +273,7 @@ def _without_common(gradient: State, unit: State, over: list[int], common: Seque
 
     return gradient.changed(
         lengths=sizes, axes=axes, mean=np.zeros((1,) * len(sizes)), var=var, corr=kernels.correlation(kernel, var),
-        base=None, fn=None, links=(Link(gradient, operate, p.dims),) if p.dims is not None else (),
+        function=None, links=(Link(gradient, operate, p.dims),) if p.dims is not None else (),
         blocks=WHOLE,
     )  # fmt: skip
 
@@ -340,8 +340,6 @@ def _fixed(call: Adjoint, term: Term, x: State, gain: Any, mean: State, var: Sta
     """Statistics that are numbers: a scale for each channel."""
     scale = (var.pooled_mean + eps) ** -0.5
     strength = gain.second_moment**0.5 if isinstance(gain, State) else 1.0
-    shifted = x.changed(
-        mean=(x.mean - mean.pooled_mean) * scale, var=x.var * scale * scale, links=(), base=None, fn=None
-    )
+    shifted = x.changed(mean=(x.mean - mean.pooled_mean) * scale, var=x.var * scale * scale, links=(), function=None)
     weighted = times_output(call, term, pooled(shifted), call.run.states[call.node.outputs[0]])
     return [*_by_affine(call, term, weighted, [1]), (source(call), term.scaled(scale * strength))]

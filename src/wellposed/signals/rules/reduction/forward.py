@@ -60,7 +60,7 @@ def total(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: 
     axes = axes_of(x, dim)
     count = math.prod(x.shape[a] for a in axes)
     result = _mean(call, x, axes, keepdim=keepdim)
-    return linear(call, result, float(count)).amended(fn=None, base=None)
+    return linear(call, result, float(count)).amended(function=None)
 
 
 def _square(call: Call, x: State) -> State:

@@ -153,7 +153,7 @@ def reordered(x: State, axis: int, source: Indices) -> State:
     if corr.shape[i] > 2 and (np.abs(np.diff(source)) != 1).any():
         corr = from_sources(corr, i, source)
     mean, var = (np.take(m, source, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
-    return x.changed(mean=mean, var=var, corr=corr, base=None, fn=None, links=picked_links(x, i, source))
+    return x.changed(mean=mean, var=var, corr=corr, function=None, links=picked_links(x, i, source))
 
 
 def _reordered_blocks(x: State, axis: int, source: Indices) -> State | None:

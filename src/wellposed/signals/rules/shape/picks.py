@@ -223,7 +223,7 @@ def _picked(call: Call, x: State) -> State:
     """Return elements picked anyhow: pooled moments, and the correlation of an average pair."""
     shape, total = call.shape(), math.prod(x.lengths)
     if x.shape == shape and not x.mean.any():
-        return pooled(x).changed(links=(), base=None, fn=None)
+        return pooled(x).changed(links=(), function=None)
     covariance = float(kernels.pair_mean(x.covariance(), x.lengths).ravel()[0]) if total > 1 else 0.0
     var = kernels.average(x.var)
     rho = max((covariance * total - var) / max(total - 1, 1), 0.0) / var if var > 0 else 0.0
