@@ -222,7 +222,7 @@ def _rules() -> dict[str, Mechanism]:
     one_size = Answer(effective_dims, "finite_width_after_norm", lambda f, call, x: x.finite_width_correlation)
     add("chance: one size", "likeness after norms, by the axes of terms", one_size, serves=(effective_dims,))
     add("chance: together", "factors made of the same tokens", Answer(products, "_finite_width_term", none))
-    steady, kernel = gives(local_scales.EVEN_SCALES), lambda answer, _: bool(answer.kernel.size)
+    steady, kernel = gives(local_scales.EVEN_SCALES), lambda answer, _: bool(answer.get().size)
     for name, title, what in (
         ("weighted_scales", "weighted", "local scales of what a weight makes"),
         ("scales_of_sum", "sums", "local scales of sums"),
@@ -234,7 +234,7 @@ def _rules() -> dict[str, Mechanism]:
         local_scales,
         "scales_of_product",
         gives((local_scales.EVEN_SCALES, np.zeros(()))),
-        lambda answer, _: bool(answer[0].kernel.size),
+        lambda answer, _: bool(answer[0].get().size),
     )
     add("local scales: products", "local scales of products", of_product)
     add("local scales: by factor", "one number times many elements", Answer(local_scales, "scales_by_factor", none))

@@ -44,8 +44,9 @@ from wellposed.signals.distributions import (
 from wellposed.signals.distributions import mixtures as scale_mixtures
 from wellposed.signals.distributions.attention import Logits, Softmax
 from wellposed.signals.distributions.dependence import Dependence
+from wellposed.signals.distributions.lazy import LocalScales
 from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.spread import Spread
+from wellposed.signals.distributions.spread import NONE, Spread
 from wellposed.signals.distributions.state import (
     Ancestry,
     Attention,
@@ -123,9 +124,9 @@ def _fields() -> dict[str, Mechanism]:
         reduction._by_shared_scale, samples._local_scale, samples._two_factors, samples._scale_of_filters,
         samples._gamma,
     )  # fmt: skip
-    shared = Field(Marginal, ("local_scales", "local_scale_sources"))  # sources of no scale are refused
-    add("local_scales", "local scales that elements share", Marginal, shared, serves=of_scales)
-    add("local_scale_sources", "what local scales vary with", Marginal)
+    add("local_scales", "local scales that elements share", Marginal, serves=of_scales)
+    sources = Field(LocalScales, ("sources",), lambda _: NONE)
+    add("local_scale_sources", "what local scales vary with", LocalScales, sources)
 
     of_excess = quadratic.channel_norm_correction, filters._uneven_filters, normalisation._with_correction
     added = "what a norm adds to the correlation of filters"

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import wellposed as wp
-from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.lazy import LocalScales
 from wellposed.signals.distributions.state import Filters, Marginal
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -86,7 +86,7 @@ def test_a_mechanism_that_never_acts_changes_nothing_when_it_is_off(switches, me
 
 
 def test_fields_keep_their_defaults_only_while_a_block_runs(switches, mechanisms):
-    kernel = Lazy.of(np.ones(1))
+    kernel = LocalScales.of(np.ones(1))
     with switches.off(mechanisms["local_scales"], mechanisms["channel_norm_correction"]):
         marginal = Marginal(True, local_scales=kernel)
         filters = Filters(channel_norm_correction=kernel, margin=kernel)

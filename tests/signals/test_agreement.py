@@ -8,9 +8,8 @@ import torch
 
 from wellposed.signals.distributions.agreement import CHECKS, disagreement
 from wellposed.signals.distributions.functions import IDENTITY
-from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.lazy import Lazy, LocalScales
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.spread import source
 from wellposed.signals.distributions.state import Blocks, Link, Scaled, State, Statistic
 from wellposed.signals.integration.taps import picks
 from wellposed.signals.integration.transport import of_log_normal
@@ -51,13 +50,12 @@ DISAGREEING = {
     "kernels have one dimension": [
         WHOLE.amended(corr=np.ones((1, 7))),
         WHOLE.amended(corr=np.ones(1)),
-        WHOLE.amended(local_scales=Lazy.of(np.ones((1, 7)))),
+        WHOLE.amended(local_scales=LocalScales.of(np.ones((1, 7)))),
         WHOLE.amended(inverse_dims=Lazy.of(ONES)),
         WHOLE.amended(channel_norm_correction=Lazy.of(ONES)),
     ],
     "a position has the correlation 1": [WHOLE.amended(corr=np.full((2, 1), 0.5))],
     "what is Gaussian has no": [WHOLE.amended(gauss=True, transport=of_log_normal(0.5))],
-    "sources of a local scale": [WHOLE.amended(local_scale_sources=source(0, 0.5))],
     "links lead to earlier": [
         EARLIER.amended(links=(Link(linked((0, 1)), Scaled(1.0)),)),
         linked((0, 2)),

@@ -103,7 +103,7 @@ class Samples:
         state = template.changed(
             mean=(self.centre + shift).numpy(), var=var, corr=corr,
             channel_norm_correction=template.channel_norm_correction,
-            local_scales=template.local_scales, local_scale_sources=template.local_scale_sources,
+            local_scales=template.local_scales,
             margin=None if template.margin is None else template.margin.then(lambda margin: margin * ratio),
             transport=template.transport, function=None, links=(), blocks=WHOLE, scores=None,
             spread=STEADY, tag="measured",

@@ -69,9 +69,8 @@ def _linear_marginal(x: State, affine: Pointwise, scale: float, shift: float) ->
     elif x.roots and x.scale_parameter is None:  # a function of x: x * sigmoid(1.7 * x) is integrated as one
         function = FunctionOf(x, affine)
     transport = x.transport if x.transport is None or scale > 0.0 else x.transport.negated()
-    if x.local_scales is None or kernels.nonzero(x.mean) or shift:
-        return Marginal(x.gauss, function, transport)
-    return Marginal(x.gauss, function, transport, x.local_scales, x.local_scale_sources)
+    kept = None if x.local_scales is None or kernels.nonzero(x.mean) or shift else x.local_scales
+    return Marginal(x.gauss, function, transport, kept)
 
 
 def _norms_and_scores(call: Call, x: State, result: State, affine: Pointwise, scale: float, shift: float) -> State:

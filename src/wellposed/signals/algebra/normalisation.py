@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.algebra.effective_dims import finite_width_after_norm
-from wellposed.signals.algebra.local_scales import scales_of_filters
+from wellposed.signals.algebra.local_scales import marginal_with, scales_of_filters
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.functions import Pointwise
@@ -60,7 +60,8 @@ def normalise(
     made = evaluated(x.residual_dims)
     inverse_dims, left = (x.finite_width_correlation.variance, 1.0) if made is None else made.tolist()
     if x.gauss and result.gauss:
-        result = result.amended(marginal=scales_of_filters(x, dims, x.axes[1], inverse_dims, left).marginal(True))
+        scales = scales_of_filters(x, dims, x.axes[1], inverse_dims, left)
+        result = result.amended(marginal=marginal_with(scales, True))
     return result.amended(finite_width_correlation=x.finite_width_correlation.times(math.sqrt(left)))
 
 

@@ -16,7 +16,7 @@ from wellposed.signals.distributions.fluctuations import carried_spread, fluctua
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.later import LaterAncestry, LaterMoments, LaterSpread
 from wellposed.signals.distributions.layout import Layout
-from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.lazy import LocalScales, evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN, Mixture, expand_mixture, given_scales
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread
@@ -87,9 +87,9 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     statistic = None if x.statistic is None else x.statistic.then(function.call)
     layout, roots = Layout(base.lengths, x.axes), base.roots | call.root()
     if mixed is not None and uneven is not None:
-        corr, scales, sources = _local_scales_of_mixture(mixed, base, uneven)
+        corr, scales = _local_scales_of_mixture(mixed, base, uneven)
         integrated = _integrated(mixed.average, base, clipped, corr)
-        marginal = Marginal(function=FunctionOf(base, clipped), local_scales=scales, local_scale_sources=sources)
+        marginal = Marginal(function=FunctionOf(base, clipped), local_scales=scales)
         ancestry = Ancestry(integrated.links, roots, statistic=statistic)
         return State(layout, integrated.moments, tag, marginal, ancestry=ancestry, spread=integrated.spread)
     # operators on the way to a function that something reads are one function with it: theirs is not asked for
@@ -138,16 +138,16 @@ def _correlation_of_gaussian(expansion: Expansion, base: State, function: Pointw
     return _correlation(raw, float(powers.sum()), base)
 
 
-def _local_scales_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple[Array, Lazy | None, Sources]:
-    """Return the correlation kernel of f(x) for an x whose local scale varies by ``uneven``, with the kernel of the
-    variance of its own local scale and the sources of that.
+def _local_scales_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple[Array, LocalScales | None]:
+    """Return the correlation kernel of f(x) for an x whose local scale varies by ``uneven``, with its own local
+    scales.
     """
     corr, shared = _correlation_of_mixture(mixed, base, uneven)
     if kernels.nonzero(base.mean):  # about a shift, the bounds of f count for more than its local scale
-        return corr, None, NONE
+        return corr, None
     ratio = math.log1p(mixed.kappa) / math.log1p(float(uneven.ravel()[0]))
     sources = base.local_scale_sources.times(math.copysign(math.sqrt(ratio), mixed.average.sensitivity))
-    return corr, Lazy.of(mixed.kappa * kernels.by_displacement(shared)), sources
+    return corr, LocalScales.of(mixed.kappa * kernels.by_displacement(shared), sources)
 
 
 def _tag(x: State, base: State, function: Pointwise, as_it_is: bool, heavy: bool) -> Tag:

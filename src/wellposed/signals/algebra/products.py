@@ -83,9 +83,8 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         if left.softmax is None:
             kernel = _kernel_about_means(call, left, right, indices, products)
         kernel = kernel * (kernels.average(var) / max(float(kernel.ravel()[0]), 1e-300))
-        scales, sources = made.local_scales, made.local_scale_sources
         corr = kernels.correlation(kernel, var)
-        made = made.changed(mean=by_position[0], var=var, corr=corr, local_scales=scales, local_scale_sources=sources)
+        made = made.changed(mean=by_position[0], var=var, corr=corr, local_scales=made.local_scales)
         if left.softmax is not None and left.softmax.flat is not None:
             made = of_seen_keys(made, given, left.softmax, left.softmax.flat, paired, product)
     return made if gram is None else with_gram_terms(made, product, gram)

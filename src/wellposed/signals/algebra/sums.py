@@ -10,7 +10,7 @@ import numpy as np
 
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.linear_maps import differences_of_running_sum, sum_of_maps
-from wellposed.signals.algebra.local_scales import EVEN_SCALES, scales_of_sum
+from wellposed.signals.algebra.local_scales import EVEN_SCALES, marginal_with, scales_of_sum
 from wellposed.signals.algebra.masked_scores import masked
 from wellposed.signals.algebra.operands import (
     Recogniser,
@@ -230,7 +230,7 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
         layout,
         Moments(mean, var, kernels.correlation(kernel, var), finite_width),
         tag=weakest(x.tag, y.tag),
-        marginal=replace(_marginal_beside_known(x, y, p, q) or scales.marginal(gauss), transport=transport),
+        marginal=replace(_marginal_beside_known(x, y, p, q) or marginal_with(scales, gauss), transport=transport),
         ancestry=Ancestry(links_of([(x, p, a), (y, q, b)]), x.roots | y.roots),
     )
     spread = _spread_of_sum(call, ((x, p, a, of_x), (y, q, b, of_y)), result)
@@ -263,7 +263,7 @@ def _marginal_beside_known(x: State, y: State, p: Aligned, q: Aligned) -> Margin
     for one, own, known in ((x, p, q), (y, q, p)):
         scaled_signal = own.local_scales is not None and one.function is None and kernels.nonzero(own.var)
         if scaled_signal and not kernels.nonzero(known.var):
-            return Marginal(one.gauss, local_scales=own.local_scales, local_scale_sources=one.local_scale_sources)
+            return Marginal(one.gauss, local_scales=own.local_scales)
     return None
 
 

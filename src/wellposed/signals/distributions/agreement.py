@@ -76,10 +76,6 @@ def _gaussian_has_no_transport(x: State) -> bool:
     return not x.gauss or x.transport is None
 
 
-def _sources_have_scales(x: State) -> bool:
-    return x.local_scales is not None or not x.local_scale_sources.amounts.size
-
-
 def _places_exist(dims: Dims, count: int, of: int) -> bool:
     """Whether places are given for so many atoms, each of them one of ``of``."""
     return len(dims) == count and all(dim is None or 0 <= dim < of for dim in dims)
@@ -168,7 +164,6 @@ def _is_plain(x: State) -> bool:
     return (
         abs(moments.corr.item(0) - 1.0) <= ROUNDING
         and not (marginal.gauss and marginal.transport is not None)
-        and not marginal.local_scale_sources.amounts.size
         and _shapes_fit(x.layout, moments.mean.shape, moments.var.shape, moments.corr.shape)
         and (ancestry.roots != 0 or not ancestry.links)
         and _links_fit(x)
@@ -181,7 +176,6 @@ CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
     ("kernels have one dimension per atom, with no more displacements or pairs than it has", _kernels_fit),
     ("a position has the correlation 1 with itself", _is_correlated_with_itself),
     ("what is Gaussian has no transport", _gaussian_has_no_transport),
-    ("sources of a local scale belong to a local scale", _sources_have_scales),
     ("links lead to earlier states, and name atoms of these that are as long", _links_fit),
     ("a statistic names atoms of its source that are as long, and are not averaged", _statistic_fits),
     ("a mask broadcasts to the tensor, and scores have one", _mask_fits),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.distributions.layout import Dims, Layout
-from wellposed.signals.distributions.lazy import Lazy, applied
+from wellposed.signals.distributions.lazy import LocalScales, applied
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
@@ -33,7 +33,7 @@ class Aligned(NamedTuple):
     corr: Array
     dims: Dims | None
     cat_corr: Array | None = None
-    local_scales: Lazy | None = None
+    local_scales: LocalScales | None = None
     along: tuple[Array, Array] | None = None
 
 

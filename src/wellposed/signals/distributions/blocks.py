@@ -13,7 +13,7 @@ import numpy as np
 from wellposed.signals.distributions.alignment import Aligned, align_many, common_layout, covariances, dims_in
 from wellposed.signals.distributions.later import LaterAncestry, LaterMarginal, LaterMoments, LaterSpread
 from wellposed.signals.distributions.layout import Dims, Layout
-from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.lazy import LocalScales, evaluated
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.marginals import marginal
 from wellposed.signals.distributions.moments import Moments
@@ -173,7 +173,7 @@ def _marginal_by_position(states: Sequence[State], aligned: Sequence[Aligned], w
         for w, a in zip(weights, aligned, strict=True)
         if (kernel := evaluated(a.local_scales)) is not None
     ]
-    return Marginal(local_scales=Lazy.of(kernels.total(*found))) if found else Marginal()
+    return Marginal(local_scales=LocalScales.of(kernels.total(*found))) if found else Marginal()
 
 
 def _parts(states: Sequence[State], axis: int) -> Blocks:

@@ -10,7 +10,6 @@ from scipy.special import ndtr, ndtri
 
 from wellposed.signals.distributions.lazy import evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN, gamma_nodes
-from wellposed.signals.distributions.spread import NONE
 from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
@@ -44,7 +43,7 @@ def shape_of(x: State) -> Transport | None:
     """
     if x.gauss or x.function is None:
         return x.transport
-    return of_values(marginal(x if x.local_scales is None else x.amended(local_scales=None, local_scale_sources=NONE)))
+    return of_values(marginal(x if x.local_scales is None else x.amended(local_scales=None)))
 
 
 def one_signed(x: State) -> Marginal:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.distributions.blocks import concatenate
-from wellposed.signals.distributions.lazy import applied
+from wellposed.signals.distributions.lazy import LocalScales, applied
 from wellposed.signals.distributions.marginals import one_signed
 from wellposed.signals.distributions.spread import NONE
 from wellposed.signals.distributions.state import FunctionOf, LinearMap, Link, Marginal, Scaled, State
@@ -142,8 +142,8 @@ def _marginal_of_part(state: State, part: _Part) -> Marginal:
     """
     found = one_signed(state)
     if state.local_scales is not None:
-        sources = state.local_scale_sources if _is_shared(state.local_scales.get(), part.atom) else NONE
-        found = replace(found, local_scales=state.local_scales.then(part.of_profile), local_scale_sources=sources)
+        sources = state.local_scales.sources if _is_shared(state.local_scales.get(), part.atom) else NONE
+        found = replace(found, local_scales=LocalScales(state.local_scales.then(part.of_profile).get, sources))
     elif state.function is None:
         found = replace(found, transport=state.transport)
     base, fn = state.gaussian_source()

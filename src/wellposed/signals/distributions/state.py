@@ -20,7 +20,6 @@ from wellposed.signals.distributions.declared import (
     NO_MOMENTS,
     NUMBER,
     POSITIONS,
-    SOURCES,
     STATES,
     Change,
     Lost,
@@ -31,7 +30,7 @@ from wellposed.signals.distributions.declared import (
 )
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.layout import Axes, Dims, Layout
-from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.lazy import Lazy, LocalScales
 from wellposed.signals.distributions.moments import Moments, covariance
 from wellposed.signals.distributions.spread import NONE, STEADY, Sources, Spread
 from wellposed.signals.integration import kernels
@@ -169,14 +168,12 @@ class Marginal:
         "one element is no Gaussian",
         default=None,
     )
-    local_scales: Lazy | None = told(
-        "Cov(tau_p, tau_{p+d}) of the local scale: given tau, x is sqrt(tau) times a Gaussian",
+    local_scales: LocalScales | None = told(
+        "Cov(tau_p, tau_{p+d}) of the local scale (given tau, x is sqrt(tau) times a Gaussian), and what ln tau varies "
+        "with",
         KERNEL,
         AXES_ALONE,
         default=None,
-    )
-    local_scale_sources: Sources = told(
-        "what ln tau varies with, as far as it is known", SOURCES, AXES_ALONE, default=NONE
     )
 
 
@@ -325,8 +322,7 @@ class Changes(TypedDict, total=False):
     gauss: bool
     function: FunctionOf | None
     transport: Transport | None
-    local_scales: Lazy | None
-    local_scale_sources: Sources
+    local_scales: LocalScales | None
     channel_norm_correction: Lazy | None
     margin: Lazy | None
     padded: Padded | None
@@ -398,8 +394,7 @@ class State:
     gauss: ClassVar[bool]
     function: ClassVar[FunctionOf | None]
     transport: ClassVar[Transport | None]
-    local_scales: ClassVar[Lazy | None]
-    local_scale_sources: ClassVar[Sources]
+    local_scales: ClassVar[LocalScales | None]
     channel_norm_correction: ClassVar[Lazy | None]
     margin: ClassVar[Lazy | None]
     padded: ClassVar[Padded | None]
@@ -440,6 +435,12 @@ class State:
         """Variance, pooled over positions."""
         mean = self.pooled_mean
         return max(0.0, self.second_moment - mean * mean)  # a product overflows to infinity, where ** raises
+
+    @property
+    def local_scale_sources(self) -> Sources:
+        """What the logarithm of the local scale varies with, as far as it is known."""
+        scales = self.marginal.local_scales
+        return NONE if scales is None else scales.sources
 
     @property
     def is_constant(self) -> bool:

@@ -61,8 +61,7 @@ def permute(state: State, dims: Sequence[int]) -> State:
 
 def _with_scales(state: State, change: Callable[[Array], Array]) -> Marginal:
     """Return the shape of the marginal in other atoms, the kernel of its local scale rewritten."""
-    scales, sources = applied(state.local_scales, change), state.local_scale_sources
-    return Marginal(state.gauss, transport=state.transport, local_scales=scales, local_scale_sources=sources)
+    return Marginal(state.gauss, transport=state.transport, local_scales=applied(state.local_scales, change))
 
 
 def split_atom(state: State, atom: int, outer: int, inner: int) -> State:

@@ -14,7 +14,7 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call_apart
 from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import MASKED
-from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.lazy import LocalScales, evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.state import State
@@ -344,7 +344,7 @@ def sample_operator(
             return None
         state = state_of_samples(tensors, root(), pairs=pairs)
         kernel = shared_sizes(tensors, state) if info.is_signal and state.mask is None else None
-        results.append(state if kernel is None else state.amended(local_scales=Lazy.of(kernel)))
+        results.append(state if kernel is None else state.amended(local_scales=LocalScales.of(kernel)))
     return results
 
 

@@ -25,7 +25,7 @@ from wellposed.signals.algebra.causal_queries import (
     levels_of_seen,
     with_pairs,
 )
-from wellposed.signals.algebra.local_scales import scales_after_attention
+from wellposed.signals.algebra.local_scales import marginal_with, scales_after_attention
 from wellposed.signals.algebra.masked_scores import is_shut_out, shut_out
 from wellposed.signals.algebra.mixtures import chosen, mixture, within
 from wellposed.signals.algebra.operands import operand
@@ -203,7 +203,7 @@ def attention(
     made = _output(call, shape, q, v, token, ratio * levels_of_seen(v, token, flat), finite_width)
     own = varied(typical, law.coarse(), r_v, share)
     scales = scales_after_attention(call, v, token, made, token, len(made.axes) - 1, share, own)
-    made = made.amended(marginal=scales.marginal(False))
+    made = made.amended(marginal=marginal_with(scales, False))
     if level > 0.0:
         if flat is not None and made.axes[token]:
             made, kernel = with_pairs(made, parts, token, flat, ratio, (met - 1.0) * (1.0 - r_v))

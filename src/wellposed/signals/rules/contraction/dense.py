@@ -10,7 +10,7 @@ import numpy as np
 
 from wellposed.arrays import array_of
 from wellposed.operators.product import Product
-from wellposed.signals.algebra.local_scales import weighted_scales
+from wellposed.signals.algebra.local_scales import marginal_with, weighted_scales
 from wellposed.signals.algebra.weighted import (
     FiniteWidth,
     Pairs,
@@ -70,7 +70,7 @@ def multiply_weight(
     energies = kernels.rearranged(energies, free)
     for _ in new:  # all outputs see the same energy
         energies = np.concatenate([energies[..., None]] * 2, axis=-1)
-    return result.amended(marginal=weighted_scales(call, data, energies).marginal(True))
+    return result.amended(marginal=marginal_with(weighted_scales(call, data, energies), True))
 
 
 def _as_it_meets(data: State, product: Product, uneven: bool) -> State:

@@ -15,7 +15,7 @@ from wellposed.signals.algebra.weighted import FiniteWidth
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.fluctuations import square_kernel
-from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.lazy import Lazy, LocalScales, evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN, scales_of_squares
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, pooled
@@ -124,7 +124,7 @@ def with_later_facts(
     pairs_of = [1 if i in members or size == 1 else 2 for i, size in enumerate(result.lengths)]
     return result.amended(
         channel_norm_correction=Lazy(filters),
-        local_scales=Lazy(energies),
+        local_scales=LocalScales(energies),
         margin=Lazy(edges),
         inverse_dims=Lazy.of(np.full(pairs_of, finite_width.of_filters)),
         residual_dims=Lazy(left),
