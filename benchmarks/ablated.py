@@ -45,6 +45,7 @@ from wellposed.signals.distributions.spread import NONE
 from wellposed.signals.distributions.state import Marginal
 from wellposed.signals.integration import transport
 from wellposed.signals.passes import application
+from wellposed.signals.rules.pooling import maximum
 from wellposed.signals.sampling import (
     constant_folding,
     drawn_nodes,
@@ -222,6 +223,8 @@ def _rules() -> dict[str, Mechanism]:
     one_size = Answer(effective_dims, "finite_width_after_norm", lambda f, call, x: x.finite_width_correlation)
     add("chance: one size", "likeness after norms, by the axes of terms", one_size, serves=(effective_dims,))
     add("chance: together", "factors made of the same tokens", Answer(products, "_finite_width_term", none))
+    inside = Answer(maximum, "_padding_of", none)
+    add("padded", "the tensor inside of padding", inside, serves=(maximum.Padded, maximum._is_ignored))
     steady, kernel = gives(local_scales.EVEN_SCALES), lambda answer, _: bool(answer.get().size)
     for name, title, what in (
         ("weighted_scales", "weighted", "local scales of what a weight makes"),

@@ -54,7 +54,6 @@ from wellposed.signals.distributions.state import (
     LinearMap,
     Link,
     Marginal,
-    Padded,
     Scaled,
     Standardised,
     State,
@@ -63,7 +62,6 @@ from wellposed.signals.distributions.state import (
 from wellposed.signals.integration import kernels, margins, quadratic, taps, transport
 from wellposed.signals.passes import application
 from wellposed.signals.rules.contraction import filters
-from wellposed.signals.rules.pooling import maximum
 from wellposed.signals.sampling import samples
 from wellposed.structure import patches
 
@@ -132,7 +130,6 @@ def _fields() -> dict[str, Mechanism]:
     added = "what a norm adds to the correlation of filters"
     add("channel_norm_correction", added, Filters, serves=of_excess)
     add("margin", "how padding sets the border apart from the mean", Filters, serves=(margins,))
-    add("padded", "the tensor inside of padding", Filters, serves=(Padded, maximum._is_ignored))
     of_patches = quadratic.residual_share, pointwise._by_inverse_dims
     by_chance = "likeness of two patches under one filter by chance"
     add("inverse_dims, residual_dims", by_chance, Filters, serves=of_patches)

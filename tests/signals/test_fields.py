@@ -80,9 +80,8 @@ def test_an_unknown_field_is_refused():
 
 
 def test_views_rewrite_the_fields_that_survive_no_change_of_axes():
-    """`padded` names the layout for which it holds, so that it is not rewritten."""
     rewritten = {"axes", "mask", "scores", "blocks"}
-    assert {name for name, said in DECLARED.items() if "axes" not in said.survives} == rewritten | {"padded"}
+    assert {name for name, said in DECLARED.items() if "axes" not in said.survives} == rewritten
     part, mask = make_state((2, 3)), torch.arange(6).reshape(2, 3) > 2
     whole = make_state((4, 3)).amended(blocks=Blocks((part, part), 0))
     turned = permute(whole, (1, 0))

@@ -178,23 +178,6 @@ class Marginal:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Padded:
-    """The tensor that one with a constant, or repetitions of its border, around it was made of.
-
-    Attributes:
-        of: the tensor inside.
-        around: for each axis how many elements lie before it and after it.
-        value: the constant; None of repetitions.
-        layout: layout of the padded tensor.
-    """
-
-    of: State
-    around: tuple[tuple[int, int], ...]
-    value: float | None
-    layout: Layout
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Filters:
     """What norms per channel and windows read: each channel of a convolution's output is one random filter."""
 
@@ -211,7 +194,6 @@ class Filters:
         "padding surrounded an input with a mean",
         default=None,
     )
-    padded: Padded | None = told("the tensor inside padding", STATES, (), "`layout` is that of `padded`", default=None)
     inverse_dims: Lazy | None = told(
         "variance, over filters, of the correlation of one filter's products with two patches: 1 / D for patches "
         "that fill D dimensions, 0 between filters",
@@ -325,7 +307,6 @@ class Changes(TypedDict, total=False):
     local_scales: LocalScales | None
     channel_norm_correction: Lazy | None
     margin: Lazy | None
-    padded: Padded | None
     inverse_dims: Lazy | None
     residual_dims: Lazy | None
     links: tuple[Link, ...]
@@ -397,7 +378,6 @@ class State:
     local_scales: ClassVar[LocalScales | None]
     channel_norm_correction: ClassVar[Lazy | None]
     margin: ClassVar[Lazy | None]
-    padded: ClassVar[Padded | None]
     inverse_dims: ClassVar[Lazy | None]
     residual_dims: ClassVar[Lazy | None]
     links: ClassVar[tuple[Link, ...]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,9 @@ from wellposed.signals.algebra.box_filters import (
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import is_homogeneous
 from wellposed.signals.distributions.functions import IDENTITY, Pointwise
+from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.state import Ancestry, Padded, State
+from wellposed.signals.distributions.state import Ancestry, State
 from wellposed.signals.integration import gaussian, kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
@@ -70,8 +71,8 @@ def max_pool(
     before = call.run.memo.get(("maximum", x.serial))
     if before is not None and (larger := _composed(before[1], steps)) is not None and before[0].layout == x.layout:
         x, steps = before[0], larger
-    inside = x.padded
-    if inside is None or inside.layout != x.layout or call.independent or not _is_ignored(inside, space, steps):
+    inside = _padding_of(call, x)
+    if inside is None or call.independent or not _is_ignored(inside, space, steps):
         found = maximum(call, x, space, steps)
         if not call.independent:
             call.run.memo["maximum", found.serial] = (x, steps)
@@ -81,6 +82,28 @@ def max_pool(
         for axis, step in zip(space, steps, strict=True)
     ]
     return maximum(call, inside.of, space, within, around=inside.value)
+
+
+class Padded(NamedTuple):
+    """The tensor that one with a constant, or repetitions of its border, around it was made of.
+
+    Attributes:
+        of: the tensor inside.
+        around: for each axis how many elements lie before it and after it.
+        value: the constant; None of repetitions.
+        layout: layout of the padded tensor.
+    """
+
+    of: State
+    around: tuple[tuple[int, int], ...]
+    value: float | None
+    layout: Layout
+
+
+def _padding_of(call: Call, x: State) -> Padded | None:
+    """Return how padding has made a tensor, None of other ones and of other views of it."""
+    found: Padded | None = call.run.memo.get(("padded", x.serial))
+    return None if found is None or found.layout != x.layout else found
 
 
 LARGEST_WINDOW = 400

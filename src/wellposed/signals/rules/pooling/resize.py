@@ -17,12 +17,13 @@ from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.marginals import one_signed
 from wellposed.signals.distributions.parts import select
-from wellposed.signals.distributions.state import Link, Padded, Scaled, State
+from wellposed.signals.distributions.state import Link, Scaled, State
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Axis, Indices, output_size, table
 from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.pooling.maximum import Padded
 
 _MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
@@ -47,9 +48,9 @@ def pad(call: Call, x: State, widths: Any, mode: str | float = "constant", value
         x = _widened(call, x, axis, max(before, 0), max(after, 0), mode, constant)
     if call.independent or any(min(widths) < 0 for _, *widths in steps):
         return x
-    if mode in ("constant", "replicate"):
+    if mode in ("constant", "replicate") and x is not given:
         filled_by = constant if constant == -math.inf or mode == "constant" else None
-        x = x.amended(padded=Padded(given, _around(rank, steps), filled_by, x.layout))
+        call.run.memo["padded", x.serial] = Padded(given, _around(rank, steps), filled_by, x.layout)
     return x if constant == -math.inf else _with_shape_of(given, x, constant)
 
 
