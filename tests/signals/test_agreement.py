@@ -10,7 +10,7 @@ from wellposed.signals.distributions.agreement import CHECKS, disagreement
 from wellposed.signals.distributions.functions import IDENTITY
 from wellposed.signals.distributions.lazy import Lazy, LocalScales
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.state import Blocks, Link, Scaled, State, Statistic
+from wellposed.signals.distributions.state import Blocks, Filters, Link, Scaled, State, Statistic
 from wellposed.signals.integration.taps import picks
 from wellposed.signals.integration.transport import of_log_normal
 
@@ -51,8 +51,8 @@ DISAGREEING = {
         WHOLE.amended(corr=np.ones((1, 7))),
         WHOLE.amended(corr=np.ones(1)),
         WHOLE.amended(local_scales=LocalScales.of(np.ones((1, 7)))),
-        WHOLE.amended(inverse_dims=Lazy.of(ONES)),
-        WHOLE.amended(channel_norm_correction=Lazy.of(ONES)),
+        WHOLE.amended(filters=Filters(inverse_dims=Lazy.of(ONES))),
+        WHOLE.amended(filters=Filters(channel_norm_correction=Lazy.of(ONES))),
     ],
     "a position has the correlation 1": [WHOLE.amended(corr=np.full((2, 1), 0.5))],
     "what is Gaussian has no": [WHOLE.amended(gauss=True, transport=of_log_normal(0.5))],
@@ -75,8 +75,8 @@ DISAGREEING = {
     ],
     "scores have the shape": [WHOLE.amended(mask=torch.ones(6, dtype=torch.bool), scores=PART)],
     "a margin is by position": [
-        WHOLE.amended(margin=Lazy.of(np.ones((4, 5)))),
-        WHOLE.amended(margin=Lazy.of(np.ones(6))),
+        WHOLE.amended(filters=Filters(margin=Lazy.of(np.ones((4, 5))))),
+        WHOLE.amended(filters=Filters(margin=Lazy.of(np.ones(6)))),
     ],
     "only what depends": [make_state((4, 6)).amended(links=(Link(WHOLE, Scaled(1.0), (0, 1)),))],
     "blocks make up": [

@@ -102,9 +102,8 @@ class Samples:
         ratio = kernels.average(var) / before if before > 0.0 else 1.0
         state = template.changed(
             mean=(self.centre + shift).numpy(), var=var, corr=corr,
-            channel_norm_correction=template.channel_norm_correction,
+            filters=replace(template.filters.scaled(ratio), inverse_dims=None, residual_dims=None),
             local_scales=template.local_scales,
-            margin=None if template.margin is None else template.margin.then(lambda margin: margin * ratio),
             transport=template.transport, function=None, links=(), blocks=WHOLE, scores=None,
             spread=STEADY, tag="measured",
         )  # fmt: skip

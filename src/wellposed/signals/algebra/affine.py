@@ -16,7 +16,7 @@ from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.later import LaterMoments, is_made, made
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY, Spread
-from wellposed.signals.distributions.state import Ancestry, Filters, FunctionOf, Link, Marginal, Scaled, State
+from wellposed.signals.distributions.state import Ancestry, FunctionOf, Link, Marginal, Scaled, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 
@@ -37,11 +37,10 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         again: State = call.run.memo[key]
         return again
     affine = Pointwise(("affine", scale, shift), lambda t: scale * t + shift)
-    margin = None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin)
     result = x.changed(
         moments=_linear_moments(x.moments, scale, shift),
         marginal=_linear_marginal(x, affine, scale, shift),
-        filters=Filters(x.channel_norm_correction, margin, inverse_dims=x.inverse_dims, residual_dims=x.residual_dims),
+        filters=x.filters.scaled(scale * scale),
         ancestry=Ancestry((Link(x, Scaled(scale)),) if x.roots else (), x.roots, x.scale_parameter),
     )
     result = _norms_and_scores(call, x, result, affine, scale, shift)

@@ -16,7 +16,7 @@ from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.lazy import Lazy
 from wellposed.signals.distributions.means import to_mean_of
-from wellposed.signals.distributions.state import Link, Scaled, State
+from wellposed.signals.distributions.state import Filters, Link, Scaled, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array
@@ -137,14 +137,15 @@ def filtered(
         scale_parameter=None,
         gauss=x.gauss or taps >= 16,
     )
-    return result.amended(margin=_margin_of(x, dims, used, gone, total))
+    margin = _margin_of(x, dims, used, gone, total)
+    return result if margin is None else result.amended(filters=Filters(margin=margin))
 
 
 def _margin_of(x: State, dims: list[int], steps: list[Axis], gone: list[int], total: float) -> Lazy | None:
     """Return the margin of ``total`` times the averages over windows that nothing cuts; None of others, and where atoms
     are ``gone``.
     """
-    if x.margin is None or gone or any(step.padded for step in steps):
+    if x.filters.margin is None or gone or any(step.padded for step in steps):
         return None
 
     def averaged(margin: Array) -> Array:
@@ -152,7 +153,7 @@ def _margin_of(x: State, dims: list[int], steps: list[Axis], gone: list[int], to
             margin = window_mean(margin, dim, step, np.ones(step.out))
         return total * total * margin
 
-    return x.margin.then(averaged)
+    return x.filters.margin.then(averaged)
 
 
 def window_links(

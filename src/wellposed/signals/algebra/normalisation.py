@@ -49,15 +49,15 @@ def normalise(
         one = (1,) * len(x.lengths)
         return x.with_moments(mean=np.zeros(one), var=np.full(one, unit), roots=call.root(), spread=STEADY)
     dims = [i for axis in over for i in x.axes[axis]]
-    parts = _centred(x, dims, evaluated(x.margin) if per_channel else None) if centre else _as_it_is(x, dims)
+    parts = _centred(x, dims, evaluated(x.filters.margin) if per_channel else None) if centre else _as_it_is(x, dims)
     scale = np.sqrt(np.maximum(parts.square, 0.0) + eps)
     scale = np.where(scale > 0, scale, 1.0)
     result = _divided(
-        call, x, dims, parts, scale, centre, evaluated(x.channel_norm_correction) if per_channel else None
+        call, x, dims, parts, scale, centre, evaluated(x.filters.channel_norm_correction) if per_channel else None
     )
     if not per_channel:
         return result
-    made = evaluated(x.residual_dims)
+    made = evaluated(x.filters.residual_dims)
     inverse_dims, left = (x.finite_width_correlation.variance, 1.0) if made is None else made.tolist()
     if x.gauss and result.gauss:
         scales = scales_of_filters(x, dims, x.axes[1], inverse_dims, left)
@@ -193,9 +193,11 @@ def _with_correction(corr: Array, correction: Array) -> Array:
 def _inside(x: State, over: frozenset[int]) -> bool:
     """Whether the atoms ``over`` are positions within channels, so that norms read what filters differ by."""
     return all(x.corr.shape[i] > 1 for i in over) and all(
-        n == 1 or i in over for later in (x.channel_norm_correction, x.margin) if (kept := evaluated(later)) is not None
+        n == 1 or i in over
+        for later in (x.filters.channel_norm_correction, x.filters.margin)
+        if (kept := evaluated(later)) is not None
         for i, n in enumerate(kept.shape)
-    )  # fmt: skip
+    )
 
 
 def standardised(
@@ -208,14 +210,14 @@ def standardised(
     """
     dims = sorted(over)
     within = _inside(x, over)
-    parts = _centred(x, dims, evaluated(x.margin) if within else None)
+    parts = _centred(x, dims, evaluated(x.filters.margin) if within else None)
     total = kernels.mean_over(x.var + x.mean**2, dims)
     first = np.copysign(np.sqrt(np.maximum(total - parts.square, 0.0)), parts.centre)
     first, total = np.broadcast_arrays(first, total)
     scale = 1.0 / factor(first, total)
     kept = parts if centre else _as_it_is(x, dims)
     result = _divided(
-        call, x, dims, kept, scale, centre, evaluated(x.channel_norm_correction) if within and centre else None
+        call, x, dims, kept, scale, centre, evaluated(x.filters.channel_norm_correction) if within and centre else None
     )
     step = 1e-4
     grown = np.abs(factor((1 + step) * first, (1 + step) ** 2 * total) * scale)

@@ -225,7 +225,7 @@ def _by_inverse_dims(base: State, powers: Array, latent: Array) -> list[Array]:
     """Return what a function adds to the covariance of products with one filter: the correlation of two patches varies
     by rho over filters, and E (r + rho)² is r² + (1 - r²)² Var(rho).
     """
-    inverse_dims = evaluated(base.inverse_dims)
+    inverse_dims = evaluated(base.filters.inverse_dims)
     if inverse_dims is None or not powers[2] > 0.0:
         return []
     inverse_dims, latent = kernels.common(inverse_dims, latent)

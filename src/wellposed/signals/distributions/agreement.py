@@ -10,7 +10,7 @@ import numpy as np
 
 from wellposed.signals.distributions.layout import Dims, Layout
 from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.state import Link, State
+from wellposed.signals.distributions.state import NO_FILTERS, Link, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -43,7 +43,7 @@ def _is_by_position(values: Array, lengths: tuple[int, ...]) -> bool:
 
 
 def _margin_fits(x: State) -> bool:
-    known = None if x.margin is None else x.margin.known
+    known = None if x.filters.margin is None else x.filters.margin.known
     return known is None or _is_by_position(known, x.lengths)
 
 
@@ -63,7 +63,7 @@ def _fits(kernel: Array, lengths: tuple[int, ...]) -> bool:
 
 def _kernels_fit(x: State) -> bool:
     """Whether the kernels that have been computed fit the atoms."""
-    lazy = (x.local_scales, x.channel_norm_correction, x.inverse_dims)
+    lazy = (x.local_scales, x.filters.channel_norm_correction, x.filters.inverse_dims)
     known = [kernel for one in lazy if one is not None and (kernel := one.known) is not None]
     return all(_fits(kernel, x.lengths) for kernel in (x.corr, *known))
 
@@ -155,10 +155,9 @@ def _shapes_fit(layout: Layout, mean: tuple[int, ...], var: tuple[int, ...], cor
 
 def _is_plain(x: State) -> bool:
     """Whether a state is of the many that hold no more than moments, a function and links, and passes every check."""
-    marginal, filters, ancestry, attention = x.marginal, x.filters, x.ancestry, x.attention
-    others = (marginal.local_scales, filters.channel_norm_correction, filters.inverse_dims, filters.margin)
-    rest = (ancestry.statistic, attention.mask, attention.scores)
-    if any(one is not None for one in others) or any(one is not None for one in rest) or x.blocks:
+    marginal, ancestry, attention = x.marginal, x.ancestry, x.attention
+    others = (marginal.local_scales, ancestry.statistic, attention.mask, attention.scores)
+    if any(one is not None for one in others) or x.filters is not NO_FILTERS or x.blocks:
         return False
     moments = x.moments
     return (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.distributions.blocks import concatenate
-from wellposed.signals.distributions.lazy import LocalScales, applied
+from wellposed.signals.distributions.lazy import LocalScales
 from wellposed.signals.distributions.marginals import one_signed
 from wellposed.signals.distributions.spread import NONE
 from wellposed.signals.distributions.state import FunctionOf, LinearMap, Link, Marginal, Scaled, State
@@ -118,7 +118,7 @@ def _part_of_atom(state: State, part: _Part) -> State:
         var=part.of_map(state.var),
         corr=part.of_kernel(state.corr),
         marginal=_marginal_of_part(state, part),
-        inverse_dims=applied(state.inverse_dims, part.of_profile),  # one filter made all of it
+        filters=state.filters.viewed(part.of_profile),  # one filter made all of it
     )
 
 

@@ -19,7 +19,6 @@ from wellposed.signals.distributions.declared import (
     NO_AXES,
     NO_MOMENTS,
     NUMBER,
-    POSITIONS,
     STATES,
     Change,
     Lost,
@@ -53,6 +52,7 @@ def new_serial() -> int:
     return next(_serial)
 
 
+_Loss = tuple[Sequence[tuple[int, Any]], Sequence[tuple[int, Lost]]]
 Operate = Callable[[Array, Dims], Array]
 
 
@@ -179,34 +179,35 @@ class Marginal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filters:
-    """What norms per channel and windows read: each channel of a convolution's output is one random filter."""
+    """What norms per channel, windows and functions read of a convolution: each channel is one random filter's.
 
-    channel_norm_correction: Lazy | None = told(
-        "what a norm per channel adds to the correlation (`quadratic.channel_norm_correction`)",
-        KERNEL,
-        AXES_ALONE,
-        default=None,
-    )
-    margin: Lazy | None = told(
-        "covariance with the mean over positions less that of the kernel (`margins.margin`)",
-        POSITIONS,
-        AXES_ALONE,
-        "padding surrounded an input with a mean",
-        default=None,
-    )
-    inverse_dims: Lazy | None = told(
-        "variance, over filters, of the correlation of one filter's products with two patches: 1 / D for patches "
-        "that fill D dimensions, 0 between filters",
-        KERNEL,
-        AXES_ALONE,
-        default=None,
-    )
-    residual_dims: Lazy | None = told(
-        "1 / D of what varies, and the share of it that a norm leaves (`quadratic.residual_share`)",
-        "two numbers",
-        AXES_ALONE,
-        default=None,
-    )
+    Attributes:
+        channel_norm_correction: kernel of what a norm per channel adds to the correlation
+            (`quadratic.channel_norm_correction`).
+        margin: by position, the covariance with the mean over positions less that of the kernel (`margins.margin`),
+            where padding surrounded an input with a mean.
+        inverse_dims: kernel of the variance, over filters, of the correlation of one filter's products with two
+            patches: 1 / D for patches that fill D dimensions, 0 between filters. Views rewrite it, and lose the others.
+        residual_dims: two numbers: 1 / D of what varies, and the share of it that a norm leaves
+            (`quadratic.residual_share`).
+    """
+
+    channel_norm_correction: Lazy | None = None
+    margin: Lazy | None = None
+    inverse_dims: Lazy | None = None
+    residual_dims: Lazy | None = None
+
+    def scaled(self, factor: float) -> Filters:
+        """Return what is known where this factor multiplies all covariances."""
+        return self if self.margin is None else replace(self, margin=self.margin.then(lambda margin: factor * margin))
+
+    def viewed(self, change: Callable[[Array], Array]) -> Filters:
+        """Return what is left in a view that changes kernels so."""
+        return NO_FILTERS if self.inverse_dims is None else Filters(inverse_dims=self.inverse_dims.then(change))
+
+
+NO_FILTERS = Filters()
+"""What is known of no filters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -305,10 +306,6 @@ class Changes(TypedDict, total=False):
     function: FunctionOf | None
     transport: Transport | None
     local_scales: LocalScales | None
-    channel_norm_correction: Lazy | None
-    margin: Lazy | None
-    inverse_dims: Lazy | None
-    residual_dims: Lazy | None
     links: tuple[Link, ...]
     roots: int
     scale_parameter: str | None
@@ -335,7 +332,6 @@ class State:
         layout: how the tensor is indexed; every array of the state has one dimension per atom.
         moments: mean and variance by position, and the correlation kernel.
         marginal: what else is known of the distribution of one element.
-        filters: what norms per channel read.
         ancestry: what the tensor depends on.
         attention: what is known around a softmax.
     """
@@ -344,7 +340,12 @@ class State:
     moments: Moments
     tag: Tag = told("exact, approximate, sampled, assumed, heavy or measured", "name", EVERYTHING, default="exact")
     marginal: Marginal = Marginal()
-    filters: Filters = Filters()
+    filters: Filters = told(
+        "what norms per channel, windows and functions read of a convolution",
+        "fields of `Filters`",
+        AXES_ALONE,
+        default=NO_FILTERS,
+    )
     ancestry: Ancestry = Ancestry()
     spread: Spread = told(
         "how ln(second moment) varies over weight draws, all of it alike and element by element",
@@ -376,10 +377,6 @@ class State:
     function: ClassVar[FunctionOf | None]
     transport: ClassVar[Transport | None]
     local_scales: ClassVar[LocalScales | None]
-    channel_norm_correction: ClassVar[Lazy | None]
-    margin: ClassVar[Lazy | None]
-    inverse_dims: ClassVar[Lazy | None]
-    residual_dims: ClassVar[Lazy | None]
     links: ClassVar[tuple[Link, ...]]
     roots: ClassVar[int]
     scale_parameter: ClassVar[str | None]
@@ -446,7 +443,7 @@ class State:
 
     def amended(self, **changes: Unpack[Changes]) -> State:
         """Return a copy that describes the same tensor otherwise: other fields stay, and so does the serial."""
-        return self._copied(self.serial, (), changes)
+        return self._copied(self.serial, ((), ()), changes)
 
     def changed(self, **changes: Unpack[Changes]) -> State:
         """Return a copy for another tensor: fields that are not given stay if they survive a change of the function."""
@@ -460,12 +457,14 @@ class State:
         """Return a copy that depends on nothing before it."""
         return self.with_moments(roots=roots, blocks=WHOLE)
 
-    def _copied(self, serial: int, lost: Sequence[tuple[int, Lost]], changes: Mapping[str, Any]) -> State:
+    def _copied(self, serial: int, lost: _Loss, changes: Mapping[str, Any]) -> State:
         """Return a copy that loses some fields and is given others; parts in which none changes are shared."""
         parts = list(_READ(self))  # `dataclasses.replace` takes longer
         fresh: dict[int, list[Any]] = {}
         given = [_WHOLE[name] for name in changes if name in _WHOLE]
-        for at, (read, nothing, places) in lost:
+        for at, nothing in lost[0]:
+            parts[at] = nothing
+        for at, (read, nothing, places) in lost[1]:
             if at not in given and read(parts[at]) != nothing:
                 fresh[at] = list(_READ_PART[at](parts[at]))
                 for within, default in zip(places, nothing, strict=True):
@@ -490,7 +489,6 @@ PARTS: dict[str, type] = {
     "layout": Layout,
     "moments": Moments,
     "marginal": Marginal,
-    "filters": Filters,
     "ancestry": Ancestry,
     "attention": Attention,
 }
@@ -507,9 +505,13 @@ for _part, _kind in PARTS.items():
         setattr(State, _name, property(attrgetter(f"{_part}.{_name}"), doc=_told.holds))
 
 
-def _lost(change: Change) -> Sequence[tuple[int, Lost]]:
-    """Return the places of the parts that lose something by a change, and what they lose."""
-    return [(_WHOLE[part], lost) for part, kind in PARTS.items() if (lost := lost_by(change, kind))]
+def _lost(change: Change) -> _Loss:
+    """Return the fields of no part that a change takes, with what they are instead, and what it takes of parts, by the
+    places of both.
+    """
+    said, default = declarations(State), {item.name: item.default for item in fields(State)}
+    whole = [(at, default[name]) for name, at in _WHOLE.items() if name in said and change not in said[name].survives]
+    return whole, [(_WHOLE[part], lost) for part, kind in PARTS.items() if (lost := lost_by(change, kind))]
 
 
 _LOST = {"moments": _lost("moments"), "function": _lost("function")}

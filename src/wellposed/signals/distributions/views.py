@@ -76,13 +76,13 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
     cap = kernels.lag_cap(profiles)
     corr = regrouping.split_profile(state.corr, atom, outer, inner, cap)
     split = partial(regrouping.split_profile, dim=atom, outer=outer, inner=inner, cap=cap)
-    scaled, inverse_dims = _with_scales(state, split), applied(state.inverse_dims, split)
+    scaled = _with_scales(state, split)
     sizes = (*state.lengths[:atom], outer, inner, *state.lengths[atom + 1 :])
     axes = tuple(
         tuple(j for i in axis for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))) for axis in state.axes
     )
     result = _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr, scaled)
-    result = result.amended(inverse_dims=inverse_dims, whole=(state, atom) if state.roots else None)
+    result = result.amended(filters=state.filters.viewed(split), whole=(state, atom) if state.roots else None)
     base, fn = state.gaussian_source()
     if fn is None or base.lengths != state.lengths:
         return result
@@ -190,7 +190,7 @@ def _reorder(state: State, order: Sequence[int]) -> State:
         var=state.var.transpose(order),
         corr=state.corr.transpose(order),
         marginal=_with_scales(state, lambda kernel: kernel.transpose(order)),
-        inverse_dims=applied(state.inverse_dims, lambda kernel: kernel.transpose(order)),
+        filters=state.filters.viewed(lambda kernel: kernel.transpose(order)),
     )
 
 

@@ -113,7 +113,7 @@ def _two_factors(state: State, scales: Array, kappa: float, generator: torch.Gen
 
 def _scale_of_filters(state: State, scales: Array, kappa: float, generator: torch.Generator) -> torch.Tensor | None:
     """Draw the root of the local scales that filters make, where each sees an input of its own; None of others."""
-    inverse_dims = evaluated(state.inverse_dims)
+    inverse_dims = evaluated(state.filters.inverse_dims)
     own = [] if inverse_dims is None else [i for i, n in enumerate(inverse_dims.shape) if n == 1 < state.lengths[i]]
     if inverse_dims is None or not own or any(scales.shape[i] > 1 for i in own):
         return None
