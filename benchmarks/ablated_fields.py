@@ -49,11 +49,11 @@ from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Spread
 from wellposed.signals.distributions.state import (
     Ancestry,
-    Attention,
     Filters,
     LinearMap,
     Link,
     Marginal,
+    Masked,
     Scaled,
     Standardised,
     State,
@@ -64,6 +64,16 @@ from wellposed.signals.passes import application
 from wellposed.signals.rules.contraction import filters
 from wellposed.signals.sampling import samples
 from wellposed.structure import patches
+
+
+def _without(kind: type, instead: Any) -> Callable[[Any], Any]:
+    """Return a function that gives something instead of a value of this kind."""
+    return lambda value: instead if isinstance(value, kind) else value
+
+
+def _unmasked(known: Any) -> Any:
+    """Return what attention reads of scores as if no mask shut some of them out."""
+    return (() if known.scores is None else known.scores.attention) if isinstance(known, Masked) else known
 
 
 def _by_displacement(corr: Any) -> Any:
@@ -166,18 +176,23 @@ def _fields() -> dict[str, Mechanism]:
         views._mask_in, samples._masked, samples.outside, arguments.is_mask, arguments.is_masked, arguments._masked,
         arguments._mask,
     )  # fmt: skip
-    add("mask, scores", "scores under a mask", Attention, serves=of_masks)
+    unmasked = Field(State, ("attention",), _unmasked)
+    add("masked", "scores under a mask", State, unmasked, serves=of_masks)
     of_law = (
         softmax.law_of, softmax._by_position, softmax._labelled, softmax._queries, softmax._gamma, products._law,
     )  # fmt: skip
-    add("logits", "the law of products of signals beside their variance", Attention, serves=(softmax.summed, *of_law))
+    alone = Field(State, ("attention",), _without(tuple, ()))
+    add(
+        "logits", "the law of products of signals beside their variance", State, alone, serves=(softmax.summed, *of_law)
+    )
     law = Answer(softmax, "law_of", _gaussian, lambda answer, neutral: answer != neutral)
-    add("law", "logits that are not Gaussian alike for all queries", Attention, law, serves=of_law)
+    add("law", "logits that are not Gaussian alike for all queries", State, law, serves=of_law)
     of_softmax = (
         Softmax, attention.tilt_kernel, attention._over_heads, attention._softened, attention.with_scales,
         attention.of_seen_keys,
     )  # fmt: skip
-    add("softmax", "what is known of the weights of a softmax", Attention, serves=of_softmax)
+    weights = Field(State, ("attention",), _without(Softmax, ()))
+    add("softmax", "what is known of the weights of a softmax", State, weights, serves=of_softmax)
     zero: Callable[[Any], Any] = lambda _: 0.0  # noqa: E731
     pulled = Field(Softmax, ("pull",), zero), Answer(softmax, "interpolated", _unpulled, _acts)
     add("softmax: pull", "how far a softmax draws a mean along the query", Softmax, *pulled)

@@ -10,7 +10,7 @@ from wellposed.signals.distributions.agreement import CHECKS, disagreement
 from wellposed.signals.distributions.functions import IDENTITY
 from wellposed.signals.distributions.lazy import Lazy, LocalScales
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.state import Blocks, Filters, Link, Scaled, State, Statistic
+from wellposed.signals.distributions.state import Blocks, Filters, Link, Masked, Scaled, State, Statistic
 from wellposed.signals.integration.taps import picks
 from wellposed.signals.integration.transport import of_log_normal
 
@@ -34,7 +34,7 @@ AGREEING = {
     "a link to a part": PART.changed(links=(Link(WHOLE, Scaled(1.0), taps=((1, picks(np.arange(3), 6)),)),)),
     "a statistic": make_state((4,), roots=2).amended(statistic=statistic(1, (0,))),
     "blocks": WHOLE.amended(blocks=Blocks((PART, PART), 1)),
-    "a mask": WHOLE.amended(mask=torch.ones(6, dtype=torch.bool), scores=WHOLE),
+    "a mask": WHOLE.amended(attention=Masked(torch.ones(6, dtype=torch.bool), WHOLE)),
     "pairs": make_state((12,)).changed(corr=np.eye(12).ravel()),
     "an atom of length 1 in no axis": make_state((4,)).amended(
         lengths=(4, 1), axes=((0,),), mean=np.zeros((1, 1)), var=np.ones((1, 1)), corr=np.ones((1, 1))
@@ -69,11 +69,10 @@ DISAGREEING = {
         for of in (statistic(2, (0,)), statistic(1, (1,)), statistic(0, (1,)), statistic(1, (0, None)))
     ],
     "a mask broadcasts": [
-        WHOLE.amended(mask=torch.ones(5, dtype=torch.bool)),
-        WHOLE.amended(mask=torch.ones(1, 4, 6, dtype=torch.bool)),
-        WHOLE.amended(scores=WHOLE),
+        WHOLE.amended(attention=Masked(torch.ones(5, dtype=torch.bool))),
+        WHOLE.amended(attention=Masked(torch.ones(1, 4, 6, dtype=torch.bool))),
     ],
-    "scores have the shape": [WHOLE.amended(mask=torch.ones(6, dtype=torch.bool), scores=PART)],
+    "scores have the shape": [WHOLE.amended(attention=Masked(torch.ones(6, dtype=torch.bool), PART))],
     "a margin is by position": [
         WHOLE.amended(filters=Filters(margin=Lazy.of(np.ones((4, 5))))),
         WHOLE.amended(filters=Filters(margin=Lazy.of(np.ones(6)))),

@@ -12,7 +12,7 @@ import torch
 
 from wellposed.signals.distributions.declared import declarations
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.state import PARTS, Blocks, State
+from wellposed.signals.distributions.state import PARTS, Blocks, Masked, State
 from wellposed.signals.distributions.views import permute
 
 ROOT = Path(__file__).parents[2]
@@ -80,14 +80,14 @@ def test_an_unknown_field_is_refused():
 
 
 def test_views_rewrite_the_fields_that_survive_no_change_of_axes():
-    rewritten = {"axes", "mask", "scores", "blocks"}
+    rewritten = {"axes", "attention", "blocks"}
     assert {name for name, said in DECLARED.items() if "axes" not in said.survives} == rewritten
     part, mask = make_state((2, 3)), torch.arange(6).reshape(2, 3) > 2
     whole = make_state((4, 3)).amended(blocks=Blocks((part, part), 0))
     turned = permute(whole, (1, 0))
     assert turned.axes == ((1,), (0,))
     assert (turned.blocks.axis, [block.shape for block in turned.blocks]) == (1, [(3, 2)] * 2)
-    masked = permute(part.amended(mask=mask, scores=part), (1, 0))
+    masked = permute(part.amended(attention=Masked(mask, part)), (1, 0)).masked
     assert masked.mask.equal(mask.T)
     assert masked.scores.shape == (3, 2)
     np.testing.assert_array_equal(masked.mean, part.mean)

@@ -27,11 +27,13 @@ from wellposed.checks.sample_kernels import (
 )
 from wellposed.graphs import Node
 from wellposed.signals.context.call import Pass
+from wellposed.signals.distributions.attention import Softmax
+from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.dependence import Dependence
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import STEADY
-from wellposed.signals.distributions.state import WHOLE, Blocks, State
+from wellposed.signals.distributions.state import WHOLE, Blocks, Masked, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -104,13 +106,13 @@ class Samples:
             mean=(self.centre + shift).numpy(), var=var, corr=corr,
             filters=replace(template.filters.scaled(ratio), inverse_dims=None, residual_dims=None),
             local_scales=template.local_scales,
-            transport=template.transport, function=None, links=(), blocks=WHOLE, scores=None,
+            transport=template.transport, function=None, links=(), blocks=WHOLE,
             spread=STEADY, tag="measured",
         )  # fmt: skip
-        if template.softmax is not None and template.second_moment > 0.0:
-            softmax = template.softmax
+        weights = as_kind(template.attention, Softmax)
+        if weights is not None and template.second_moment > 0.0:
             ratio = state.second_moment / template.second_moment
-            state = state.amended(softmax=replace(softmax, second=min(softmax.second * ratio, 1.0)))
+            state = state.amended(attention=replace(weights, second=min(weights.second * ratio, 1.0)))
         return state
 
     def _alike(self, predicted: Sequence[int], power: int) -> list[int]:
@@ -300,9 +302,9 @@ class _Maker:
 
     def state(self, template: State, samples: Samples) -> State:
         """Return the state that ``samples`` of a template have, made once, with the template's axes."""
-        if template.mask is not None:  # the numbers of a mask are known; the scores below it are what is measured
-            scores = None if template.scores is None else self._earlier(template.scores)
-            return template.amended(scores=template.scores if scores is None else scores)
+        if (masked := template.masked) is not None:  # the numbers of a mask are known; the scores below it are measured
+            scores = None if masked.scores is None else self._earlier(masked.scores)
+            return template.amended(attention=Masked(masked.mask, scores or masked.scores))
         key = (template.serial, template.lengths)
         if key not in self.made:
             self.made[key] = self._make(template, samples)
@@ -351,7 +353,8 @@ def values_needed(run: Pass, node: Node) -> list[int]:
     values: dict[int, None] = {}
 
     def visit(state: State) -> None:
-        for part in (state.function and state.function.base, state.scores, *state.blocks):
+        below = state.masked and state.masked.scores
+        for part in (state.function and state.function.base, below, *state.blocks):
             if part is not None:
                 value = made_by.get((part.serial, part.lengths))
                 if value is not None:

@@ -16,7 +16,7 @@ from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.later import LaterMoments, is_made, made
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY, Spread
-from wellposed.signals.distributions.state import Ancestry, FunctionOf, Link, Marginal, Scaled, State
+from wellposed.signals.distributions.state import Ancestry, FunctionOf, Link, Marginal, Masked, Scaled, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 
@@ -78,8 +78,9 @@ def _norms_and_scores(call: Call, x: State, result: State, affine: Pointwise, sc
         result = result.amended(statistic=x.statistic.then(affine.call))
     if x.standardised is not None and shift == 0.0:
         result = result.amended(standardised=replace(x.standardised, factor=x.standardised.factor.then(affine.call)))
-    if x.scores is not None:  # what is let through is changed alike; what is shut out stays so
-        result = result.amended(scores=linear(call, x.scores, scale, shift), mask=x.mask if scale > 0.0 else None)
+    if x.masked is not None and x.masked.scores is not None:  # what is let through is changed alike; the rest stays out
+        scores = linear(call, x.masked.scores, scale, shift)
+        result = result.amended(attention=Masked(x.masked.mask, scores) if scale > 0.0 else scores.attention)
     return result
 
 

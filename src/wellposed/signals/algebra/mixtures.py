@@ -104,16 +104,17 @@ def function_within(call: Call, x: State, function: Pointwise) -> State | None:
     """Return f(x) of masked scores x: f of the scores inside the mask, and outside of it 0 for a function that vanishes
     far below 0 (exp), or masked scores again for one that stays far below (a clamp); None of other functions.
     """
-    if x.mask is None or x.scores is None or x.scores.shape != x.shape:
+    if x.masked is None or x.masked.scores is None or x.masked.scores.shape != x.shape:
         return None
+    mask, scores = x.masked.mask, x.masked.scores
     far = function(np.array([*FAR_BELOW, outside(x)]))
     if np.isfinite(far[:2]).all() and np.abs(far[:2]).max() < VANISHED:
-        scores = x.scores  # by position, what is shut out may be of another size: rates that grow in place of decays
-        inside = within(call, scores, x.mask, 0.0, LARGEST_MASK_OF_DECAYS) if scores.mean.size > 1 else None
+        # by position, what is shut out may be of another size: rates that grow in place of decays
+        inside = within(call, scores, mask, 0.0, LARGEST_MASK_OF_DECAYS) if scores.mean.size > 1 else None
         if inside is not None and sign_of(inside) < 0:  # positions that are integrated together may differ a little
             function = function.clipped(-math.inf, 0.0)
         most = LARGEST_MASK if inside is None else LARGEST_MASK_OF_DECAYS
-        return within(call, apply_pointwise(call, inside or scores, function), x.mask, 0.0, most)
+        return within(call, apply_pointwise(call, inside or scores, function), mask, 0.0, most)
     if far[2] <= MASKED:
-        return shut_out(apply_pointwise(call, x.scores, function), x.mask, float(far[2]))
+        return shut_out(apply_pointwise(call, scores, function), mask, float(far[2]))
     return None

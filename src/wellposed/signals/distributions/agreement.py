@@ -119,16 +119,15 @@ def _statistic_fits(x: State) -> bool:
 
 def _mask_fits(x: State) -> bool:
     """Whether a mask broadcasts to the tensor's shape."""
-    if x.mask is None:
-        return x.scores is None
-    trailing = x.shape[len(x.shape) - x.mask.ndim :] if x.mask.ndim else ()
-    return x.mask.ndim <= len(x.shape) and all(
-        have in (1, size) for have, size in zip(x.mask.shape, trailing, strict=True)
-    )
+    if x.masked is None:
+        return True
+    mask = x.masked.mask
+    trailing = x.shape[len(x.shape) - mask.ndim :] if mask.ndim else ()
+    return mask.ndim <= len(x.shape) and all(have in (1, size) for have, size in zip(mask.shape, trailing, strict=True))
 
 
 def _scores_fit(x: State) -> bool:
-    return x.scores is None or x.scores.shape == x.shape
+    return x.masked is None or x.masked.scores is None or x.masked.scores.shape == x.shape
 
 
 def _blocks_fit(x: State) -> bool:
@@ -155,8 +154,8 @@ def _shapes_fit(layout: Layout, mean: tuple[int, ...], var: tuple[int, ...], cor
 
 def _is_plain(x: State) -> bool:
     """Whether a state is of the many that hold no more than moments, a function and links, and passes every check."""
-    marginal, ancestry, attention = x.marginal, x.ancestry, x.attention
-    others = (marginal.local_scales, ancestry.statistic, attention.mask, attention.scores)
+    marginal, ancestry = x.marginal, x.ancestry
+    others = (marginal.local_scales, ancestry.statistic, x.masked)
     if any(one is not None for one in others) or x.filters is not NO_FILTERS or x.blocks:
         return False
     moments = x.moments
@@ -177,7 +176,7 @@ CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
     ("what is Gaussian has no transport", _gaussian_has_no_transport),
     ("links lead to earlier states, and name atoms of these that are as long", _links_fit),
     ("a statistic names atoms of its source that are as long, and are not averaged", _statistic_fits),
-    ("a mask broadcasts to the tensor, and scores have one", _mask_fits),
+    ("a mask broadcasts to the tensor", _mask_fits),
     ("scores have the shape of the tensor", _scores_fit),
     ("a margin is by position", _margin_fits),
     ("only what depends on a source has links", _only_what_depends_has_links),

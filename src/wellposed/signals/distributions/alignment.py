@@ -62,7 +62,7 @@ def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[A
 def common_layout(states: Sequence[State], skip: int) -> Layout | None:
     """Return the common layout of `align_many` of states of one rank; None where some have to be rewritten for it."""
     rank = len(states[0].axes)
-    if any(len(s.axes) != rank or s.mask is not None for s in states):
+    if any(len(s.axes) != rank or s.masked is not None for s in states):
         return None
     axes = [axis for axis in range(rank) if axis != skip]
     for axis in axes:

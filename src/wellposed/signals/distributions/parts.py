@@ -26,11 +26,11 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
     part = range(size)[start:stop:step]
     if len(part) == size and step == 1 and not drop:
         return state
-    if state.mask is not None:
-        mask = in_rank(state.mask, len(state.axes))
+    if state.masked is not None:
+        mask = in_rank(state.masked.mask, len(state.axes))
         shown = part if mask.shape[axis] > 1 else range(1)
         mask = mask[(*(slice(None),) * axis, shown[0] if drop else slice(shown.start, shown.stop, shown.step))]
-        return with_scores(state, mask, lambda scores: select(scores, axis, start, stop, step, drop=drop))
+        return with_scores(state, state.masked, mask, lambda scores: select(scores, axis, start, stop, step, drop=drop))
     if state.blocks and axis != state.blocks.axis:
         parts = [select(block, axis, start, stop, step, drop=drop) for block in state.blocks]
         return concatenate(parts, state.blocks.axis - (drop and axis < state.blocks.axis))

@@ -22,6 +22,7 @@ from wellposed.signals.distributions.declared import (
     STATES,
     Change,
     Lost,
+    as_kind,
     declarations,
     holds,
     lost_by,
@@ -243,23 +244,16 @@ class Ancestry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Attention:
-    """What attention needs to know around a softmax."""
+class Masked:
+    """Scores some of which a mask shuts out of a softmax, or the numbers of a mask alone.
 
-    mask: torch.Tensor | None = told(
-        "where scores are let through", "by axis, as broadcasting allows", NO_AXES, "before a softmax", default=None
-    )
-    scores: State | None = told("what masked scores are where they are let through", STATES, NO_AXES, default=None)
-    logits: Law = told(
-        "law of logits beside their variance", "fields of `Logits`", EVERYTHING, "a product of two signals", default=()
-    )
-    softmax: Softmax | None = told(
-        "participation and pull of the weights",
-        "fields of `Softmax`",
-        EVERYTHING,
-        "the result of a softmax",
-        default=None,
-    )
+    Attributes:
+        mask: where scores are let through, by axis, as broadcasting allows.
+        scores: what the tensor is there, of its shape; None of the numbers of a mask.
+    """
+
+    mask: torch.Tensor
+    scores: State | None = None
 
 
 class Blocks(tuple["State", ...]):
@@ -293,7 +287,7 @@ class Changes(TypedDict, total=False):
     filters: Filters
     ancestry: Ancestry
     spread: Spread
-    attention: Attention
+    attention: Masked | Softmax | Law
     blocks: Blocks
     lengths: tuple[int, ...]
     axes: Axes
@@ -314,10 +308,6 @@ class Changes(TypedDict, total=False):
     linear_map: LinearMap | None
     beyond: tuple[tuple[int, State], ...]
     whole: tuple[State, int] | None
-    mask: torch.Tensor | None
-    scores: State | None
-    logits: Law
-    softmax: Softmax | None
     # </changes>
 
 
@@ -333,7 +323,6 @@ class State:
         moments: mean and variance by position, and the correlation kernel.
         marginal: what else is known of the distribution of one element.
         ancestry: what the tensor depends on.
-        attention: what is known around a softmax.
     """
 
     layout: Layout
@@ -353,7 +342,13 @@ class State:
         EVERYTHING,
         default=STEADY,
     )
-    attention: Attention = Attention()
+    attention: Masked | Softmax | Law = told(
+        "what attention reads: the law of the logits that a product of two signals is (`Logits`, beside the variance), "
+        "scores under a mask, or what is known of the weights that a softmax has made",
+        "fields of `Logits`, `Masked` or `Softmax`",
+        NO_AXES,
+        default=(),
+    )
     blocks: Blocks = told(
         "the states that it is the concatenation of (its own arrays are then pooled), and their axis",
         STATES,
@@ -385,10 +380,6 @@ class State:
     linear_map: ClassVar[LinearMap | None]
     beyond: ClassVar[tuple[tuple[int, State], ...]]
     whole: ClassVar[tuple[State, int] | None]
-    mask: ClassVar[torch.Tensor | None]
-    scores: ClassVar[State | None]
-    logits: ClassVar[Law]
-    softmax: ClassVar[Softmax | None]
     # </names>
 
     @property
@@ -418,6 +409,11 @@ class State:
         """What the logarithm of the local scale varies with, as far as it is known."""
         scales = self.marginal.local_scales
         return NONE if scales is None else scales.sources
+
+    @property
+    def masked(self) -> Masked | None:
+        """Its mask, and the scores that this lets through, if there is one."""
+        return as_kind(self.attention, Masked)
 
     @property
     def is_constant(self) -> bool:
@@ -490,7 +486,6 @@ PARTS: dict[str, type] = {
     "moments": Moments,
     "marginal": Marginal,
     "ancestry": Ancestry,
-    "attention": Attention,
 }
 """The parts of a state, in which its fields are declared."""
 _WHOLE = {item.name: at for at, item in enumerate(fields(State)) if item.name != "serial"}

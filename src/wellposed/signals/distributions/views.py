@@ -16,7 +16,17 @@ from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.lazy import applied
 from wellposed.signals.distributions.making import exchangeable
 from wellposed.signals.distributions.marginals import one_signed
-from wellposed.signals.distributions.state import WHOLE, Blocks, FunctionOf, Link, Marginal, Scaled, State, weakest
+from wellposed.signals.distributions.state import (
+    WHOLE,
+    Blocks,
+    FunctionOf,
+    Link,
+    Marginal,
+    Masked,
+    Scaled,
+    State,
+    weakest,
+)
 from wellposed.signals.integration import kernels, regrouping
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import picks
@@ -51,8 +61,9 @@ def permute(state: State, dims: Sequence[int]) -> State:
     rank = len(state.axes)
     order = [int(d) % rank for d in dims]
     axes = tuple(state.axes[d] for d in order)
-    if state.mask is not None:
-        return with_scores(state, in_rank(state.mask, rank).permute(order), lambda part: permute(part, dims))
+    if (masked := state.masked) is not None:
+        mask = in_rank(masked.mask, rank).permute(order)
+        return with_scores(state, masked, mask, lambda part: permute(part, dims))
     if state.blocks:
         blocks = [permute(block, dims) for block in state.blocks]
         return state.amended(axes=axes, blocks=Blocks(blocks, order.index(state.blocks.axis)))
@@ -201,16 +212,15 @@ def reshape(state: State, shape: Sequence[int], across: Callable[[], State | Non
     shape = tuple(shape)
     if shape == state.shape:
         return state
-    if state.mask is None:
+    if (masked := state.masked) is None:
         return _reshaped(state, shape, across)
-    mask = _mask_in(state.mask, state.shape, shape)
-    return with_scores(state, mask, lambda part: _reshaped(part, shape, across))
+    mask = _mask_in(masked.mask, state.shape, shape)
+    return with_scores(state, masked, mask, lambda part: _reshaped(part, shape, across))
 
 
-def with_scores(state: State, mask: torch.Tensor, view: Callable[[State], State]) -> State:
+def with_scores(state: State, before: Masked, mask: torch.Tensor, view: Callable[[State], State]) -> State:
     """Return a view of masked scores, given the mask in it: of the masked tensor, and of the scores below the mask."""
-    whole = view(state.amended(mask=None, scores=None))
-    return whole.amended(mask=mask, scores=state.scores and view(state.scores))
+    return view(state.amended(attention=())).amended(attention=Masked(mask, before.scores and view(before.scores)))
 
 
 def in_rank(mask: torch.Tensor, rank: int) -> torch.Tensor:
@@ -346,8 +356,8 @@ def expand(state: State, shape: Sequence[int]) -> State:
     shape = tuple(shape)
     if shape == state.shape:
         return state
-    if state.mask is not None:
-        return with_scores(state, state.mask, lambda part: expand(part, shape))
+    if (masked := state.masked) is not None:
+        return with_scores(state, masked, masked.mask, lambda part: expand(part, shape))
     state = pooled(state)
     extra = len(shape) - len(state.axes)
     axes: list[tuple[int, ...]] = [()] * extra + list(state.axes)

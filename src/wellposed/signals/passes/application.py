@@ -18,6 +18,7 @@ from wellposed.operators.norms import NORMS
 from wellposed.operators.spectral import holds_for_complex, is_complex
 from wellposed.signals.context.arguments import given_state, known_state, resolve, state_of
 from wellposed.signals.context.call import FAILED, Call, Pass, PostponedState, Unknown
+from wellposed.signals.distributions.attention import Softmax
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import STEADY
@@ -143,7 +144,7 @@ def _with_tails(node: Node, rule: Rule | None, weak: Tag, result: State | None) 
     """
     if result is None or weak != "heavy" or (rule is not None and rule.elementwise):
         return result
-    ends = node.op in NORMS or result.standardised is not None or result.softmax is not None
+    ends = node.op in NORMS or result.standardised is not None or isinstance(result.attention, Softmax)
     if rule is not None and result.tag != "heavy" and (ends or result.function is not None):
         return result
     return result.amended(tag="assumed" if ends else "heavy")

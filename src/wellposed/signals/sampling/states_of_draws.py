@@ -132,7 +132,7 @@ def _state_of(
     else:
         state = state_of_samples(draws, root, pairs=pairs)
     shape = state.marginal
-    if is_signal and kernels.nonzero(state.var) and state.mask is None:
+    if is_signal and kernels.nonzero(state.var) and state.masked is None:
         few = [draw.ravel()[:: max(draw.numel() * len(draws) // ELEMENTS_FOR_SHAPE, 1)] for draw in draws]
         shape = Marginal(transport=Postponed(partial(_shape_of, torch.cat(few))))
         if (kernel := shared_sizes(draws, state)) is not None:

@@ -27,6 +27,8 @@ from wellposed.signals.algebra.softmax import (
 )
 from wellposed.signals.algebra.softmax_overlap import overlap
 from wellposed.signals.algebra.tokens import relatedness, tokens_of
+from wellposed.signals.distributions.attention import Softmax
+from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import WHOLE, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
@@ -235,14 +237,15 @@ def softmax(call: Adjoint, gradients: Gradients, x: State, dim: int, *_: Any, **
     if not x.axes:
         return []
     axis = dim % len(x.axes)
-    if term is None or made is None or made.softmax is None:
+    weights = None if made is None else as_kind(made.attention, Softmax)
+    if term is None or weights is None:
         return None
     g = settled(call, term)
     g = merge_atoms(g, axis) if len(g.axes[axis]) > 1 else pooled(g)
     if not g.axes[axis]:
         return None
     keys, i = g.shape[axis], g.axes[axis][0]
-    spread = float(interpolated_choices(np.full(1, float(keys)), made.softmax.variance)[1][0])
+    spread = float(interpolated_choices(np.full(1, float(keys)), weights.variance)[1][0])
     alone = kernels.average(g.var) * (1.0 - off_diagonal(g, axis))
     # of two queries: the part of their correlation that is not common to all keys
     same = np.take(g.corr, [0], axis=i)

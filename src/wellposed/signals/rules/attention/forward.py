@@ -35,6 +35,7 @@ from wellposed.signals.algebra.softmax import (
     interpolated_participations,
     is_uneven,
     law_of,
+    law_told,
     off_diagonal,
     summed,
     variance_of,
@@ -48,7 +49,7 @@ from wellposed.signals.distributions.attention import Logits, Softmax
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import Sources
-from wellposed.signals.distributions.state import Ancestry, Attention, State, weakest
+from wellposed.signals.distributions.state import Ancestry, State, weakest
 from wellposed.signals.distributions.views import merge_atoms, permute, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -71,7 +72,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     logits = logits_before_shift(call.graph).get(call.node.index)
     x = (None if logits is None else state_of(call.run, logits)) or x
     axis = dim % len(x.axes)
-    if x.mask is not None and axis < len(x.axes) - 1:  # which keys a query sees is told along the last axis
+    if x.masked is not None and axis < len(x.axes) - 1:  # which keys a query sees is told along the last axis
         order = [*(at for at in range(len(x.axes)) if at != axis), axis]
         return permute(_softmax(call, permute(x, order), len(order) - 1), np.argsort(order).tolist())
     return _softmax(call, x, axis)
@@ -79,9 +80,9 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
 
 def _softmax(call: Call, x: State, axis: int) -> State:
     """The softmax of logits along an axis."""
-    mask = x.mask
-    if x.scores is not None:
-        x = reshape(x.scores, x.shape)
+    mask = None if x.masked is None else x.masked.mask
+    if x.masked is not None and x.masked.scores is not None:
+        x = reshape(x.masked.scores, x.shape)
     x = merge_atoms(x, axis)
     x = merge_atoms(x, axis - 1) if axis else x
     total = x.shape[axis]
@@ -94,7 +95,8 @@ def _softmax(call: Call, x: State, axis: int) -> State:
     shown = array_of(mask) if mask is not None and axis == len(x.shape) - 1 and mask.shape[-1] == total else None
     keys = keys_seen(x, axis, shown)
     bias = variance_of_means(x, axis, shown, keys)
-    law = Logits(variance + bias, *(summed([(variance, x.logits), (bias, ())]) if bias else x.logits))
+    told = law_told(x)
+    law = Logits(variance + bias, *(summed([(variance, told), (bias, ())]) if bias else told))
     shares, pull, picked = interpolated(keys, law)
     second, typical = kernels.average(shares), float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=x.axes[axis][0])
@@ -120,7 +122,7 @@ def _softmax(call: Call, x: State, axis: int) -> State:
         Moments(np.full((1,) * len(x.lengths), 1.0 / total), var, corr),
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
-        attention=Attention(softmax=made),
+        attention=made,
     )
 
 
@@ -282,11 +284,12 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
         )
         return torch.from_numpy(shares.reshape(given.shape)), 0.0
     if isinstance(given, State):  # of masked scores, the bias is what is let through
-        if given.mask is not None and given.scores is None:
-            return given.mask, 0.0
-        bias = given if given.scores is None else given.scores
+        mask, scores = (None, None) if given.masked is None else (given.masked.mask, given.masked.scores)
+        if mask is not None and scores is None:
+            return mask, 0.0
+        bias = given if scores is None else scores
         apart = 1.0 - off_diagonal(bias, len(bias.axes) - 1) if bias.axes else 1.0
-        return given.mask, kernels.average(bias.var) * apart
+        return mask, kernels.average(bias.var) * apart
     return None, 0.0
 
 

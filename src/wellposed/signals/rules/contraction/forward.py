@@ -292,7 +292,7 @@ def _with_bias(call: Call, result: State, bias: State | None, product: Product) 
     """Return a product with its bias, of one axis or of the result's shape, if there is one."""
     if bias is None or product.bias_scale == 0.0:
         return result
-    if bias.is_constant and bias.mask is None:
+    if bias.is_constant and bias.masked is None:
         return linear(call, result, 1.0, product.bias_scale * bias.pooled_mean)
     if "o" in product.out_axes and len(bias.axes) == 1:
         where = product.out_axes.index("o")
