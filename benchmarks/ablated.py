@@ -296,6 +296,6 @@ def _rules() -> dict[str, Mechanism]:
 MECHANISMS = BY_FIELDS | _rules()
 AT_ONCE = (
     "finite_width_correlation", "equal_norm_inverse_dim", "local_scales", "local_scale_sources",
-    "channel_norm_correction", "margin", "padded", "inverse_dims, residual_dims", "linear_map", "beyond",
+    "channel_norm_correction", "margin", "padded", "inverse_dims, residual_dims", "linear_map",
 )  # fmt: skip
-"""Mechanisms of eleven fields that are also switched off together."""
+"""Ten mechanisms that are also switched off together."""

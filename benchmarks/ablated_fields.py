@@ -55,6 +55,7 @@ from wellposed.signals.distributions.state import (
     Marginal,
     Masked,
     Scaled,
+    Split,
     Standardised,
     State,
     Statistic,
@@ -66,7 +67,7 @@ from wellposed.signals.sampling import samples
 from wellposed.structure import patches
 
 
-def _without(kind: type, instead: Any) -> Callable[[Any], Any]:
+def _without(kind: type | tuple[type, ...], instead: Any) -> Callable[[Any], Any]:
     """Return a function that gives something instead of a value of this kind."""
     return lambda value: instead if isinstance(value, kind) else value
 
@@ -150,16 +151,18 @@ def _fields() -> dict[str, Mechanism]:
     add("scale_parameter", "the parameter that scales a tensor linearly", Ancestry)
     of_statistics = statistics, Statistic, Standardised, normalisation.standardised
     told = "norms that a model writes out: tensors divided by their own statistics"
-    add("statistic, standardised", told, Ancestry, serves=of_statistics)
+    by_means = Field(Ancestry, ("origin",), _without((Statistic, Standardised), None))
+    add("statistic, standardised", told, Ancestry, by_means, serves=of_statistics)
     of_maps = (
         LinearMap, linear_maps.sum_of_maps, linear_maps.differences_of_running_sum, linear_maps._crossed,
         linear_maps._of_one_tensor, linear_maps._of_two_pairs, linear_maps._as_it_is,
         linear_maps._as_one_map, linear_maps._without_positions, Dependence._of_maps,
         Dependence._is_of_times,
     )  # fmt: skip
-    add("linear_map", "linear maps along an axis, as running sums", Ancestry, serves=of_maps)
-    add("beyond", "the larger of two tensors less each", Ancestry, serves=(sums._less_an_operand,))
-    add("whole", "the tensor one atom of which a view has cut", Ancestry, serves=(means._to_blocks,))
+    maps = Field(Ancestry, ("origin",), _without(LinearMap, None))
+    add("linear_map", "linear maps along an axis, as running sums", Ancestry, maps, serves=of_maps)
+    split = Field(Ancestry, ("origin",), _without(Split, None))
+    add("whole", "the tensor one atom of which a view has cut", Ancestry, split, serves=(means._to_blocks,))
 
     add("inherited", "spread that comes from draws before the last", Spread)
     add("own", "spread that comes from the last draw", Spread)

@@ -32,7 +32,7 @@ AGREEING = {
     "no links": WHOLE,
     "a link": linked((0, 1)),
     "a link to a part": PART.changed(links=(Link(WHOLE, Scaled(1.0), taps=((1, picks(np.arange(3), 6)),)),)),
-    "a statistic": make_state((4,), roots=2).amended(statistic=statistic(1, (0,))),
+    "a statistic": make_state((4,), roots=2).amended(origin=statistic(1, (0,))),
     "blocks": WHOLE.amended(blocks=Blocks((PART, PART), 1)),
     "a mask": WHOLE.amended(attention=Masked(torch.ones(6, dtype=torch.bool), WHOLE)),
     "pairs": make_state((12,)).changed(corr=np.eye(12).ravel()),
@@ -65,7 +65,7 @@ DISAGREEING = {
         linked((0, 1), taps=((1, picks(np.arange(6), 5)),)),
     ],
     "a statistic names": [
-        make_state((4,)).amended(statistic=of)
+        make_state((4,)).amended(origin=of)
         for of in (statistic(2, (0,)), statistic(1, (1,)), statistic(0, (1,)), statistic(1, (0, None)))
     ],
     "a mask broadcasts": [

@@ -90,4 +90,4 @@ def test_views_rewrite_the_fields_that_survive_no_change_of_axes():
     masked = permute(part.amended(attention=Masked(mask, part)), (1, 0)).masked
     assert masked.mask.equal(mask.T)
     assert masked.scores.shape == (3, 2)
-    np.testing.assert_array_equal(masked.mean, part.mean)
+    np.testing.assert_array_equal(masked.scores.mean, part.mean)

@@ -11,12 +11,24 @@ import torch
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate
+from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.fluctuations import gaussian_fluctuation
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.later import LaterMoments, is_made, made
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY, Spread
-from wellposed.signals.distributions.state import Ancestry, FunctionOf, Link, Marginal, Masked, Scaled, State
+from wellposed.signals.distributions.state import (
+    Ancestry,
+    FunctionOf,
+    LinearMap,
+    Link,
+    Marginal,
+    Masked,
+    Scaled,
+    Standardised,
+    State,
+    Statistic,
+)
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 
@@ -43,9 +55,7 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
         filters=x.filters.scaled(scale * scale),
         ancestry=Ancestry((Link(x, Scaled(scale)),) if x.roots else (), x.roots, x.scale_parameter),
     )
-    result = _norms_and_scores(call, x, result, affine, scale, shift)
-    if x.linear_map is not None and shift == 0.0:
-        result = result.amended(linear_map=replace(x.linear_map, weights=scale * x.linear_map.weights))
+    result = _as_x_was_made(call, x, result, affine, scale, shift)
     if shift == 0.0 or call.independent:
         return result
     call.run.memo[key] = result = result.amended(spread=_shifted_spread(call, x, result, scale))
@@ -72,12 +82,14 @@ def _linear_marginal(x: State, affine: Pointwise, scale: float, shift: float) ->
     return Marginal(x.gauss, function, transport, kept)
 
 
-def _norms_and_scores(call: Call, x: State, result: State, affine: Pointwise, scale: float, shift: float) -> State:
-    """Return scale * x + shift as the statistic, the standardised tensor or the masked scores that x is."""
-    if x.statistic is not None:
-        result = result.amended(statistic=x.statistic.then(affine.call))
-    if x.standardised is not None and shift == 0.0:
-        result = result.amended(standardised=replace(x.standardised, factor=x.standardised.factor.then(affine.call)))
+def _as_x_was_made(call: Call, x: State, result: State, affine: Pointwise, scale: float, shift: float) -> State:
+    """Return scale * x + shift as the statistic, the standardised tensor, the map or the masked scores that x is."""
+    if isinstance(x.origin, Statistic):
+        result = result.amended(origin=x.origin.then(affine.call))
+    if isinstance(x.origin, Standardised) and shift == 0.0:
+        result = result.amended(origin=replace(x.origin, factor=x.origin.factor.then(affine.call)))
+    if isinstance(x.origin, LinearMap) and shift == 0.0:
+        result = result.amended(origin=replace(x.origin, weights=scale * x.origin.weights))
     if x.masked is not None and x.masked.scores is not None:  # what is let through is changed alike; the rest stays out
         scores = linear(call, x.masked.scores, scale, shift)
         result = result.amended(attention=Masked(x.masked.mask, scores) if scale > 0.0 else scores.attention)
@@ -117,11 +129,12 @@ def reciprocal_of(call: Call, y: State) -> State | None:
         relative = y.var / np.square(y.mean)
     if not np.isfinite(relative).all() or float(relative.max(initial=0.0)) > LARGEST_RELATIVE_VARIANCE:
         return None
+    statistic = as_kind(y.origin, Statistic)
     return pooled(y).with_moments(
         mean=(1 + relative) / y.mean,
         var=relative / np.square(y.mean),
         gauss=False,
         scale_parameter=None,
         spread=y.spread.times(-1.0),
-        statistic=None if y.statistic is None else y.statistic.then(torch.reciprocal),
+        origin=None if statistic is None else statistic.then(torch.reciprocal),
     )

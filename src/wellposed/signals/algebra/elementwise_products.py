@@ -58,7 +58,7 @@ def multiply(call: Call, x: State, y: State) -> State:
         return recognised
     result = _product_of_moments(call, *without_repeats(laid_out(x), laid_out(y)))
     both = jointly(x, y, torch.mul)
-    return result if both is None else result.amended(statistic=both)
+    return result if both is None else result.amended(origin=both)
 
 
 def _with_constant(call: Call, x: State, constant: State) -> State | None:
@@ -87,7 +87,7 @@ def divide(call: Call, x: State, y: State) -> State | None:
         return None
     result = multiply(call, x, reciprocal)
     both = jointly(x, y, torch.div)
-    return result if both is None else result.amended(statistic=both)
+    return result if both is None else result.amended(origin=both)
 
 
 PRODUCTS: tuple[Recogniser, ...] = (

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.marginals import one_signed, sign_of
 from wellposed.signals.distributions.moments import Moments
@@ -53,12 +54,12 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
     dims = tuple([i for i in range(len(x.lengths)) if i not in gone])
     follows = x.roots and weights.size <= LARGEST_LINKED_MAP
     links = (Link(x, Scaled(1.0), dims, taps=((at, of_matrix(weights)),)),) if follows else ()
-    return result.amended(marginal=shape, linear_map=LinearMap(x, at, weights, pairs, sign), links=links)
+    return result.amended(marginal=shape, origin=LinearMap(x, at, weights, pairs, sign), links=links)
 
 
 def _as_one_map(x: State, at: int, weights: Array) -> tuple[State, Array]:
     """Return the tensor that x is a map of along an atom, and the weights of a map of x as one of that tensor."""
-    of = x.linear_map
+    of = as_kind(x.origin, LinearMap)
     if of is None or not of.pairs or of.atom != at or of.parent.layout.resized(at, len(of.weights)) != x.layout:
         return x, weights
     return of.parent, weights @ of.weights
@@ -137,7 +138,8 @@ def sum_of_maps(x: State, y: State, a: float, b: float) -> State | None:
 
     None where they are not, or where neither has an element for each position.
     """
-    maps = _of_one_tensor(x.linear_map or _as_it_is(x, y.linear_map), y.linear_map or _as_it_is(y, x.linear_map))
+    of_x, of_y = as_kind(x.origin, LinearMap), as_kind(y.origin, LinearMap)
+    maps = _of_one_tensor(of_x or _as_it_is(x, of_y), of_y or _as_it_is(y, of_x))
     if maps is None:
         return None
     first, second = maps
@@ -198,7 +200,7 @@ def differences_of_running_sum(x: State, y: State, a: float) -> State | None:
 
 def _crossed(x: State, y: State) -> tuple[LinearMap, int] | None:
     """Return the map that x has along one axis and y along another, and the latter axis; None of other tensors."""
-    maps = _of_one_tensor(x.linear_map, y.linear_map)
+    maps = _of_one_tensor(as_kind(x.origin, LinearMap), as_kind(y.origin, LinearMap))
     if maps is None or not np.array_equal(maps[0].weights, maps[1].weights) or x.lengths != y.lengths:
         return None
     of = maps[0]

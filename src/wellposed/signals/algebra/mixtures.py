@@ -45,7 +45,9 @@ def extreme(call: Call, x: State, y: State, sign: float) -> State:
     over_x = apply_pointwise(call, expand(combine(call, y, x, 1.0, -1.0), call.shape()), relu)
     over_y = apply_pointwise(call, expand(combine(call, x, y, 1.0, -1.0), call.shape()), relu)
     result = combine(call, x, over_x, 1.0, 1.0)
-    return result.amended(beyond=((x.serial, over_x), (y.serial, over_y)))
+    for operand, gap in ((x, over_x), (y, over_y)):
+        call.run.memo["beyond", result.serial, operand.serial] = gap
+    return result
 
 
 def chosen(call: Call, condition: State, x: State, y: State) -> State:

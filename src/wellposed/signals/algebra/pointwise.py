@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from wellposed.signals.context.call import OVERFLOW, Call
+from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.expansion import Expansion, is_power
 from wellposed.signals.distributions.expansion import expand as expand_function
 from wellposed.signals.distributions.fluctuations import carried_spread, fluctuation, gaussian_fluctuation
@@ -20,7 +21,16 @@ from wellposed.signals.distributions.lazy import LocalScales, evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN, Mixture, expand_mixture, given_scales
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread
-from wellposed.signals.distributions.state import Ancestry, FunctionOf, Link, Marginal, Scaled, State, weakest
+from wellposed.signals.distributions.state import (
+    Ancestry,
+    FunctionOf,
+    Link,
+    Marginal,
+    Scaled,
+    State,
+    Statistic,
+    weakest,
+)
 from wellposed.signals.distributions.tails import clip_unseen_tails, is_bounded, without_poles
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import gaussian, kernels
@@ -84,13 +94,14 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     uneven = evaluated(base.local_scales)
     mixed = None if transport is not None or uneven is None else _mixture(composed, base, float(uneven.ravel()[0]))
     tag = _tag(x, base, function, clipped is composed, whole is not composed or (mixed is not None and mixed.heavy))
-    statistic = None if x.statistic is None else x.statistic.then(function.call)
+    statistic = as_kind(x.origin, Statistic)
+    origin = None if statistic is None else statistic.then(function.call)
     layout, roots = Layout(base.lengths, x.axes), base.roots | call.root()
     if mixed is not None and uneven is not None:
         corr, scales = _local_scales_of_mixture(mixed, base, uneven)
         integrated = _integrated(mixed.average, base, clipped, corr)
         marginal = Marginal(function=FunctionOf(base, clipped), local_scales=scales)
-        ancestry = Ancestry(integrated.links, roots, statistic=statistic)
+        ancestry = Ancestry(integrated.links, roots, origin=origin)
         return State(layout, integrated.moments, tag, marginal, ancestry=ancestry, spread=integrated.spread)
     # operators on the way to a function that something reads are one function with it: theirs is not asked for
     later = cache(lambda: _integrated(expand_function(clipped, base.mean, base.std(), transport), base, clipped))
@@ -99,7 +110,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         LaterMoments(lambda: later().moments, varies=True),
         tag,
         Marginal(function=FunctionOf(base, clipped)),
-        ancestry=LaterAncestry(lambda: later().links, roots, statistic=statistic),
+        ancestry=LaterAncestry(lambda: later().links, roots, origin=origin),
         spread=LaterSpread(lambda: later().spread),
     )
 

@@ -17,6 +17,7 @@ from wellposed.signals.algebra.normalisation import standardised
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.blocks import concatenate
+from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.functions import IDENTITY, Pointwise
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.state import Standardised, State, Statistic
@@ -33,7 +34,7 @@ def as_mean(x: State, over: list[int], result: State) -> State:
         return result
     places = tuple(i for i in range(len(x.lengths)) if i not in over)
     made = Statistic(base, frozenset(over), ((fn or IDENTITY, result),), lambda mean: mean, places)
-    return result.amended(statistic=made)
+    return result.amended(origin=made)
 
 
 def remember_parts(call: Call, whole: State) -> State:
@@ -56,7 +57,7 @@ def as_mean_of_parts(call: Call, x: State, axes: list[int], result: State, *, ke
     over = frozenset(atom for axis in axes for atom in base.axes[axis])
     if None in at or {*range(len(base.lengths))} - over != {*at} or len({*at}) != len(at):
         return result
-    return result.amended(statistic=Statistic(base, over, ((function, result),), lambda mean: mean, at))
+    return result.amended(origin=Statistic(base, over, ((function, result),), lambda mean: mean, at))
 
 
 def _places_of_mean(x: State, kept: list[int | None], mean: State) -> Dims:
@@ -88,17 +89,17 @@ def is_centred(call: Call, x: State, over: Collection[int]) -> bool:
     """Whether a norm took the mean over some of these atoms out of x, perhaps before another one divided it."""
     if call.run.memo.get(("centred", x.serial), frozenset((-1,))) <= set(over):
         return True
-    made = x.standardised
+    made = as_kind(x.origin, Standardised)
     within = set(over)
     while made is not None and not (made.centred and made.factor.over <= within):
         within &= made.factor.over
-        made = made.of.standardised
+        made = as_kind(made.of.origin, Standardised)
     return made is not None
 
 
 def jointly(x: State, y: State, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Statistic | None:
     """Return a function of two statistics of one tensor as one statistic; None where they are not."""
-    first, second = x.statistic, y.statistic
+    first, second = as_kind(x.origin, Statistic), as_kind(y.origin, Statistic)
     if first is None or second is None or x.layout != y.layout:
         return None
     return _joint(first, second, function)
@@ -135,9 +136,10 @@ def times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) ->
         return concatenate(known, x.blocks.axis) if len(known) == len(parts) else None
     x = _whole(x, y)
     form = _form(call, x, y)
-    if form is None or y.statistic is None:
+    statistic = as_kind(y.origin, Statistic)
+    if form is None or statistic is None:
         return None
-    statistic = y.statistic.then(torch.reciprocal) if inverse else y.statistic
+    statistic = statistic.then(torch.reciprocal) if inverse else statistic
     factor = _joint(form.factor, statistic, torch.mul)
     return None if factor is None else _standardised(call, x, Standardised(form.of, form.centred, factor))
 
@@ -146,10 +148,11 @@ def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State 
     """Return a x + b y where y is what takes the mean out of x (x - mean(x), or x s - mean(x) s); None elsewhere."""
     x = _whole(x, y)
     form = _form(call, x, y)
-    if form is None or form.centred or y.statistic is None:
+    statistic = as_kind(y.origin, Statistic)
+    if form is None or form.centred or statistic is None:
         return None
     before = form.factor.then(lambda value: a * value)
-    after = _joint(before, y.statistic, lambda scale, shift: torch.stack(torch.broadcast_tensors(scale, b * shift)))
+    after = _joint(before, statistic, lambda scale, shift: torch.stack(torch.broadcast_tensors(scale, b * shift)))
     if after is None:
         return None
     # y is tried at made-up means: no other function of them is -a mean(x) s at all
@@ -169,15 +172,16 @@ def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State 
 
 def _whole(x: State, y: State) -> State:
     """Return a concatenation as one tensor where y is a statistic of all of it."""
-    return pooled(x) if y.statistic is not None and y.statistic.source.serial == x.serial else x
+    statistic = as_kind(y.origin, Statistic)
+    return pooled(x) if statistic is not None and statistic.source.serial == x.serial else x
 
 
 def _form(call: Call, x: State, y: State) -> Standardised | None:
     """Return x as a tensor, standardised or not, that y is a statistic of; None where y is none, or of other groups."""
-    statistic = y.statistic
+    statistic = as_kind(y.origin, Statistic)
     if statistic is None or call.independent or x.shape != np.broadcast_shapes(x.shape, y.shape) or x.blocks:
         return None
-    made = x.standardised
+    made = as_kind(x.origin, Standardised)
     if made is None or made.of.gaussian_source()[0].serial != statistic.source.serial:
         if x.gaussian_source()[0].serial != statistic.source.serial or x.lengths != statistic.source.lengths:
             return None
@@ -226,7 +230,7 @@ def _standardised(call: Call, x: State, form: Standardised) -> State | None:
     result = standardised(call, of, factor.over, form.centred, at)
     if not (np.isfinite(result.mean).all() and np.isfinite(result.var).all()):
         return None
-    return result.amended(axes=x.axes, standardised=form)
+    return result.amended(axes=x.axes, origin=form)
 
 
 def _given(

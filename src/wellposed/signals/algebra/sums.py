@@ -58,7 +58,7 @@ def _general_sum(call: Call, x: State, y: State, a: float, b: float) -> State:
     if not (x.roots and y.roots):
         call.run.memo[_key_of_sum(call, x, y, a, b)] = result
     both = jointly(x, y, lambda p, q: a * p + b * q)
-    return result if both is None else result.amended(statistic=both)
+    return result if both is None else result.amended(origin=both)
 
 
 def _with_mask(call: Call, x: State, mask: State, a: float, b: float) -> State | None:
@@ -93,7 +93,7 @@ def _with_constant(call: Call, x: State, constant: State, a: float, b: float) ->
 
 def _less_an_operand(call: Call, x: State, y: State, a: float, b: float) -> State | None:
     """Return a (x - y) for the larger one x of y and another tensor, or the smaller one; None elsewhere."""
-    gap = dict(x.beyond).get(y.serial) if a == -b else None
+    gap: State | None = call.run.memo.get(("beyond", x.serial, y.serial)) if a == -b else None
     return None if gap is None or gap.shape != call.shape() else linear(call, gap, a)
 
 

@@ -8,9 +8,10 @@ from itertools import chain
 
 import numpy as np
 
+from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.layout import Dims, Layout
 from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.state import NO_FILTERS, Link, State
+from wellposed.signals.distributions.state import NO_FILTERS, Link, State, Statistic
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -103,7 +104,7 @@ def _links_fit(x: State) -> bool:
 
 def _statistic_fits(x: State) -> bool:
     """Whether the atoms of a statistic are as long as those of its source that are left by its means."""
-    of = x.statistic
+    of = as_kind(x.origin, Statistic)
     if of is None:
         return True
     lengths = of.source.lengths
@@ -155,7 +156,7 @@ def _shapes_fit(layout: Layout, mean: tuple[int, ...], var: tuple[int, ...], cor
 def _is_plain(x: State) -> bool:
     """Whether a state is of the many that hold no more than moments, a function and links, and passes every check."""
     marginal, ancestry = x.marginal, x.ancestry
-    others = (marginal.local_scales, ancestry.statistic, x.masked)
+    others = (marginal.local_scales, as_kind(ancestry.origin, Statistic), x.masked)
     if any(one is not None for one in others) or x.filters is not NO_FILTERS or x.blocks:
         return False
     moments = x.moments

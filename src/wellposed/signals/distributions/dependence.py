@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.expansion import Coefficients, coefficients_at
 from wellposed.signals.distributions.grids import Grid, before, behind, combined, matched, places_in
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.repeats import REPEATED, Factors, Made
-from wellposed.signals.distributions.state import Scaled, State
+from wellposed.signals.distributions.state import LinearMap, Scaled, State
 from wellposed.signals.integration import gaussian, kernels, maps
 from wellposed.signals.integration.kernels import Array
 
@@ -305,7 +306,7 @@ class Dependence:
 
     def _is_of_times(self, x: State, y: State) -> bool:
         """Whether y is one position of a tensor of which x may hold others: x is made by a loop over time."""
-        of = y.linear_map
+        of = as_kind(y.origin, LinearMap)
         if of is None or len(of.weights) != 1 or x.serial < of.parent.serial or x.serial in self.made:
             return False
         return all(isinstance(link.operate, Scaled) and not link.taps for link in x.links)
@@ -321,7 +322,7 @@ class Dependence:
         """Return the covariance of two linear maps along one atom of dependent tensors (the two ends of a graph's
         edges), None of other states.
         """
-        one, other = x.linear_map, y.linear_map
+        one, other = as_kind(x.origin, LinearMap), as_kind(y.origin, LinearMap)
         if one is None or other is None or not (one.pairs and other.pairs) or where != tuple(range(len(x.lengths))):
             return None
         size = one.weights.shape[1]

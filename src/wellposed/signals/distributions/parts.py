@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.distributions.blocks import concatenate
+from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.lazy import LocalScales
 from wellposed.signals.distributions.marginals import one_signed
 from wellposed.signals.distributions.spread import NONE
@@ -111,7 +112,7 @@ def _part_of_atom(state: State, part: _Part) -> State:
         taps = (part.atom, picks(np.array(part.places), state.lengths[part.atom]))
         links = (Link(state, Scaled(1.0), dims, taps=(taps,)),)
     return state.with_moments(
-        linear_map=_map_to_part(state, part),
+        origin=_map_to_part(state, part),
         links=links,
         layout=state.layout.resized(part.atom, len(part.places)).without(part.gone),
         mean=part.of_map(state.mean),
@@ -126,7 +127,7 @@ def _map_to_part(state: State, part: _Part) -> LinearMap | None:
     """Return the linear map that gives part of a tensor which is one of another tensor: the same map of that part, or
     some rows of the map.
     """
-    of = state.linear_map
+    of = as_kind(state.origin, LinearMap)
     if of is None or state.lengths != of.parent.layout.resized(of.atom, len(of.weights)).lengths:
         return None
     if of.atom != part.atom:

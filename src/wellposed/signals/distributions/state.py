@@ -144,6 +144,16 @@ class LinearMap:
     sign: int = 0
 
 
+class Split(NamedTuple):
+    """How a view cuts one atom of a tensor in two: the tensor, and the atom."""
+
+    of: State
+    atom: int
+
+
+Origin = Statistic | Standardised | LinearMap | Split
+
+
 class FunctionOf(NamedTuple):
     """How a tensor is a function of another one, element by element: ``fn`` of ``base``."""
 
@@ -222,24 +232,12 @@ class Ancestry:
     scale_parameter: str | None = told(
         "parameter that scales the tensor linearly, its scale being yet to be chosen", "name", EVERYTHING, default=None
     )
-    statistic: Statistic | None = told(
-        "function of means of another tensor's elements, which this one is", STATES, NO_MOMENTS, default=None
-    )
-    standardised: Standardised | None = told(
-        "tensor that this one is, standardised by its own statistics", STATES, NO_MOMENTS, default=None
-    )
-    linear_map: LinearMap | None = told(
-        "linear map of another tensor along one atom, which this one is", STATES, NO_MOMENTS, default=None
-    )
-    beyond: tuple[tuple[int, State], ...] = told(
-        "its excess over each of two tensors, by their serials",
-        STATES,
+    origin: Origin | None = told(
+        "how it was made of one other tensor: as a function of means of that, standardised by such, as a linear map "
+        "along an atom, or by cutting an atom",
+        "fields of `Statistic`, `Standardised`, `LinearMap` or `Split`",
         NO_MOMENTS,
-        "it is the larger of the two",
-        default=(),
-    )
-    whole: tuple[State, int] | None = told(
-        "tensor one atom of which a view has cut in two, and the atom", STATES, NO_MOMENTS, default=None
+        default=None,
     )
 
 
@@ -303,11 +301,7 @@ class Changes(TypedDict, total=False):
     links: tuple[Link, ...]
     roots: int
     scale_parameter: str | None
-    statistic: Statistic | None
-    standardised: Standardised | None
-    linear_map: LinearMap | None
-    beyond: tuple[tuple[int, State], ...]
-    whole: tuple[State, int] | None
+    origin: Origin | None
     # </changes>
 
 
@@ -375,11 +369,7 @@ class State:
     links: ClassVar[tuple[Link, ...]]
     roots: ClassVar[int]
     scale_parameter: ClassVar[str | None]
-    statistic: ClassVar[Statistic | None]
-    standardised: ClassVar[Standardised | None]
-    linear_map: ClassVar[LinearMap | None]
-    beyond: ClassVar[tuple[tuple[int, State], ...]]
-    whole: ClassVar[tuple[State, int] | None]
+    origin: ClassVar[Origin | None]
     # </names>
 
     @property

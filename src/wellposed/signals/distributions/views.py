@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.lazy import applied
 from wellposed.signals.distributions.making import exchangeable
@@ -24,7 +25,9 @@ from wellposed.signals.distributions.state import (
     Marginal,
     Masked,
     Scaled,
+    Split,
     State,
+    Statistic,
     weakest,
 )
 from wellposed.signals.integration import kernels, regrouping
@@ -93,7 +96,7 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
         tuple(j for i in axis for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))) for axis in state.axes
     )
     result = _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr, scaled)
-    result = result.amended(filters=state.filters.viewed(split), whole=(state, atom) if state.roots else None)
+    result = result.amended(filters=state.filters.viewed(split), origin=Split(state, atom) if state.roots else None)
     base, fn = state.gaussian_source()
     if fn is None or base.lengths != state.lengths:
         return result
@@ -389,4 +392,5 @@ def expand(state: State, shape: Sequence[int]) -> State:
         marginal=shape_of_one,
         links=(Link(state, Scaled(1.0), dims),) if state.roots else (),
     )
-    return wider if state.statistic is None else wider.amended(statistic=state.statistic.expanded(len(sizes)))
+    statistic = as_kind(state.origin, Statistic)
+    return wider if statistic is None else wider.amended(origin=statistic.expanded(len(sizes)))

@@ -22,7 +22,7 @@ from wellposed.signals.distributions.attention import Softmax
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import STEADY
-from wellposed.signals.distributions.state import State, weakest
+from wellposed.signals.distributions.state import Standardised, State, weakest
 from wellposed.signals.passes.validation import checked
 from wellposed.signals.registry import RULES, Rule
 from wellposed.signals.sampling.constant_folding import held
@@ -144,7 +144,7 @@ def _with_tails(node: Node, rule: Rule | None, weak: Tag, result: State | None) 
     """
     if result is None or weak != "heavy" or (rule is not None and rule.elementwise):
         return result
-    ends = node.op in NORMS or result.standardised is not None or isinstance(result.attention, Softmax)
+    ends = node.op in NORMS or isinstance(result.origin, Standardised) or isinstance(result.attention, Softmax)
     if rule is not None and result.tag != "heavy" and (ends or result.function is not None):
         return result
     return result.amended(tag="assumed" if ends else "heavy")

@@ -13,11 +13,12 @@ from wellposed.signals.algebra.linear_maps import from_sources, mapped, picked_l
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
+from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.marginals import one_signed
 from wellposed.signals.distributions.parts import select
-from wellposed.signals.distributions.state import Link, Scaled, State
+from wellposed.signals.distributions.state import LinearMap, Link, Scaled, State
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -128,7 +129,7 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
         corr = _pairs_of_sources(corr, i, source, size)
     elif mode != "constant":  # borders repeat inner positions
         corr = from_sources(corr, i, source)
-    of = x.linear_map
+    of = as_kind(x.origin, LinearMap)
     if of is not None and of.atom == i and value == 0.0 and of.parent.layout.resized(i, size) == x.layout:
         # a running sum that is pushed on is a map of the same tensor: its differences are sums of few
         rows = np.where((source < 0)[:, None], 0.0, of.weights[source])

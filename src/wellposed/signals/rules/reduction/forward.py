@@ -15,8 +15,9 @@ from wellposed.signals.algebra.statistics import as_mean_of_parts, jointly
 from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate, depend
+from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.marginals import marginal, sign_of
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import State, Statistic
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration.gaussian import WEIGHTS
 from wellposed.signals.integration.transport import standardised
@@ -95,7 +96,7 @@ def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, cor
     factor = count / (count - lost) if count > lost else 1.0
     level = np.full((1,) * len(second.lengths), max(second.pooled_mean - first.second_moment, 0.0) * factor)
     both = jointly(square, mean, lambda square, mean: factor * (square - mean * mean))
-    return second.with_moments(mean=level, var=second.var * factor**2, marginal=second.marginal, statistic=both)
+    return second.with_moments(mean=level, var=second.var * factor**2, marginal=second.marginal, origin=both)
 
 
 @rule(overloads("var_mean.correction", "var_mean.dim", "var_mean.default"), source="definition, as var and mean")
@@ -144,12 +145,13 @@ def _root(call: Call, x: State) -> State:
         roots = np.sort(np.sqrt(np.maximum(marginal(x), NEAREST_TO_ZERO * level)))
         relative = level * max(1.0 - float(WEIGHTS @ roots) ** 2 / float(WEIGHTS @ roots**2), 0.0)
         transport = standardised(roots) if relative > 0.0 else None
+    statistic = as_kind(x.origin, Statistic)
     return x.with_moments(
         transport=transport,
         mean=np.full(one, math.sqrt(level - relative)),
         var=np.full(one, relative),
         spread=x.spread.times(0.5),
-        statistic=None if x.statistic is None else x.statistic.then(torch.sqrt),
+        origin=None if statistic is None else statistic.then(torch.sqrt),
     )
 
 

@@ -19,7 +19,7 @@ from wellposed.signals.algebra.masked_scores import shut_out
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.making import exchangeable
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import Standardised, State, Statistic
 from wellposed.signals.distributions.views import merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -188,8 +188,7 @@ def picked_along(
         **{name: kernels.without(array, gone) for name, array in moments.items()},  # type: ignore[arg-type]
         marginal=scales_of_picks(x, i, gone, apart=places is None),
         links=() if places is None else picked_links(x, i, places, gone),
-        statistic=None,
-        standardised=None,
+        origin=None if isinstance(x.origin, (Statistic, Standardised)) else x.origin,
     )
     return reshape(state, shape)
 
