@@ -71,8 +71,8 @@ DISAGREEING = {
     "a mask broadcasts": [
         WHOLE.amended(attention=Masked(torch.ones(5, dtype=torch.bool))),
         WHOLE.amended(attention=Masked(torch.ones(1, 4, 6, dtype=torch.bool))),
+        WHOLE.amended(attention=Masked(torch.ones(6, dtype=torch.bool), PART)),
     ],
-    "scores have the shape": [WHOLE.amended(attention=Masked(torch.ones(6, dtype=torch.bool), PART))],
     "a margin is by position": [
         WHOLE.amended(filters=Filters(margin=Lazy.of(np.ones((4, 5))))),
         WHOLE.amended(filters=Filters(margin=Lazy.of(np.ones(6)))),

@@ -28,7 +28,6 @@ from wellposed.checks.sample_kernels import (
 from wellposed.graphs import Node
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.attention import Softmax
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.dependence import Dependence
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.making import make_state
@@ -109,7 +108,7 @@ class Samples:
             transport=template.transport, function=None, links=(), blocks=WHOLE,
             spread=STEADY, tag="measured",
         )  # fmt: skip
-        weights = as_kind(template.attention, Softmax)
+        weights = template.known_as(Softmax)
         if weights is not None and template.second_moment > 0.0:
             ratio = state.second_moment / template.second_moment
             state = state.amended(attention=replace(weights, second=min(weights.second * ratio, 1.0)))

@@ -11,7 +11,6 @@ import torch
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.fluctuations import gaussian_fluctuation
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.later import LaterMoments, is_made, made
@@ -129,7 +128,7 @@ def reciprocal_of(call: Call, y: State) -> State | None:
         relative = y.var / np.square(y.mean)
     if not np.isfinite(relative).all() or float(relative.max(initial=0.0)) > LARGEST_RELATIVE_VARIANCE:
         return None
-    statistic = as_kind(y.origin, Statistic)
+    statistic = y.known_as(Statistic)
     return pooled(y).with_moments(
         mean=(1 + relative) / y.mean,
         var=relative / np.square(y.mean),

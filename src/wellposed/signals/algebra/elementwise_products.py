@@ -10,12 +10,7 @@ import torch
 
 from wellposed.signals.algebra.affine import reciprocal_of, scaled
 from wellposed.signals.algebra.finite_width import finite_width_correlation_of_product, finite_width_covariance
-from wellposed.signals.algebra.local_scales import (
-    EVEN_SCALES,
-    marginal_with,
-    scales_by_factor,
-    scales_of_product,
-)
+from wellposed.signals.algebra.local_scales import EVEN_SCALES, marginal_with, scales_by_factor, scales_of_product
 from wellposed.signals.algebra.operands import (
     Recogniser,
     broadcast,

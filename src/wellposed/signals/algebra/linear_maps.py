@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 import numpy as np
 
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.marginals import one_signed, sign_of
 from wellposed.signals.distributions.moments import Moments
@@ -59,7 +58,7 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
 
 def _as_one_map(x: State, at: int, weights: Array) -> tuple[State, Array]:
     """Return the tensor that x is a map of along an atom, and the weights of a map of x as one of that tensor."""
-    of = as_kind(x.origin, LinearMap)
+    of = x.known_as(LinearMap)
     if of is None or not of.pairs or of.atom != at or of.parent.layout.resized(at, len(of.weights)) != x.layout:
         return x, weights
     return of.parent, weights @ of.weights
@@ -138,7 +137,7 @@ def sum_of_maps(x: State, y: State, a: float, b: float) -> State | None:
 
     None where they are not, or where neither has an element for each position.
     """
-    of_x, of_y = as_kind(x.origin, LinearMap), as_kind(y.origin, LinearMap)
+    of_x, of_y = x.known_as(LinearMap), y.known_as(LinearMap)
     maps = _of_one_tensor(of_x or _as_it_is(x, of_y), of_y or _as_it_is(y, of_x))
     if maps is None:
         return None
@@ -200,7 +199,7 @@ def differences_of_running_sum(x: State, y: State, a: float) -> State | None:
 
 def _crossed(x: State, y: State) -> tuple[LinearMap, int] | None:
     """Return the map that x has along one axis and y along another, and the latter axis; None of other tensors."""
-    maps = _of_one_tensor(as_kind(x.origin, LinearMap), as_kind(y.origin, LinearMap))
+    maps = _of_one_tensor(x.known_as(LinearMap), y.known_as(LinearMap))
     if maps is None or not np.array_equal(maps[0].weights, maps[1].weights) or x.lengths != y.lengths:
         return None
     of = maps[0]

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from wellposed.signals.distributions.attention import Softmax
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.state import Masked, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.sampling.samples import outside
@@ -58,7 +57,7 @@ def is_shut_out(x: State, kept: torch.Tensor) -> bool:
 
     Such weights are 0 there, if each row has a key that is let through.
     """
-    weights = as_kind(x.attention, Softmax)
+    weights = x.known_as(Softmax)
     shown = None if weights is None else weights.shown
     if shown is None or not bool(shown.any(dim=-1).all()):
         return False

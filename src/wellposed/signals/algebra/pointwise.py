@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from wellposed.signals.context.call import OVERFLOW, Call
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.expansion import Expansion, is_power
 from wellposed.signals.distributions.expansion import expand as expand_function
 from wellposed.signals.distributions.fluctuations import carried_spread, fluctuation, gaussian_fluctuation
@@ -94,7 +93,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     uneven = evaluated(base.local_scales)
     mixed = None if transport is not None or uneven is None else _mixture(composed, base, float(uneven.ravel()[0]))
     tag = _tag(x, base, function, clipped is composed, whole is not composed or (mixed is not None and mixed.heavy))
-    statistic = as_kind(x.origin, Statistic)
+    statistic = x.known_as(Statistic)
     origin = None if statistic is None else statistic.then(function.call)
     layout, roots = Layout(base.lengths, x.axes), base.roots | call.root()
     if mixed is not None and uneven is not None:

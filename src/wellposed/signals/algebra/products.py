@@ -23,7 +23,6 @@ from wellposed.signals.algebra.softmax import Places, law_of
 from wellposed.signals.algebra.tokens import tokens_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.attention import Law, Softmax
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import NONE
@@ -42,7 +41,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     """
     if left.serial == right.serial and left.axes == right.axes and product.left_axes == product.right_axes:
         return _squares(call, left, product)
-    weights, others = as_kind(left.attention, Softmax), as_kind(right.attention, Softmax)
+    weights, others = left.known_as(Softmax), right.known_as(Softmax)
     if weights is None and others is not None:  # values times weights, transposed
         left, right, product, weights = right, left, product.swapped(), others
     paired, left, right = right, unpaired(left), unpaired(right)

@@ -25,9 +25,7 @@ LARGEST_EXPONENT = 50.0
 
 
 def law_told(x: State) -> Law:
-    """Return the law of the logits that a tensor is, beside their variance: of masked ones, that of those let through;
-    nothing of other tensors.
-    """
+    """Return the law of the logits that a tensor is, or that its mask lets through; nothing of other tensors."""
     if x.masked is not None:
         return () if x.masked.scores is None else law_told(x.masked.scores)
     return x.attention if isinstance(x.attention, tuple) else ()

@@ -17,7 +17,6 @@ from wellposed.signals.algebra.normalisation import standardised
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.blocks import concatenate
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.functions import IDENTITY, Pointwise
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.state import Standardised, State, Statistic
@@ -73,8 +72,7 @@ def _places_of_mean(x: State, kept: list[int | None], mean: State) -> Dims:
 def _function_of_parts(x: State, whole: State) -> Pointwise | None:
     """Return the one function that makes the parts of x of those of a concatenation; None where there is none."""
     pairs = zip(x.blocks, whole.blocks, strict=True)
-    found = [(after.gaussian_source()[1] or IDENTITY, before.gaussian_source()[1]) for after, before in pairs]
-    functions = [after.after(before) for after, before in found]
+    functions = [(of.gaussian_source()[1] or IDENTITY).after(before.gaussian_source()[1]) for of, before in pairs]
     first = functions[0]
     return None if first is None or any(other is None or other.key != first.key for other in functions) else first
 
@@ -89,17 +87,17 @@ def is_centred(call: Call, x: State, over: Collection[int]) -> bool:
     """Whether a norm took the mean over some of these atoms out of x, perhaps before another one divided it."""
     if call.run.memo.get(("centred", x.serial), frozenset((-1,))) <= set(over):
         return True
-    made = as_kind(x.origin, Standardised)
+    made = x.known_as(Standardised)
     within = set(over)
     while made is not None and not (made.centred and made.factor.over <= within):
         within &= made.factor.over
-        made = as_kind(made.of.origin, Standardised)
+        made = made.of.known_as(Standardised)
     return made is not None
 
 
 def jointly(x: State, y: State, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Statistic | None:
     """Return a function of two statistics of one tensor as one statistic; None where they are not."""
-    first, second = as_kind(x.origin, Statistic), as_kind(y.origin, Statistic)
+    first, second = x.known_as(Statistic), y.known_as(Statistic)
     if first is None or second is None or x.layout != y.layout:
         return None
     return _joint(first, second, function)
@@ -136,7 +134,7 @@ def times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) ->
         return concatenate(known, x.blocks.axis) if len(known) == len(parts) else None
     x = _whole(x, y)
     form = _form(call, x, y)
-    statistic = as_kind(y.origin, Statistic)
+    statistic = y.known_as(Statistic)
     if form is None or statistic is None:
         return None
     statistic = statistic.then(torch.reciprocal) if inverse else statistic
@@ -148,7 +146,7 @@ def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State 
     """Return a x + b y where y is what takes the mean out of x (x - mean(x), or x s - mean(x) s); None elsewhere."""
     x = _whole(x, y)
     form = _form(call, x, y)
-    statistic = as_kind(y.origin, Statistic)
+    statistic = y.known_as(Statistic)
     if form is None or form.centred or statistic is None:
         return None
     before = form.factor.then(lambda value: a * value)
@@ -172,16 +170,16 @@ def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State 
 
 def _whole(x: State, y: State) -> State:
     """Return a concatenation as one tensor where y is a statistic of all of it."""
-    statistic = as_kind(y.origin, Statistic)
+    statistic = y.known_as(Statistic)
     return pooled(x) if statistic is not None and statistic.source.serial == x.serial else x
 
 
 def _form(call: Call, x: State, y: State) -> Standardised | None:
     """Return x as a tensor, standardised or not, that y is a statistic of; None where y is none, or of other groups."""
-    statistic = as_kind(y.origin, Statistic)
+    statistic = y.known_as(Statistic)
     if statistic is None or call.independent or x.shape != np.broadcast_shapes(x.shape, y.shape) or x.blocks:
         return None
-    made = as_kind(x.origin, Standardised)
+    made = x.known_as(Standardised)
     if made is None or made.of.gaussian_source()[0].serial != statistic.source.serial:
         if x.gaussian_source()[0].serial != statistic.source.serial or x.lengths != statistic.source.lengths:
             return None

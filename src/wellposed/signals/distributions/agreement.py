@@ -8,7 +8,6 @@ from itertools import chain
 
 import numpy as np
 
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.layout import Dims, Layout
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.state import NO_FILTERS, Link, State, Statistic
@@ -26,15 +25,7 @@ def _atoms_lie_in_one_axis(x: State) -> bool:
 
 
 def _moments_fit(x: State) -> bool:
-    """Whether mean and variance are by position."""
-    lengths = x.lengths
-    for shape in (x.mean.shape, x.var.shape):
-        if len(shape) != len(lengths):
-            return False
-        for have, size in zip(shape, lengths, strict=True):
-            if have != 1 and have != size:
-                return False
-    return True
+    return _is_by_position(x.mean, x.lengths) and _is_by_position(x.var, x.lengths)
 
 
 def _is_by_position(values: Array, lengths: tuple[int, ...]) -> bool:
@@ -104,7 +95,7 @@ def _links_fit(x: State) -> bool:
 
 def _statistic_fits(x: State) -> bool:
     """Whether the atoms of a statistic are as long as those of its source that are left by its means."""
-    of = as_kind(x.origin, Statistic)
+    of = x.known_as(Statistic)
     if of is None:
         return True
     lengths = of.source.lengths
@@ -119,16 +110,14 @@ def _statistic_fits(x: State) -> bool:
 
 
 def _mask_fits(x: State) -> bool:
-    """Whether a mask broadcasts to the tensor's shape."""
+    """Whether a mask broadcasts to the shape of the tensor, which is that of the scores that it lets through."""
     if x.masked is None:
         return True
-    mask = x.masked.mask
+    mask, scores = x.masked.mask, x.masked.scores
+    if scores is not None and scores.shape != x.shape:
+        return False
     trailing = x.shape[len(x.shape) - mask.ndim :] if mask.ndim else ()
     return mask.ndim <= len(x.shape) and all(have in (1, size) for have, size in zip(mask.shape, trailing, strict=True))
-
-
-def _scores_fit(x: State) -> bool:
-    return x.masked is None or x.masked.scores is None or x.masked.scores.shape == x.shape
 
 
 def _blocks_fit(x: State) -> bool:
@@ -156,7 +145,7 @@ def _shapes_fit(layout: Layout, mean: tuple[int, ...], var: tuple[int, ...], cor
 def _is_plain(x: State) -> bool:
     """Whether a state is of the many that hold no more than moments, a function and links, and passes every check."""
     marginal, ancestry = x.marginal, x.ancestry
-    others = (marginal.local_scales, as_kind(ancestry.origin, Statistic), x.masked)
+    others = (marginal.local_scales, x.known_as(Statistic), x.masked)
     if any(one is not None for one in others) or x.filters is not NO_FILTERS or x.blocks:
         return False
     moments = x.moments
@@ -177,8 +166,7 @@ CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
     ("what is Gaussian has no transport", _gaussian_has_no_transport),
     ("links lead to earlier states, and name atoms of these that are as long", _links_fit),
     ("a statistic names atoms of its source that are as long, and are not averaged", _statistic_fits),
-    ("a mask broadcasts to the tensor", _mask_fits),
-    ("scores have the shape of the tensor", _scores_fit),
+    ("a mask broadcasts to the tensor, whose shape the scores below it have", _mask_fits),
     ("a margin is by position", _margin_fits),
     ("only what depends on a source has links", _only_what_depends_has_links),
     ("blocks make up the tensor along their axis", _blocks_fit),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 Change = Literal["moments", "function", "axes"]
 """What a copy of a state may change: its moments, the function that made its elements, or the axes of its atoms."""
@@ -20,9 +20,6 @@ EVERYTHING: tuple[Change, ...] = ("moments", "function", "axes")
 NO_MOMENTS: tuple[Change, ...] = ("function", "axes")
 AXES_ALONE: tuple[Change, ...] = ("axes",)
 NO_AXES: tuple[Change, ...] = ("moments", "function")
-
-
-_Kind = TypeVar("_Kind")
 
 
 class Declared(NamedTuple):
@@ -44,11 +41,6 @@ class Declared(NamedTuple):
 def holds(what: str, shape: str, survives: tuple[Change, ...], valid: str = "") -> Mapping[str, Declared]:
     """Return the metadata of a field of a state."""
     return {"declared": Declared(what, shape, survives, valid)}
-
-
-def as_kind(value: object, kind: type[_Kind]) -> _Kind | None:
-    """Return the value of a field that holds one of several kinds, None where it is of another one."""
-    return value if isinstance(value, kind) else None
 
 
 def told(what: str, shape: str, survives: tuple[Change, ...], valid: str = "", *, default: Any) -> Any:

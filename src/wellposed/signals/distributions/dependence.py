@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.expansion import Coefficients, coefficients_at
 from wellposed.signals.distributions.grids import Grid, before, behind, combined, matched, places_in
 from wellposed.signals.distributions.layout import Dims
@@ -306,7 +305,7 @@ class Dependence:
 
     def _is_of_times(self, x: State, y: State) -> bool:
         """Whether y is one position of a tensor of which x may hold others: x is made by a loop over time."""
-        of = as_kind(y.origin, LinearMap)
+        of = y.known_as(LinearMap)
         if of is None or len(of.weights) != 1 or x.serial < of.parent.serial or x.serial in self.made:
             return False
         return all(isinstance(link.operate, Scaled) and not link.taps for link in x.links)
@@ -322,7 +321,7 @@ class Dependence:
         """Return the covariance of two linear maps along one atom of dependent tensors (the two ends of a graph's
         edges), None of other states.
         """
-        one, other = as_kind(x.origin, LinearMap), as_kind(y.origin, LinearMap)
+        one, other = x.known_as(LinearMap), y.known_as(LinearMap)
         if one is None or other is None or not (one.pairs and other.pairs) or where != tuple(range(len(x.lengths))):
             return None
         size = one.weights.shape[1]

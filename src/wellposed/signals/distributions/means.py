@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.state import Link, Operate, Scaled, Split, State
 from wellposed.signals.integration import kernels, taps
@@ -59,7 +58,7 @@ def _to_blocks(x: State, over: Sequence[int], factor: float) -> tuple[Link, ...]
     """
     kept, gone = [i for i in range(len(x.lengths)) if i not in over], set(over)
     combined: dict[int, Taps] = {}
-    while (split := as_kind(x.origin, Split)) is not None:
+    while (split := x.known_as(Split)) is not None:
         whole, atom = split
         both = gone & {atom, atom + 1}
         if not both or {atom, atom + 1} & combined.keys() or whole.lengths[atom] > LONGEST:

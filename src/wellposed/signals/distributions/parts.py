@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.distributions.blocks import concatenate
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.lazy import LocalScales
 from wellposed.signals.distributions.marginals import one_signed
 from wellposed.signals.distributions.spread import NONE
@@ -127,7 +126,7 @@ def _map_to_part(state: State, part: _Part) -> LinearMap | None:
     """Return the linear map that gives part of a tensor which is one of another tensor: the same map of that part, or
     some rows of the map.
     """
-    of = as_kind(state.origin, LinearMap)
+    of = state.known_as(LinearMap)
     if of is None or state.lengths != of.parent.layout.resized(of.atom, len(of.weights)).lengths:
         return None
     if of.atom != part.atom:

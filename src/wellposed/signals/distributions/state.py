@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, TypedDict, Unpack
+from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from wellposed.signals.distributions.declared import (
     STATES,
     Change,
     Lost,
-    as_kind,
     declarations,
     holds,
     lost_by,
@@ -53,6 +52,7 @@ def new_serial() -> int:
     return next(_serial)
 
 
+_Kind = TypeVar("_Kind")
 _Loss = tuple[Sequence[tuple[int, Any]], Sequence[tuple[int, Lost]]]
 Operate = Callable[[Array, Dims], Array]
 
@@ -403,7 +403,7 @@ class State:
     @property
     def masked(self) -> Masked | None:
         """Its mask, and the scores that this lets through, if there is one."""
-        return as_kind(self.attention, Masked)
+        return self.known_as(Masked)
 
     @property
     def is_constant(self) -> bool:
@@ -418,6 +418,11 @@ class State:
     def std(self) -> Array:
         """Standard deviation by position."""
         return np.sqrt(self.moments.var)
+
+    def known_as(self, kind: type[_Kind]) -> _Kind | None:
+        """Return its origin, or what attention reads of it, if that is of a kind."""
+        origin, attention = self.ancestry.origin, self.attention
+        return origin if isinstance(origin, kind) else attention if isinstance(attention, kind) else None
 
     def covariance(self) -> Array:
         """Centred covariance kernel, averaged over positions."""

@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.lazy import applied
 from wellposed.signals.distributions.making import exchangeable
@@ -392,5 +391,5 @@ def expand(state: State, shape: Sequence[int]) -> State:
         marginal=shape_of_one,
         links=(Link(state, Scaled(1.0), dims),) if state.roots else (),
     )
-    statistic = as_kind(state.origin, Statistic)
+    statistic = state.known_as(Statistic)
     return wider if statistic is None else wider.amended(origin=statistic.expanded(len(sizes)))

@@ -20,15 +20,10 @@ import torch
 
 from wellposed.arrays import array_of
 from wellposed.signals.algebra.gradient_terms import Adjoint, Gradients, Sent, Term, reduced, settled
-from wellposed.signals.algebra.softmax import (
-    interpolated_choices,
-    interpolated_participations,
-    off_diagonal,
-)
+from wellposed.signals.algebra.softmax import interpolated_choices, interpolated_participations, off_diagonal
 from wellposed.signals.algebra.softmax_overlap import overlap
 from wellposed.signals.algebra.tokens import relatedness, tokens_of
 from wellposed.signals.distributions.attention import Softmax
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import WHOLE, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
@@ -237,7 +232,7 @@ def softmax(call: Adjoint, gradients: Gradients, x: State, dim: int, *_: Any, **
     if not x.axes:
         return []
     axis = dim % len(x.axes)
-    weights = None if made is None else as_kind(made.attention, Softmax)
+    weights = None if made is None else made.known_as(Softmax)
     if term is None or weights is None:
         return None
     g = settled(call, term)

@@ -16,15 +16,7 @@ from wellposed.operators.arithmetic import terms_of
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import describe
 from wellposed.signals.algebra.elementwise_products import multiply
-from wellposed.signals.algebra.gradient_terms import (
-    Adjoint,
-    Sent,
-    Term,
-    reduced,
-    settled,
-    times_output,
-    white,
-)
+from wellposed.signals.algebra.gradient_terms import Adjoint, Sent, Term, reduced, settled, times_output, white
 from wellposed.signals.algebra.normalisation import normalise
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.distributions.alignment import Aligned, align_many

@@ -24,7 +24,6 @@ from wellposed.signals.algebra.box_filters import (
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import is_homogeneous
 from wellposed.signals.distributions.functions import IDENTITY, Pointwise
-from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.state import Ancestry, State
 from wellposed.signals.integration import gaussian, kernels
@@ -91,19 +90,17 @@ class Padded(NamedTuple):
         of: the tensor inside.
         around: for each axis how many elements lie before it and after it.
         value: the constant; None of repetitions.
-        layout: layout of the padded tensor.
     """
 
     of: State
     around: tuple[tuple[int, int], ...]
     value: float | None
-    layout: Layout
 
 
 def _padding_of(call: Call, x: State) -> Padded | None:
     """Return how padding has made a tensor, None of other ones and of other views of it."""
-    found: Padded | None = call.run.memo.get(("padded", x.serial))
-    return None if found is None or found.layout != x.layout else found
+    found: Padded | None = call.run.memo.get(("padded", x.serial, x.layout))
+    return found
 
 
 LARGEST_WINDOW = 400

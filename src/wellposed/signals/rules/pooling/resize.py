@@ -13,7 +13,6 @@ from wellposed.signals.algebra.linear_maps import from_sources, mapped, picked_l
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.marginals import one_signed
@@ -51,7 +50,7 @@ def pad(call: Call, x: State, widths: Any, mode: str | float = "constant", value
         return x
     if mode in ("constant", "replicate") and x is not given:
         filled_by = constant if constant == -math.inf or mode == "constant" else None
-        call.run.memo["padded", x.serial] = Padded(given, _around(rank, steps), filled_by, x.layout)
+        call.run.memo["padded", x.serial, x.layout] = Padded(given, _around(rank, steps), filled_by)
     return x if constant == -math.inf else _with_shape_of(given, x, constant)
 
 
@@ -129,7 +128,7 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
         corr = _pairs_of_sources(corr, i, source, size)
     elif mode != "constant":  # borders repeat inner positions
         corr = from_sources(corr, i, source)
-    of = as_kind(x.origin, LinearMap)
+    of = x.known_as(LinearMap)
     if of is not None and of.atom == i and value == 0.0 and of.parent.layout.resized(i, size) == x.layout:
         # a running sum that is pushed on is a map of the same tensor: its differences are sums of few
         rows = np.where((source < 0)[:, None], 0.0, of.weights[source])

@@ -15,7 +15,6 @@ from wellposed.signals.algebra.statistics import as_mean_of_parts, jointly
 from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate, depend
-from wellposed.signals.distributions.declared import as_kind
 from wellposed.signals.distributions.marginals import marginal, sign_of
 from wellposed.signals.distributions.state import State, Statistic
 from wellposed.signals.distributions.views import pooled
@@ -145,7 +144,7 @@ def _root(call: Call, x: State) -> State:
         roots = np.sort(np.sqrt(np.maximum(marginal(x), NEAREST_TO_ZERO * level)))
         relative = level * max(1.0 - float(WEIGHTS @ roots) ** 2 / float(WEIGHTS @ roots**2), 0.0)
         transport = standardised(roots) if relative > 0.0 else None
-    statistic = as_kind(x.origin, Statistic)
+    statistic = x.known_as(Statistic)
     return x.with_moments(
         transport=transport,
         mean=np.full(one, math.sqrt(level - relative)),
