@@ -171,6 +171,7 @@ def _rules() -> dict[str, Mechanism]:
     ):
         add(f"arithmetic: {name}", what, Answer(owner, function, none))
     told = Entry(sums, "SUMS", "a maximum less an operand")
+    add("beyond", "the larger of two tensors less each", told)
     add("arithmetic: _known_difference", "differences that a maximum has told", told, serves=(sums._less_an_operand,))
     shut = Answer(masked_scores, "is_shut_out", no)
     add("arithmetic: is_shut_out", "masks that a softmax has met already", shut)
@@ -296,6 +297,6 @@ def _rules() -> dict[str, Mechanism]:
 MECHANISMS = BY_FIELDS | _rules()
 AT_ONCE = (
     "finite_width_correlation", "equal_norm_inverse_dim", "local_scales", "local_scale_sources",
-    "channel_norm_correction", "margin", "padded", "inverse_dims, residual_dims", "linear_map",
+    "channel_norm_correction", "margin", "padded", "inverse_dims, residual_dims", "linear_map", "beyond",
 )  # fmt: skip
-"""Ten mechanisms that are also switched off together."""
+"""Eleven mechanisms that are also switched off together."""

@@ -283,14 +283,18 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
             list(itertools.chain(*given.state.axes))
         )
         return torch.from_numpy(shares.reshape(given.shape)), 0.0
-    if isinstance(given, State):  # of masked scores, the bias is what is let through
-        mask, scores = (None, None) if given.masked is None else (given.masked.mask, given.masked.scores)
-        if mask is not None and scores is None:
-            return mask, 0.0
-        bias = given if scores is None else scores
-        apart = 1.0 - off_diagonal(bias, len(bias.axes) - 1) if bias.axes else 1.0
-        return mask, kernels.average(bias.var) * apart
-    return None, 0.0
+    return _mask_of_scores(given) if isinstance(given, State) else (None, 0.0)
+
+
+def _mask_of_scores(given: State) -> tuple[torch.Tensor | None, float]:
+    """Return the mask of what is added to logits, if it has one, and the variance over keys of what that lets through."""
+    bias, masked = given, given.masked
+    if masked is not None:
+        if masked.scores is None:
+            return masked.mask, 0.0
+        bias = masked.scores
+    apart = 1.0 - off_diagonal(bias, len(bias.axes) - 1) if bias.axes else 1.0
+    return None if masked is None else masked.mask, kernels.average(bias.var) * apart
 
 
 def _of_bias(bias: torch.Tensor) -> tuple[torch.Tensor, float]:
