@@ -287,7 +287,7 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
 
 
 def _mask_of_scores(given: State) -> tuple[torch.Tensor | None, float]:
-    """Return the mask of what is added to logits, if it has one, and the variance over keys of what that lets through."""
+    """Return the mask of what is added to logits, if any, and the variance over keys of what that lets through."""
     bias, masked = given, given.masked
     if masked is not None:
         if masked.scores is None:
