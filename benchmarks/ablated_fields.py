@@ -44,7 +44,6 @@ from wellposed.signals.distributions import (
 from wellposed.signals.distributions import mixtures as scale_mixtures
 from wellposed.signals.distributions.attention import Logits, Softmax
 from wellposed.signals.distributions.dependence import Dependence
-from wellposed.signals.distributions.lazy import LocalScales
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Spread
 from wellposed.signals.distributions.state import (
@@ -134,8 +133,8 @@ def _fields() -> dict[str, Mechanism]:
         samples._gamma,
     )  # fmt: skip
     add("local_scales", "local scales that elements share", Marginal, serves=of_scales)
-    sources = Field(LocalScales, ("sources",), lambda _: NONE)
-    add("local_scale_sources", "what local scales vary with", LocalScales, sources)
+    sources = Answer(State, "local_scale_sources", lambda *_: NONE)
+    add("local_scale_sources", "what local scales vary with", State, sources)
 
     of_excess = quadratic.channel_norm_correction, filters._uneven_filters, normalisation._with_correction
     added = "what a norm adds to the correlation of filters"
