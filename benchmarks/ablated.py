@@ -45,6 +45,7 @@ from wellposed.signals.distributions.spread import NONE
 from wellposed.signals.distributions.state import Marginal
 from wellposed.signals.integration import transport
 from wellposed.signals.passes import application
+from wellposed.signals.rules.pooling import maximum
 from wellposed.signals.sampling import (
     constant_folding,
     drawn_nodes,
@@ -170,6 +171,7 @@ def _rules() -> dict[str, Mechanism]:
     ):
         add(f"arithmetic: {name}", what, Answer(owner, function, none))
     told = Entry(sums, "SUMS", "a maximum less an operand")
+    add("beyond", "the larger of two tensors less each", told)
     add("arithmetic: _known_difference", "differences that a maximum has told", told, serves=(sums._less_an_operand,))
     shut = Answer(masked_scores, "is_shut_out", no)
     add("arithmetic: is_shut_out", "masks that a softmax has met already", shut)
@@ -222,7 +224,9 @@ def _rules() -> dict[str, Mechanism]:
     one_size = Answer(effective_dims, "finite_width_after_norm", lambda f, call, x: x.finite_width_correlation)
     add("chance: one size", "likeness after norms, by the axes of terms", one_size, serves=(effective_dims,))
     add("chance: together", "factors made of the same tokens", Answer(products, "_finite_width_term", none))
-    steady, kernel = gives(local_scales.EVEN_SCALES), lambda answer, _: bool(answer.kernel.size)
+    inside = Answer(maximum, "_padding_of", none)
+    add("padded", "the tensor inside of padding", inside, serves=(maximum.Padded, maximum._is_ignored))
+    steady, kernel = gives(local_scales.EVEN_SCALES), lambda answer, _: bool(answer.get().size)
     for name, title, what in (
         ("weighted_scales", "weighted", "local scales of what a weight makes"),
         ("scales_of_sum", "sums", "local scales of sums"),
@@ -234,7 +238,7 @@ def _rules() -> dict[str, Mechanism]:
         local_scales,
         "scales_of_product",
         gives((local_scales.EVEN_SCALES, np.zeros(()))),
-        lambda answer, _: bool(answer[0].kernel.size),
+        lambda answer, _: bool(answer[0].get().size),
     )
     add("local scales: products", "local scales of products", of_product)
     add("local scales: by factor", "one number times many elements", Answer(local_scales, "scales_by_factor", none))
@@ -295,4 +299,4 @@ AT_ONCE = (
     "finite_width_correlation", "equal_norm_inverse_dim", "local_scales", "local_scale_sources",
     "channel_norm_correction", "margin", "padded", "inverse_dims, residual_dims", "linear_map", "beyond",
 )  # fmt: skip
-"""Mechanisms of eleven fields that are also switched off together."""
+"""Eleven mechanisms that are also switched off together."""

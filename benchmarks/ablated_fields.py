@@ -45,17 +45,16 @@ from wellposed.signals.distributions import mixtures as scale_mixtures
 from wellposed.signals.distributions.attention import Logits, Softmax
 from wellposed.signals.distributions.dependence import Dependence
 from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.spread import Spread
+from wellposed.signals.distributions.spread import NONE, Spread
 from wellposed.signals.distributions.state import (
     Ancestry,
-    Attention,
-    Concatenation,
     Filters,
     LinearMap,
     Link,
     Marginal,
-    Padded,
+    Masked,
     Scaled,
+    Split,
     Standardised,
     State,
     Statistic,
@@ -63,9 +62,18 @@ from wellposed.signals.distributions.state import (
 from wellposed.signals.integration import kernels, margins, quadratic, taps, transport
 from wellposed.signals.passes import application
 from wellposed.signals.rules.contraction import filters
-from wellposed.signals.rules.pooling import maximum
 from wellposed.signals.sampling import samples
 from wellposed.structure import patches
+
+
+def _without(kind: type | tuple[type, ...], instead: Any) -> Callable[[Any], Any]:
+    """Return a function that gives something instead of a value of this kind."""
+    return lambda value: instead if isinstance(value, kind) else value
+
+
+def _unmasked(known: Any) -> Any:
+    """Return what attention reads of scores as if no mask shut some of them out."""
+    return (() if known.scores is None else known.scores.attention) if isinstance(known, Masked) else known
 
 
 def _by_displacement(corr: Any) -> Any:
@@ -115,7 +123,7 @@ def _fields() -> dict[str, Mechanism]:
     add("pairs", "correlations by pair of positions, in place of by displacement", Moments, pairs)
 
     add("gauss", "whether an element is known to be Gaussian", Marginal)
-    add("base, fn", "the Gaussian tensor that a tensor is a function of", Marginal, serves=(operands.fused,))
+    add("function", "the Gaussian tensor that a tensor is a function of", Marginal, serves=(operands.fused,))
     shapes = transport, reduction._marginal, linear_maps._of_total
     add("transport", "the shape of what is no Gaussian", Marginal, serves=shapes)
     of_scales = (
@@ -124,15 +132,14 @@ def _fields() -> dict[str, Mechanism]:
         reduction._by_shared_scale, samples._local_scale, samples._two_factors, samples._scale_of_filters,
         samples._gamma,
     )  # fmt: skip
-    shared = Field(Marginal, ("local_scales", "local_scale_sources"))  # sources of no scale are refused
-    add("local_scales", "local scales that elements share", Marginal, shared, serves=of_scales)
-    add("local_scale_sources", "what local scales vary with", Marginal)
+    add("local_scales", "local scales that elements share", Marginal, serves=of_scales)
+    sources = Answer(State, "local_scale_sources", lambda *_: NONE)
+    add("local_scale_sources", "what local scales vary with", State, sources)
 
     of_excess = quadratic.channel_norm_correction, filters._uneven_filters, normalisation._with_correction
     added = "what a norm adds to the correlation of filters"
     add("channel_norm_correction", added, Filters, serves=of_excess)
     add("margin", "how padding sets the border apart from the mean", Filters, serves=(margins,))
-    add("padded", "the tensor inside of padding", Filters, serves=(Padded, maximum._is_ignored))
     of_patches = quadratic.residual_share, pointwise._by_inverse_dims
     by_chance = "likeness of two patches under one filter by chance"
     add("inverse_dims, residual_dims", by_chance, Filters, serves=of_patches)
@@ -143,16 +150,18 @@ def _fields() -> dict[str, Mechanism]:
     add("scale_parameter", "the parameter that scales a tensor linearly", Ancestry)
     of_statistics = statistics, Statistic, Standardised, normalisation.standardised
     told = "norms that a model writes out: tensors divided by their own statistics"
-    add("statistic, standardised", told, Ancestry, serves=of_statistics)
+    by_means = Field(Ancestry, ("origin",), _without((Statistic, Standardised), None))
+    add("statistic, standardised", told, Ancestry, by_means, serves=of_statistics)
     of_maps = (
         LinearMap, linear_maps.sum_of_maps, linear_maps.differences_of_running_sum, linear_maps._crossed,
         linear_maps._of_one_tensor, linear_maps._of_two_pairs, linear_maps._as_it_is,
         linear_maps._as_one_map, linear_maps._without_positions, Dependence._of_maps,
         Dependence._is_of_times,
     )  # fmt: skip
-    add("linear_map", "linear maps along an axis, as running sums", Ancestry, serves=of_maps)
-    add("beyond", "the larger of two tensors less each", Ancestry, serves=(sums._less_an_operand,))
-    add("whole", "the tensor one atom of which a view has cut", Ancestry, serves=(means._to_blocks,))
+    maps = Field(Ancestry, ("origin",), _without(LinearMap, None))
+    add("linear_map", "linear maps along an axis, as running sums", Ancestry, maps, serves=of_maps)
+    split = Field(Ancestry, ("origin",), _without(Split, None))
+    add("whole", "the tensor one atom of which a view has cut", Ancestry, split, serves=(means._to_blocks,))
 
     add("inherited", "spread that comes from draws before the last", Spread)
     add("own", "spread that comes from the last draw", Spread)
@@ -169,18 +178,23 @@ def _fields() -> dict[str, Mechanism]:
         views._mask_in, samples._masked, samples.outside, arguments.is_mask, arguments.is_masked, arguments._masked,
         arguments._mask,
     )  # fmt: skip
-    add("mask, scores", "scores under a mask", Attention, serves=of_masks)
+    unmasked = Field(State, ("attention",), _unmasked)
+    add("masked", "scores under a mask", State, unmasked, serves=of_masks)
     of_law = (
         softmax.law_of, softmax._by_position, softmax._labelled, softmax._queries, softmax._gamma, products._law,
     )  # fmt: skip
-    add("logits", "the law of products of signals beside their variance", Attention, serves=(softmax.summed, *of_law))
+    alone = Field(State, ("attention",), _without(tuple, ()))
+    add(
+        "logits", "the law of products of signals beside their variance", State, alone, serves=(softmax.summed, *of_law)
+    )
     law = Answer(softmax, "law_of", _gaussian, lambda answer, neutral: answer != neutral)
-    add("law", "logits that are not Gaussian alike for all queries", Attention, law, serves=of_law)
+    add("law", "logits that are not Gaussian alike for all queries", State, law, serves=of_law)
     of_softmax = (
         Softmax, attention.tilt_kernel, attention._over_heads, attention._softened, attention.with_scales,
         attention.of_seen_keys,
     )  # fmt: skip
-    add("softmax", "what is known of the weights of a softmax", Attention, serves=of_softmax)
+    weights = Field(State, ("attention",), _without(Softmax, ()))
+    add("softmax", "what is known of the weights of a softmax", State, weights, serves=of_softmax)
     zero: Callable[[Any], Any] = lambda _: 0.0  # noqa: E731
     pulled = Field(Softmax, ("pull",), zero), Answer(softmax, "interpolated", _unpulled, _acts)
     add("softmax: pull", "how far a softmax draws a mean along the query", Softmax, *pulled)
@@ -192,8 +206,7 @@ def _fields() -> dict[str, Mechanism]:
         views._is_stack, application._blockwise, application._by_blocks, application._memo_key, operands.part_by_part,
         operands.slice_by_slice, operands._slices, statistics.as_mean_of_parts, statistics.remember_parts,
     )  # fmt: skip
-    apart = Field(Concatenation, ("blocks", "block_axis"))
-    add("blocks", "parts of a concatenation kept apart", Concatenation, apart, serves=of_blocks)
+    add("blocks", "parts of a concatenation kept apart", State, serves=of_blocks)
     return found
 
 

@@ -76,7 +76,9 @@ def first_calls(repeats: int) -> list[dict[str, Any]]:
     program = [sys.executable, "-c"]
     built = min(run([*program, BUILT])[0] for _ in range(repeats))
     for name, goal in (("plan", "≤ 1 s"), ("check", "≤ 2 s")):
-        call = f"import sys; from wellposed.cli import main; sys.argv = ['wellposed', {name!r}, 'torchvision:resnet18']; "
+        call = (
+            f"import sys; from wellposed.cli import main; sys.argv = ['wellposed', {name!r}, 'torchvision:resnet18']; "
+        )
         taken = min(run([*program, f"{call}main()"])[0] for _ in range(repeats))
         rows.append(row(f"wellposed {name} torchvision:resnet18, beyond torch and the net", taken - built, goal))
     return rows

@@ -22,8 +22,8 @@ from typing import Any
 
 import wellposed.signals
 from wellposed.signals.distributions.attention import Softmax
-from wellposed.signals.distributions.spread import Sources
-from wellposed.signals.distributions.state import PARTS, State
+from wellposed.signals.distributions.spread import Sources, Spread
+from wellposed.signals.distributions.state import PARTS, Filters, Masked, State
 
 ROOT = Path(wellposed.signals.__file__).parent
 
@@ -291,7 +291,9 @@ _MENTIONS: dict[str, set[tuple[str, int]]] = {}
 def _mentions() -> dict[str, set[tuple[str, int]]]:
     """Return by field of a state the lines that read it (``x.field``) or write it (``field=...``, its declaration)."""
     if not _MENTIONS:
-        names = {item.name for part in (*PARTS.values(), Softmax, State) for item in fields(part)}
+        names = {
+            item.name for part in (*PARTS.values(), Filters, Masked, Softmax, Spread, State) for item in fields(part)
+        }
         for path in sorted(ROOT.rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if (name := _mentioned(node)) in names:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 import wellposed as wp
-from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.lazy import LocalScales
 from wellposed.signals.distributions.state import Filters, Marginal
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -76,17 +76,15 @@ def test_a_mechanism_that_never_acts_changes_nothing_when_it_is_off(switches, me
     with switches.counting(list(mechanisms.values())) as acts:
         before = signals_of(model, 4, 16)
     silent = [mechanism for mechanism in mechanisms.values() if not acts[mechanism.name]]
-    assert {"channel_norm_correction", "padded", "linear_map", "dispatched", "mask, scores"} < {
-        one.name for one in silent
-    }
-    assert acts["base, fn"]
+    assert {"channel_norm_correction", "padded", "linear_map", "dispatched", "masked"} < {one.name for one in silent}
+    assert acts["function"]
     assert acts["own"]
     with switches.off(*silent):
         assert signals_of(model, 4, 16) == before
 
 
 def test_fields_keep_their_defaults_only_while_a_block_runs(switches, mechanisms):
-    kernel = Lazy.of(np.ones(1))
+    kernel = LocalScales.of(np.ones(1))
     with switches.off(mechanisms["local_scales"], mechanisms["channel_norm_correction"]):
         marginal = Marginal(True, local_scales=kernel)
         filters = Filters(channel_norm_correction=kernel, margin=kernel)
@@ -147,7 +145,7 @@ class Joined(nn.Module):
         return self.out(torch.cat([self.one(x).relu(), self.other(x).tanh()], dim=-1))
 
 
-@pytest.mark.parametrize("name", ["local_scales", "blocks", "base, fn", "links"])
+@pytest.mark.parametrize("name", ["local_scales", "blocks", "function", "links"])
 def test_what_is_predicted_without_a_field_is_a_state_whose_parts_agree(switches, mechanisms, name):
     model = Joined()
     with switches.counting([mechanisms[name]]) as acts:

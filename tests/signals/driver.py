@@ -277,7 +277,7 @@ def dense_moments(state: State) -> tuple[Array, Array]:
     """Mean and variance of every element."""
     if state.blocks:
         parts = [dense_moments(block) for block in state.blocks]
-        return tuple(np.concatenate(p, axis=state.block_axis) for p in zip(*parts, strict=True))  # type: ignore[return-value]
+        return tuple(np.concatenate(p, axis=state.blocks.axis) for p in zip(*parts, strict=True))  # type: ignore[return-value]
     return dense(state, state.mean), dense(state, state.var)
 
 
@@ -319,8 +319,8 @@ def _covariances(case: Case, judge: Judge, state: State, values: Array, rms: flo
     if state.blocks:
         at = 0
         for block in state.blocks:
-            width = block.shape[state.block_axis]
-            yield from _covariances(case, judge, block, part(values, 1 + state.block_axis, at, at + width), rms)
+            width = block.shape[state.blocks.axis]
+            yield from _covariances(case, judge, block, part(values, 1 + state.blocks.axis, at, at + width), rms)
             at += width
         return
     draws = len(values)

@@ -8,10 +8,9 @@ import torch
 
 from wellposed.signals.distributions.agreement import CHECKS, disagreement
 from wellposed.signals.distributions.functions import IDENTITY
-from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.lazy import Lazy, LocalScales
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.spread import source
-from wellposed.signals.distributions.state import Link, Scaled, State, Statistic
+from wellposed.signals.distributions.state import Blocks, Filters, Link, Masked, Scaled, State, Statistic
 from wellposed.signals.integration.taps import picks
 from wellposed.signals.integration.transport import of_log_normal
 
@@ -33,9 +32,9 @@ AGREEING = {
     "no links": WHOLE,
     "a link": linked((0, 1)),
     "a link to a part": PART.changed(links=(Link(WHOLE, Scaled(1.0), taps=((1, picks(np.arange(3), 6)),)),)),
-    "a statistic": make_state((4,), roots=2).amended(statistic=statistic(1, (0,))),
-    "blocks": WHOLE.amended(blocks=(PART, PART), block_axis=1),
-    "a mask": WHOLE.amended(mask=torch.ones(6, dtype=torch.bool), scores=WHOLE),
+    "a statistic": make_state((4,), roots=2).amended(origin=statistic(1, (0,))),
+    "blocks": WHOLE.amended(blocks=Blocks((PART, PART), 1)),
+    "a mask": WHOLE.amended(attention=Masked(torch.ones(6, dtype=torch.bool), WHOLE)),
     "pairs": make_state((12,)).changed(corr=np.eye(12).ravel()),
     "an atom of length 1 in no axis": make_state((4,)).amended(
         lengths=(4, 1), axes=((0,),), mean=np.zeros((1, 1)), var=np.ones((1, 1)), corr=np.ones((1, 1))
@@ -51,14 +50,12 @@ DISAGREEING = {
     "kernels have one dimension": [
         WHOLE.amended(corr=np.ones((1, 7))),
         WHOLE.amended(corr=np.ones(1)),
-        WHOLE.amended(local_scales=Lazy.of(np.ones((1, 7)))),
-        WHOLE.amended(inverse_dims=Lazy.of(ONES)),
-        WHOLE.amended(channel_norm_correction=Lazy.of(ONES)),
+        WHOLE.amended(local_scales=LocalScales.of(np.ones((1, 7)))),
+        WHOLE.amended(filters=Filters(inverse_dims=Lazy.of(ONES))),
+        WHOLE.amended(filters=Filters(channel_norm_correction=Lazy.of(ONES))),
     ],
     "a position has the correlation 1": [WHOLE.amended(corr=np.full((2, 1), 0.5))],
-    "a function has a base": [WHOLE.amended(fn=IDENTITY), WHOLE.amended(base=WHOLE)],
     "what is Gaussian has no": [WHOLE.amended(gauss=True, transport=of_log_normal(0.5))],
-    "sources of a local scale": [WHOLE.amended(local_scale_sources=source(0, 0.5))],
     "links lead to earlier": [
         EARLIER.amended(links=(Link(linked((0, 1)), Scaled(1.0)),)),
         linked((0, 2)),
@@ -68,25 +65,23 @@ DISAGREEING = {
         linked((0, 1), taps=((1, picks(np.arange(6), 5)),)),
     ],
     "a statistic names": [
-        make_state((4,)).amended(statistic=of)
+        make_state((4,)).amended(origin=of)
         for of in (statistic(2, (0,)), statistic(1, (1,)), statistic(0, (1,)), statistic(1, (0, None)))
     ],
     "a mask broadcasts": [
-        WHOLE.amended(mask=torch.ones(5, dtype=torch.bool)),
-        WHOLE.amended(mask=torch.ones(1, 4, 6, dtype=torch.bool)),
-        WHOLE.amended(scores=WHOLE),
+        WHOLE.amended(attention=Masked(torch.ones(5, dtype=torch.bool))),
+        WHOLE.amended(attention=Masked(torch.ones(1, 4, 6, dtype=torch.bool))),
+        WHOLE.amended(attention=Masked(torch.ones(6, dtype=torch.bool), PART)),
     ],
-    "scores have the shape": [WHOLE.amended(mask=torch.ones(6, dtype=torch.bool), scores=PART)],
     "a margin is by position": [
-        WHOLE.amended(margin=Lazy.of(np.ones((4, 5)))),
-        WHOLE.amended(margin=Lazy.of(np.ones(6))),
+        WHOLE.amended(filters=Filters(margin=Lazy.of(np.ones((4, 5))))),
+        WHOLE.amended(filters=Filters(margin=Lazy.of(np.ones(6)))),
     ],
     "only what depends": [make_state((4, 6)).amended(links=(Link(WHOLE, Scaled(1.0), (0, 1)),))],
     "blocks make up": [
-        WHOLE.amended(blocks=(PART,), block_axis=1),
-        WHOLE.amended(blocks=(PART, PART), block_axis=0),
-        WHOLE.amended(blocks=(PART, PART), block_axis=2),
-        WHOLE.amended(block_axis=1),
+        WHOLE.amended(blocks=Blocks((PART,), 1)),
+        WHOLE.amended(blocks=Blocks((PART, PART), 0)),
+        WHOLE.amended(blocks=Blocks((PART, PART), 2)),
     ],
 }
 

@@ -12,7 +12,7 @@ import torch
 
 from wellposed.signals.distributions.declared import declarations
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.state import PARTS, State
+from wellposed.signals.distributions.state import PARTS, Blocks, Masked, State
 from wellposed.signals.distributions.views import permute
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,9 @@ assert _spec.loader is not None
 script = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(script)
 
-DECLARED = {name: (part, said) for part, kind in PARTS.items() for name, said in declarations(kind).items()}
+IN_PARTS = {name: part for part, kind in PARTS.items() for name in declarations(kind)}
+KINDS = (State, *PARTS.values())
+DECLARED = {name: said for kind in KINDS for name, said in declarations(kind).items() if name != "serial"}
 VERBS = {"moments": State.with_moments, "function": State.changed, "axes": State.amended}
 
 
@@ -40,16 +42,15 @@ def test_every_field_of_a_state_is_declared():
     own = set(declarations(State)) | set(PARTS)
     assert own == {item.name for item in fields(State)}
     hidden = {item.name for kind in PARTS.values() for item in fields(kind) if item.init}
-    assert hidden == set(DECLARED)
+    assert hidden == set(IN_PARTS)
 
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_a_field_is_read_from_its_part_and_survives_what_it_is_declared_to_survive(name):
     """A marker in the place of the field's value: copies hold it, or what the field is where nothing is known."""
-    part, said = DECLARED[name]
-    marker = object()
+    said, marker = DECLARED[name], object()
     state = make_state((2, 3)).amended(**{name: marker})
-    assert getattr(getattr(state, part), name) is marker
+    assert name not in IN_PARTS or getattr(getattr(state, IN_PARTS[name]), name) is marker
     assert getattr(state, name) is marker
     for change in ("moments", "function"):
         made = VERBS[change](state)
@@ -79,15 +80,14 @@ def test_an_unknown_field_is_refused():
 
 
 def test_views_rewrite_the_fields_that_survive_no_change_of_axes():
-    """`padded` names the layout for which it holds, so that it is not rewritten."""
-    rewritten = {"axes", "mask", "scores", "blocks", "block_axis"}
-    assert {name for name, (_, said) in DECLARED.items() if "axes" not in said.survives} == rewritten | {"padded"}
+    rewritten = {"axes", "attention", "blocks"}
+    assert {name for name, said in DECLARED.items() if "axes" not in said.survives} == rewritten
     part, mask = make_state((2, 3)), torch.arange(6).reshape(2, 3) > 2
-    whole = make_state((4, 3)).amended(blocks=(part, part), block_axis=0)
+    whole = make_state((4, 3)).amended(blocks=Blocks((part, part), 0))
     turned = permute(whole, (1, 0))
     assert turned.axes == ((1,), (0,))
-    assert (turned.block_axis, [block.shape for block in turned.blocks]) == (1, [(3, 2)] * 2)
-    masked = permute(part.amended(mask=mask, scores=part), (1, 0))
+    assert (turned.blocks.axis, [block.shape for block in turned.blocks]) == (1, [(3, 2)] * 2)
+    masked = permute(part.amended(attention=Masked(mask, part)), (1, 0)).masked
     assert masked.mask.equal(mask.T)
     assert masked.scores.shape == (3, 2)
-    np.testing.assert_array_equal(masked.mean, part.mean)
+    np.testing.assert_array_equal(masked.scores.mean, part.mean)

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import wellposed as wp
-from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.lazy import Lazy, LocalScales
 from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.state import Filters
 from wellposed.signals.sampling import joint_draws
 from wellposed.signals.sampling.positive import as_positive
 from wellposed.signals.sampling.samples import sample_state
@@ -297,7 +298,8 @@ def test_the_varying_scale_lasts_through_parts_and_wide_layers() -> None:
 def test_a_filter_is_drawn_with_its_size() -> None:
     state = make_state((4, 384, 64), 0.0, 1.0, gauss=True)
     state = state.amended(
-        inverse_dims=Lazy.of(np.full((2, 1, 2), 0.25)), local_scales=Lazy.of(np.array([[[0.5, 0.0]]]))
+        filters=Filters(inverse_dims=Lazy.of(np.full((2, 1, 2), 0.25))),
+        local_scales=LocalScales.of(np.array([[[0.5, 0.0]]])),
     )
     drawn = sample_state(state, torch.Generator().manual_seed(0), torch.float64)
     sizes = drawn.square().mean((0, 2))

@@ -404,7 +404,7 @@ class Broken:
 
 
 def _uncorrelated(state):
-    return state.changed(corr=state.corr[(slice(0, 1),) * state.corr.ndim], base=None, fn=None)
+    return state.changed(corr=state.corr[(slice(0, 1),) * state.corr.ndim], function=None)
 
 
 def _positionless(state):
@@ -415,8 +415,8 @@ def _positionless(state):
 
 
 WRONG = {
-    "variance off by a tenth": lambda s: s.changed(var=1.1 * s.var, base=None, fn=None),
-    "mean off by a tenth of the deviation": lambda s: s.changed(mean=s.mean + 0.1 * s.std(), base=None, fn=None),
+    "variance off by a tenth": lambda s: s.changed(var=1.1 * s.var, function=None),
+    "mean off by a tenth of the deviation": lambda s: s.changed(mean=s.mean + 0.1 * s.std(), function=None),
     "correlations forgotten": _uncorrelated,
 }
 FIELD = Source((2, 3, 6, 6), mean=0.2, reach=2.0, channels=0.5)

@@ -91,7 +91,7 @@ class Explained:
             return None
         for value, tensors in self.seen.tensors.items():
             state = self.run.states[value]
-            masked = state is not None and state.mask is not None
+            masked = state is not None and state.masked is not None
             if not masked and not all(bool(tensor.isfinite().all()) for tensor in tensors):
                 name = self.graph.values[value].name
                 self.notes.append(f"not run on measured inputs: {name!r} holds infinities or NaN in the real passes")

@@ -27,11 +27,12 @@ from wellposed.checks.sample_kernels import (
 )
 from wellposed.graphs import Node
 from wellposed.signals.context.call import Pass
+from wellposed.signals.distributions.attention import Softmax
 from wellposed.signals.distributions.dependence import Dependence
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import STEADY
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import WHOLE, Blocks, Masked, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -102,16 +103,15 @@ class Samples:
         ratio = kernels.average(var) / before if before > 0.0 else 1.0
         state = template.changed(
             mean=(self.centre + shift).numpy(), var=var, corr=corr,
-            channel_norm_correction=template.channel_norm_correction,
-            local_scales=template.local_scales, local_scale_sources=template.local_scale_sources,
-            margin=None if template.margin is None else template.margin.then(lambda margin: margin * ratio),
-            transport=template.transport, base=None, fn=None, links=(), blocks=(), block_axis=-1, scores=None,
+            filters=replace(template.filters.scaled(ratio), inverse_dims=None, residual_dims=None),
+            local_scales=template.local_scales,
+            transport=template.transport, function=None, links=(), blocks=WHOLE,
             spread=STEADY, tag="measured",
         )  # fmt: skip
-        if template.softmax is not None and template.second_moment > 0.0:
-            softmax = template.softmax
+        weights = template.known_as(Softmax)
+        if weights is not None and template.second_moment > 0.0:
             ratio = state.second_moment / template.second_moment
-            state = state.amended(softmax=replace(softmax, second=min(softmax.second * ratio, 1.0)))
+            state = state.amended(attention=replace(weights, second=min(weights.second * ratio, 1.0)))
         return state
 
     def _alike(self, predicted: Sequence[int], power: int) -> list[int]:
@@ -301,9 +301,9 @@ class _Maker:
 
     def state(self, template: State, samples: Samples) -> State:
         """Return the state that ``samples`` of a template have, made once, with the template's axes."""
-        if template.mask is not None:  # the numbers of a mask are known; the scores below it are what is measured
-            scores = None if template.scores is None else self._earlier(template.scores)
-            return template.amended(scores=template.scores if scores is None else scores)
+        if (masked := template.masked) is not None:  # the numbers of a mask are known; the scores below it are measured
+            scores = None if masked.scores is None else self._earlier(masked.scores)
+            return template.amended(attention=Masked(masked.mask, scores or masked.scores))
         key = (template.serial, template.lengths)
         if key not in self.made:
             self.made[key] = self._make(template, samples)
@@ -313,18 +313,18 @@ class _Maker:
     def _make(self, template: State, samples: Samples) -> State:
         """Return the state of samples, with the template's function, base and blocks where these are measured too."""
         state = samples.state(self.draws).amended(roots=self.root)
-        base = None if template.base is None else self._earlier(template.base)
-        if base is not None and base.lengths == state.lengths:
-            state = state.amended(base=base, fn=template.fn)
+        base = None if template.function is None else self._earlier(template.function.base)
+        if template.function is not None and base is not None and base.lengths == state.lengths:
+            state = state.amended(function=template.function._replace(base=base))
         if template.blocks:
-            axis = template.block_axis
+            axis = template.blocks.axis
             widths = [block.shape[axis] for block in template.blocks]
             parts = [value.split(widths, dim=axis) for value in self.source.tensors_of(samples)]
-            blocks = tuple(
+            blocks = [
                 self.state(block, self.source.block(block, [part[at] for part in parts]))
                 for at, block in enumerate(template.blocks)
-            )
-            state = state.amended(blocks=blocks, block_axis=axis)
+            ]
+            state = state.amended(blocks=Blocks(blocks, axis))
         if not samples.fixed:
             self.sampled[state.serial] = samples
         return state
@@ -352,7 +352,8 @@ def values_needed(run: Pass, node: Node) -> list[int]:
     values: dict[int, None] = {}
 
     def visit(state: State) -> None:
-        for part in (state.base, state.scores, *state.blocks):
+        below = state.masked and state.masked.scores
+        for part in (state.function and state.function.base, below, *state.blocks):
             if part is not None:
                 value = made_by.get((part.serial, part.lengths))
                 if value is not None:

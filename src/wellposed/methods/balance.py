@@ -233,10 +233,10 @@ def _scaling(activated: State | None, alone: State) -> Scaling:
     unless the function is homogeneous, as rectifiers are; any other branch counts as homogeneous.
     """
     mean, second = alone.pooled_mean, alone.second_moment
-    function = activated.fn if activated is not None and activated.base is not None else None
-    if activated is None or activated.base is None or function is None or _is_homogeneous(function):
+    base, function = alone.gaussian_source() if activated is None else activated.gaussian_source()
+    if activated is None or function is None or _is_homogeneous(function):
         return lambda c: (c * mean, c * c * second)
-    centre, width = activated.base.pooled_mean, math.sqrt(activated.base.pooled_var)
+    centre, width = base.pooled_mean, math.sqrt(base.pooled_var)
     first, square = gaussian_moments(function, centre, width)
 
     def scaled(c: float) -> tuple[float, float]:
@@ -270,7 +270,7 @@ def _factor(scalings: Sequence[Scaling], held: float, mean: float, target: float
 
 def _rescaled(call: Call, state: State, factor: float, activated: bool) -> State:
     """Return a branch's state after its weights have been multiplied by ``factor``."""
-    if activated and state.base is not None and state.fn is not None:
-        base = linear(call, state.base, factor)
-        return apply_pointwise(call, base.amended(axes=state.axes, base=None, fn=None), state.fn)
+    if activated and state.function is not None:
+        base = linear(call, state.function.base, factor)
+        return apply_pointwise(call, base.amended(axes=state.axes, function=None), state.function.fn)
     return linear(call, state, factor)

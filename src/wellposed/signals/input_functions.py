@@ -10,7 +10,7 @@ import torch
 from scipy.special import ndtri
 
 from wellposed.signals.distributions.functions import Pointwise
-from wellposed.signals.distributions.state import Link, Marginal, Scaled, State
+from wellposed.signals.distributions.state import FunctionOf, Link, Marginal, Scaled, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, hermite
 from wellposed.signals.integration.kernels import Array
@@ -51,7 +51,7 @@ def of_a_gaussian(made: State, function: Pointwise) -> State:
         corr=kernels.with_diagonal(latent(function, made.corr)),
     )
     return made.with_moments(
-        marginal=Marginal(base=base, fn=function), links=(Link(base, Scaled(float(coefficients[1]))),)
+        marginal=Marginal(function=FunctionOf(base, function)), links=(Link(base, Scaled(float(coefficients[1]))),)
     )
 
 

@@ -16,7 +16,18 @@ from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.later import LaterMoments, is_made, made
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY, Spread
-from wellposed.signals.distributions.state import Ancestry, Filters, Link, Marginal, Scaled, State
+from wellposed.signals.distributions.state import (
+    Ancestry,
+    FunctionOf,
+    LinearMap,
+    Link,
+    Marginal,
+    Masked,
+    Scaled,
+    Standardised,
+    State,
+    Statistic,
+)
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 
@@ -31,22 +42,19 @@ def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
     if scale == 1.0 and shift == 0.0:
         return x
     if x.blocks:
-        return concatenate([linear(call, b, scale, shift) for b in x.blocks], x.block_axis)
+        return concatenate([linear(call, b, scale, shift) for b in x.blocks], x.blocks.axis)
     key = ("linear", x.serial, x.axes, x.scale_parameter, x.tag, scale, shift)
     if shift and key in call.run.memo:  # worked out twice, it is one tensor
         again: State = call.run.memo[key]
         return again
     affine = Pointwise(("affine", scale, shift), lambda t: scale * t + shift)
-    margin = None if x.margin is None else x.margin.then(lambda margin: scale * scale * margin)
     result = x.changed(
         moments=_linear_moments(x.moments, scale, shift),
         marginal=_linear_marginal(x, affine, scale, shift),
-        filters=Filters(x.channel_norm_correction, margin, inverse_dims=x.inverse_dims, residual_dims=x.residual_dims),
+        filters=x.filters.scaled(scale * scale),
         ancestry=Ancestry((Link(x, Scaled(scale)),) if x.roots else (), x.roots, x.scale_parameter),
     )
-    result = _norms_and_scores(call, x, result, affine, scale, shift)
-    if x.linear_map is not None and shift == 0.0:
-        result = result.amended(linear_map=replace(x.linear_map, weights=scale * x.linear_map.weights))
+    result = _as_x_was_made(call, x, result, affine, scale, shift)
     if shift == 0.0 or call.independent:
         return result
     call.run.memo[key] = result = result.amended(spread=_shifted_spread(call, x, result, scale))
@@ -63,25 +71,27 @@ def _linear_moments(of: Moments, scale: float, shift: float) -> Moments:
 
 def _linear_marginal(x: State, affine: Pointwise, scale: float, shift: float) -> Marginal:
     """Return the shape of the marginal of scale * x + shift, and the function of one tensor that it is."""
-    base, fn = x.base, None
-    if x.fn is not None:
-        fn = x.fn.then(affine)
+    function = None
+    if x.function is not None:
+        function = FunctionOf(x.function.base, x.function.fn.then(affine))
     elif x.roots and x.scale_parameter is None:  # a function of x: x * sigmoid(1.7 * x) is integrated as one
-        base, fn = x, affine
+        function = FunctionOf(x, affine)
     transport = x.transport if x.transport is None or scale > 0.0 else x.transport.negated()
-    if x.local_scales is None or kernels.nonzero(x.mean) or shift:
-        return Marginal(x.gauss, base, fn, transport)
-    return Marginal(x.gauss, base, fn, transport, x.local_scales, x.local_scale_sources)
+    kept = None if x.local_scales is None or kernels.nonzero(x.mean) or shift else x.local_scales
+    return Marginal(x.gauss, function, transport, kept)
 
 
-def _norms_and_scores(call: Call, x: State, result: State, affine: Pointwise, scale: float, shift: float) -> State:
-    """Return scale * x + shift as the statistic, the standardised tensor or the masked scores that x is."""
-    if x.statistic is not None:
-        result = result.amended(statistic=x.statistic.then(affine.call))
-    if x.standardised is not None and shift == 0.0:
-        result = result.amended(standardised=replace(x.standardised, factor=x.standardised.factor.then(affine.call)))
-    if x.scores is not None:  # what is let through is changed alike; what is shut out stays so
-        result = result.amended(scores=linear(call, x.scores, scale, shift), mask=x.mask if scale > 0.0 else None)
+def _as_x_was_made(call: Call, x: State, result: State, affine: Pointwise, scale: float, shift: float) -> State:
+    """Return scale * x + shift as the statistic, the standardised tensor, the map or the masked scores that x is."""
+    if isinstance(x.origin, Statistic):
+        result = result.amended(origin=x.origin.then(affine.call))
+    if isinstance(x.origin, Standardised) and shift == 0.0:
+        result = result.amended(origin=replace(x.origin, factor=x.origin.factor.then(affine.call)))
+    if isinstance(x.origin, LinearMap) and shift == 0.0:
+        result = result.amended(origin=replace(x.origin, weights=scale * x.origin.weights))
+    if x.masked is not None and x.masked.scores is not None:  # what is let through is changed alike; the rest stays out
+        scores = linear(call, x.masked.scores, scale, shift)
+        result = result.amended(attention=Masked(x.masked.mask, scores) if scale > 0.0 else scores.attention)
     return result
 
 
@@ -90,17 +100,17 @@ def _shifted_spread(call: Call, x: State, result: State, scale: float) -> Spread
     vary. Functions of one tensor have their own: sigmoid(x) - 1/2 is small where x is.
     """
     base, fn = result.gaussian_source()
-    if x.fn is not None and fn is not None and base.lengths == result.lengths:
+    if x.function is not None and fn is not None and base.lengths == result.lengths:
         return apply_pointwise(call, base.amended(axes=result.axes), fn).spread
     level = result.second_moment
     if level <= 0.0 or x.spread is STEADY:
         return x.spread
     shift = result.pooled_mean - scale * x.pooled_mean
     share = scale * (scale * x.second_moment + shift * x.pooled_mean) / level
-    own = x.own
+    own = x.spread.own
     if own.amounts.size and (before := gaussian_fluctuation(x)) > 0.0:
         own = own.times(math.copysign(math.sqrt(gaussian_fluctuation(result) / before), share))
-    return Spread(x.inherited.times(share), own)
+    return Spread(x.spread.inherited.times(share), own)
 
 
 def scaled(call: Call, x: State, factor: float) -> State:
@@ -118,11 +128,12 @@ def reciprocal_of(call: Call, y: State) -> State | None:
         relative = y.var / np.square(y.mean)
     if not np.isfinite(relative).all() or float(relative.max(initial=0.0)) > LARGEST_RELATIVE_VARIANCE:
         return None
+    statistic = y.known_as(Statistic)
     return pooled(y).with_moments(
         mean=(1 + relative) / y.mean,
         var=relative / np.square(y.mean),
         gauss=False,
         scale_parameter=None,
         spread=y.spread.times(-1.0),
-        statistic=None if y.statistic is None else y.statistic.then(torch.reciprocal),
+        origin=None if statistic is None else statistic.then(torch.reciprocal),
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from wellposed.operators.product import Product
 from wellposed.signals.algebra.causal_queries import common_of_seen, grouped, levels_of_seen, with_pairs
-from wellposed.signals.algebra.local_scales import scales_after_attention
+from wellposed.signals.algebra.local_scales import marginal_with, scales_after_attention
 from wellposed.signals.algebra.product_indices import ProductIndices, average_along, with_single_atoms
 from wellposed.signals.algebra.softmax import is_uneven, varied
 from wellposed.signals.algebra.softmax_overlap import overlap
@@ -148,7 +148,7 @@ def with_scales(call: Call, made: State, softmax: Softmax, values: State, produc
     law = Logits(softmax.variance, *softmax.law).coarse()
     own = varied(softmax.keys, law, token_correlation(values, token), lifted)
     scales = scales_after_attention(call, values, token, made, token, features, lifted, own)
-    return made.amended(marginal=scales.marginal(True))
+    return made.amended(marginal=marginal_with(scales, True))
 
 
 def of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, values: State, product: Product) -> State:
@@ -220,9 +220,7 @@ def _of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, val
     correlation = kernels.off_diagonal_mean(queries, weights.lengths, rows[0]).ravel()[0] if known else 0.0
     met = float(overlap(correlation, softmax.variance, softmax.keys, softmax.second))
     others = made.corr
-    made = made.with_moments(
-        var=var, local_scales=made.local_scales, local_scale_sources=made.local_scale_sources, gauss=made.gauss
-    )
+    made = made.with_moments(var=var, local_scales=made.local_scales)
     made, kernel = with_pairs(made, whole, token, seen, ratio, (met - 1.0) * (1.0 - r), features)
     within = [at + 1] if seen.size > 1 else []  # one atom of tokens has become two
     _take_other_samples(kernel, others, at, len(seen.groups), within)

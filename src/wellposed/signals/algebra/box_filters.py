@@ -14,9 +14,8 @@ from wellposed.operators.product import pair_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.layout import Layout
-from wellposed.signals.distributions.lazy import Lazy
 from wellposed.signals.distributions.means import to_mean_of
-from wellposed.signals.distributions.state import Link, Scaled, State
+from wellposed.signals.distributions.state import NO_FILTERS, Filters, Link, Scaled, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array
@@ -26,7 +25,7 @@ from wellposed.signals.integration.windows import Axis, Indices
 
 def prepared(x: State, space: list[int]) -> State:
     """Return the state with one atom in each axis of the window."""
-    x = laid_out(x) if x.blocks and x.block_axis in space else pooled(x)
+    x = laid_out(x) if x.blocks and x.blocks.axis in space else pooled(x)
     for axis in space:
         x = merge_atoms(x, axis)
     return x
@@ -137,22 +136,22 @@ def filtered(
         scale_parameter=None,
         gauss=x.gauss or taps >= 16,
     )
-    return result.amended(margin=_margin_of(x, dims, used, gone, total))
+    return result.amended(filters=_margin_of(x, dims, used, gone, total))
 
 
-def _margin_of(x: State, dims: list[int], steps: list[Axis], gone: list[int], total: float) -> Lazy | None:
-    """Return the margin of ``total`` times the averages over windows that nothing cuts; None of others, and where atoms
-    are ``gone``.
+def _margin_of(x: State, dims: list[int], steps: list[Axis], gone: list[int], total: float) -> Filters:
+    """Return the margin of ``total`` times the averages over windows that nothing cuts; nothing of others, and
+    where atoms are ``gone``.
     """
-    if x.margin is None or gone or any(step.padded for step in steps):
-        return None
+    if x.filters.margin is None or gone or any(step.padded for step in steps):
+        return NO_FILTERS
 
     def averaged(margin: Array) -> Array:
         for dim, step in zip(dims, steps, strict=True):
             margin = window_mean(margin, dim, step, np.ones(step.out))
         return total * total * margin
 
-    return x.margin.then(averaged)
+    return Filters(margin=x.filters.margin.then(averaged))
 
 
 def window_links(

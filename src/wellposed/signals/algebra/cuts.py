@@ -62,12 +62,12 @@ def _as_rows(whole: State, part: State, step: Cut) -> State:
     counts their correlation.
     """
     at = whole.axes[step.axis]
-    if part.layout == whole.layout or len(at) != 1 or part.linear_map is not None or not whole.roots:
+    if part.layout == whole.layout or len(at) != 1 or isinstance(part.origin, LinearMap) or not whole.roots:
         return part
-    if whole.corr.shape[at[0]] == 1 or whole.linear_map is not None or whole.lengths[at[0]] > kernels.MOST:
+    if whole.corr.shape[at[0]] == 1 or isinstance(whole.origin, LinearMap) or whole.lengths[at[0]] > kernels.MOST:
         return part
     rows = np.eye(whole.lengths[at[0]])[step.start : step.stop : step.step]
-    return part.amended(linear_map=LinearMap(whole, at[0], rows)) if step.drop or len(rows) > 1 else part
+    return part.amended(origin=LinearMap(whole, at[0], rows)) if step.drop or len(rows) > 1 else part
 
 
 def _apart(call: Call, whole: State, part: State, axis: int) -> State:

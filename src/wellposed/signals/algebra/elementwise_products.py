@@ -10,7 +10,7 @@ import torch
 
 from wellposed.signals.algebra.affine import reciprocal_of, scaled
 from wellposed.signals.algebra.finite_width import finite_width_correlation_of_product, finite_width_covariance
-from wellposed.signals.algebra.local_scales import EVEN_SCALES, LocalScales, scales_by_factor, scales_of_product
+from wellposed.signals.algebra.local_scales import EVEN_SCALES, marginal_with, scales_by_factor, scales_of_product
 from wellposed.signals.algebra.operands import (
     Recogniser,
     broadcast,
@@ -53,7 +53,7 @@ def multiply(call: Call, x: State, y: State) -> State:
         return recognised
     result = _product_of_moments(call, *without_repeats(laid_out(x), laid_out(y)))
     both = jointly(x, y, torch.mul)
-    return result if both is None else result.amended(statistic=both)
+    return result if both is None else result.amended(origin=both)
 
 
 def _with_constant(call: Call, x: State, constant: State) -> State | None:
@@ -82,7 +82,7 @@ def divide(call: Call, x: State, y: State) -> State | None:
         return None
     result = multiply(call, x, reciprocal)
     both = jointly(x, y, torch.div)
-    return result if both is None else result.amended(statistic=both)
+    return result if both is None else result.amended(origin=both)
 
 
 PRODUCTS: tuple[Recogniser, ...] = (
@@ -140,11 +140,15 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
     by_factor = None
     if cross is None and not call.independent:
         by_factor = scales_by_factor(call, x, y, p, q) or scales_by_factor(call, y, x, q, p)
+    if by_factor is None:
+        marginal_of = replace(marginal_of, local_scales=marginal_with(scales, False).local_scales)
+    else:
+        marginal_of = marginal_with(by_factor, True)
     result = State(
         layout,
         Moments(mean, var, kernels.correlation(kernel, var), finite_width, _equal_norm_of_product(x, y, p, q)),
         tag=weakest(x.tag, y.tag, shape_is),
-        marginal=_with_local_scales(marginal_of, scales) if by_factor is None else by_factor.marginal(True),
+        marginal=marginal_of,
         ancestry=Ancestry(_links_of_product(x, y, p, q), x.roots | y.roots, _scale_parameter_of_product(x, y)),
         spread=_spread_of_product(call, x, y, of_x, of_y, layout.lengths) if call.wants_spread else STEADY,
     )
@@ -174,12 +178,6 @@ def _with_common_scales(kernel: Array, var: Array, together: Array, p: Aligned, 
         kernel = kernel * (1.0 + others)
         var = var + float(together.ravel()[0]) * (p.var + p.mean**2) * (q.var + q.mean**2)
     return kernel, np.maximum(var, 0.0)
-
-
-def _with_local_scales(marginal_of: Marginal, scales: LocalScales) -> Marginal:
-    """Return a shape with these local scales."""
-    made = scales.marginal(False)
-    return replace(marginal_of, local_scales=made.local_scales, local_scale_sources=made.local_scale_sources)
 
 
 def _equal_norm_of_product(x: State, y: State, p: Aligned, q: Aligned) -> float:
@@ -217,7 +215,8 @@ def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array,
     own; ``of_x`` and ``of_y`` are covariance kernels over atoms of these ``lengths``.
     """
     spread = x.spread + y.spread
-    if not (x.own.amounts.size and y.own.amounts.size) or x.own.start == y.own.start:
+    one, other = x.spread.own, y.spread.own
+    if not (one.amounts.size and other.amounts.size) or one.start == other.start:
         return spread
     level = math.prod(float(kernels.at_zero(kernel, range(kernel.ndim)).ravel()[0]) for kernel in (of_x, of_y))
     if level <= 0.0:

@@ -14,6 +14,7 @@ from wellposed.operators.views import is_view
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.layout import Layout
+from wellposed.signals.distributions.lazy import applied
 from wellposed.signals.distributions.state import Link, Marginal, Scaled, State
 from wellposed.signals.distributions.views import pooled, reshape
 from wellposed.signals.integration import kernels
@@ -134,11 +135,8 @@ def _laid_out(sums: State, axis: int, shared: Array, sizes: list[int]) -> State:
     fresh = tuple(range(len(kept), len(kept) + new))
     axes = tuple(fresh if a == axis else tuple(where[i] for i in own) for a, own in enumerate(sums.axes))
     mean_by, var_by = (_at(array, atom, sizes) for array in (sums.mean, sums.var))
-    marginal = Marginal(sums.gauss)
-    if sums.local_scales is not None:
-        flat = np.ones(shared.shape)
-        scales = sums.local_scales.then(lambda kernel: spread_out(kernel, flat))
-        marginal = Marginal(sums.gauss, local_scales=scales, local_scale_sources=sums.local_scale_sources)
+    flat = np.ones(shared.shape)
+    marginal = Marginal(sums.gauss, local_scales=applied(sums.local_scales, lambda kernel: spread_out(kernel, flat)))
     return sums.with_moments(
         layout=Layout((*(sums.lengths[i] for i in kept), *sizes), axes),
         mean=mean_by,

@@ -19,7 +19,7 @@ from wellposed.signals.distributions.alignment import align
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.state import Link, Scaled, State
+from wellposed.signals.distributions.state import WHOLE, Link, Scaled, State
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS
 
@@ -92,9 +92,8 @@ def source_of(x: State) -> tuple[State, Pointwise]:
     """Return the tensor that a state is a function of, under the state's axes, and that function."""
     if x.blocks:
         return x, IDENTITY
-    if x.base is not None and x.fn is not None and x.base.lengths == x.lengths:
-        return x.base.amended(axes=x.axes), x.fn
-    return x, IDENTITY
+    base, fn = x.gaussian_source()
+    return (x, IDENTITY) if fn is None or base.lengths != x.lengths else (base.amended(axes=x.axes), fn)
 
 
 def times(call: Adjoint, term: Term, base: State, fn: Pointwise) -> Term:
@@ -156,7 +155,7 @@ def factor_state(call: Adjoint, base: State, fn: Pointwise) -> State:
         return base
     if base.blocks:  # each part of a concatenation is a function of a tensor of its own
         parts = [(source, own.then(fn)) for source, own in map(source_of, base.blocks)]
-        return concatenate([factor_state(call, *part) for part in parts], base.block_axis)
+        return concatenate([factor_state(call, *part) for part in parts], base.blocks.axis)
     key = ("factor", base.serial, base.axes, base.corr.shape, fn.key)
     if key not in call.run.memo:
         call.run.memo[key] = apply_pointwise(call.into(base.shape), base, _tamed(fn, *_moments(base)))
@@ -235,7 +234,7 @@ def scaled_state(state: State, factor: float) -> State:
     if factor == 1.0:
         return state
     links = (Link(state, Scaled(factor)),) if state.roots else ()
-    return state.with_moments(var=state.var * factor * factor, links=links, blocks=())
+    return state.with_moments(var=state.var * factor * factor, links=links, blocks=WHOLE)
 
 
 POLE_CUTS = (3.0, 2.0, 1.0)

@@ -53,12 +53,12 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
     dims = tuple([i for i in range(len(x.lengths)) if i not in gone])
     follows = x.roots and weights.size <= LARGEST_LINKED_MAP
     links = (Link(x, Scaled(1.0), dims, taps=((at, of_matrix(weights)),)),) if follows else ()
-    return result.amended(marginal=shape, linear_map=LinearMap(x, at, weights, pairs, sign), links=links)
+    return result.amended(marginal=shape, origin=LinearMap(x, at, weights, pairs, sign), links=links)
 
 
 def _as_one_map(x: State, at: int, weights: Array) -> tuple[State, Array]:
     """Return the tensor that x is a map of along an atom, and the weights of a map of x as one of that tensor."""
-    of = x.linear_map
+    of = x.known_as(LinearMap)
     if of is None or not of.pairs or of.atom != at or of.parent.layout.resized(at, len(of.weights)) != x.layout:
         return x, weights
     return of.parent, weights @ of.weights
@@ -137,7 +137,8 @@ def sum_of_maps(x: State, y: State, a: float, b: float) -> State | None:
 
     None where they are not, or where neither has an element for each position.
     """
-    maps = _of_one_tensor(x.linear_map or _as_it_is(x, y.linear_map), y.linear_map or _as_it_is(y, x.linear_map))
+    of_x, of_y = x.known_as(LinearMap), y.known_as(LinearMap)
+    maps = _of_one_tensor(of_x or _as_it_is(x, of_y), of_y or _as_it_is(y, of_x))
     if maps is None:
         return None
     first, second = maps
@@ -198,7 +199,7 @@ def differences_of_running_sum(x: State, y: State, a: float) -> State | None:
 
 def _crossed(x: State, y: State) -> tuple[LinearMap, int] | None:
     """Return the map that x has along one axis and y along another, and the latter axis; None of other tensors."""
-    maps = _of_one_tensor(x.linear_map, y.linear_map)
+    maps = _of_one_tensor(x.known_as(LinearMap), y.known_as(LinearMap))
     if maps is None or not np.array_equal(maps[0].weights, maps[1].weights) or x.lengths != y.lengths:
         return None
     of = maps[0]
@@ -235,8 +236,9 @@ def _as_it_is(x: State, of: LinearMap | None) -> LinearMap | None:
     if of is None or of.parent.layout != x.layout:
         return None
     scale = 1.0 if of.parent.serial == x.serial else 0.0
-    if x.base is not None and x.fn is not None and x.base.serial == of.parent.serial and x.fn.key[0] == "affine":
-        scale = float(x.fn.key[1]) if x.fn.key[2:] == (0.0,) else 0.0  # type: ignore[arg-type]
+    base, fn = x.gaussian_source()
+    if fn is not None and base.serial == of.parent.serial and fn.key[0] == "affine":
+        scale = float(fn.key[1]) if fn.key[2:] == (0.0,) else 0.0  # type: ignore[arg-type]
     return LinearMap(of.parent, of.atom, scale * np.eye(x.lengths[of.atom]), of.pairs) if scale else None
 
 

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import NamedTuple
 
 import numpy as np
 
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned
-from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.lazy import LocalScales, evaluated
 from wellposed.signals.distributions.marginals import marginal
 from wellposed.signals.distributions.mixtures import LARGEST_VARIANCE, SHARED_BY, UNEVEN, scales_of_squares
 from wellposed.signals.distributions.spread import NONE, Sources, source
@@ -22,17 +21,11 @@ from wellposed.signals.integration.gaussian import WEIGHTS
 from wellposed.signals.integration.kernels import Array
 
 
-class LocalScales(NamedTuple):
-    """How a local scale varies: the kernel of its variance, relative to the square of its mean, and its sources."""
-
-    kernel: Array
-    sources: Sources
-
-    def marginal(self, gauss: bool) -> Marginal:
-        """Return the shape of a marginal with this local scale, if it varies enough to count."""
-        if not self.kernel.size or float(self.kernel.max()) <= UNEVEN:
-            return Marginal(gauss)
-        return Marginal(gauss, local_scales=Lazy.of(self.kernel), local_scale_sources=self.sources)
+def marginal_with(scales: LocalScales, gauss: bool) -> Marginal:
+    """Return the shape of a marginal with these local scales, if they vary enough to count."""
+    kernel = scales.get()
+    even = kernel is None or not kernel.size or float(kernel.max()) <= UNEVEN
+    return Marginal(gauss, local_scales=None if even else scales)
 
 
 def weighted_scales(call: Call, data: State, kernel: Array) -> LocalScales:
@@ -44,7 +37,7 @@ def weighted_scales(call: Call, data: State, kernel: Array) -> LocalScales:
     if key not in call.run.memo:
         new = math.log1p(float(kernel.ravel()[0])) - data.local_scale_sources.variance
         call.run.memo[key] = source(call.source(), max(new, 0.0))
-    return LocalScales(kernel, data.local_scale_sources + call.run.memo[key])
+    return LocalScales.of(kernel, data.local_scale_sources + call.run.memo[key])
 
 
 def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array, Array] | None:
@@ -88,7 +81,7 @@ def scales_of_sum(
     for scale, one, other in ((second, x, y), (first, y, x)):
         if (shared := _with_own_product(call, one, other)) and scale.ravel()[0] > 0.0:
             kernel = kernel + 2.0 * w * (1.0 - w) * shared * scale / float(scale.ravel()[0])
-    return LocalScales(
+    return LocalScales.of(
         kernel, _of_variance(x.local_scale_sources.times(w) + y.local_scale_sources.times(1.0 - w), kernel)
     )
 
@@ -100,7 +93,7 @@ def scales_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Local
         return EVEN_SCALES, np.zeros((1,) * p.corr.ndim)
     first, second, both = parts
     kernel = np.expm1(np.minimum(first + second + 2.0 * both, math.log1p(LARGEST_VARIANCE)))
-    return LocalScales(kernel, _of_variance(x.local_scale_sources + y.local_scale_sources, kernel)), np.expm1(both)
+    return LocalScales.of(kernel, _of_variance(x.local_scale_sources + y.local_scale_sources, kernel)), np.expm1(both)
 
 
 def scales_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> LocalScales | None:
@@ -126,7 +119,7 @@ def scales_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> 
     if before is not None:
         kernel, before = kernels.common(kernel, before)
         kernel = np.minimum((1.0 + kernel) * (1.0 + before) - 1.0, LARGEST_VARIANCE)
-    return LocalScales(kernel, x.local_scale_sources + call.run.memo[key])
+    return LocalScales.of(kernel, x.local_scale_sources + call.run.memo[key])
 
 
 def average_of_scales(x: State) -> float:
@@ -168,7 +161,7 @@ def scales_after_attention(
         parts += [np.full([1 if i == query else n for i, n in enumerate(full.shape)], of_query)]
         if before.variance > 0.0:
             sources += before.times(math.sqrt((float(full.ravel()[0]) + of_query) / before.variance))
-    return LocalScales(np.minimum(np.expm1(kernels.total(*parts)), LARGEST_VARIANCE), sources)
+    return LocalScales.of(np.minimum(np.expm1(kernels.total(*parts)), LARGEST_VARIANCE), sources)
 
 
 def _log_scales_of_mean(scales: Array, values: State, axis: int, lifted: float) -> tuple[Array, float]:
@@ -202,14 +195,14 @@ def scales_of_filters(
     kernel = kernel * (1.0 - of_filters * (1.0 - left))
     kernel[within] = own
     made = np.expm1(kernel)
-    return LocalScales(made, _of_variance(x.local_scale_sources, made))
+    return LocalScales.of(made, _of_variance(x.local_scale_sources, made))
 
 
 def scales_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) -> Marginal:
     """Return the local scales of elements picked along an atom: those of x, and where the picks are random (``apart``)
     also the differences between the variances of positions. The atoms ``gone`` are no longer there.
     """
-    kernel = None if x.fn is not None else evaluated(x.local_scales)
+    kernel = None if x.function is not None else evaluated(x.local_scales)
     if kernel is not None:
         other = kernels.off_diagonal_mean(kernel, x.lengths, atom)
         kernel = np.concatenate([np.take(kernel, [0], axis=atom), other], axis=atom)
@@ -224,7 +217,7 @@ def scales_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) 
         kernel = np.asarray((1.0 + first) * (1.0 + second) - 1.0)
     if kernel is None:
         return Marginal(x.gauss)
-    return LocalScales(kernels.without(kernel, gone), x.local_scale_sources).marginal(x.gauss)
+    return marginal_with(LocalScales.of(kernels.without(kernel, gone), x.local_scale_sources), x.gauss)
 
 
 def _of_variance(sources: Sources, kernel: Array) -> Sources:
@@ -233,5 +226,5 @@ def _of_variance(sources: Sources, kernel: Array) -> Sources:
     return sources.times(math.sqrt(after / before)) if before > 0.0 else NONE
 
 
-EVEN_SCALES = LocalScales(np.zeros(0), NONE)
+EVEN_SCALES = LocalScales.of(np.zeros(0))
 """Local scales that do not vary."""

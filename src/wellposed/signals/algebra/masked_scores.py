@@ -7,7 +7,8 @@ import math
 import numpy as np
 import torch
 
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.attention import Softmax
+from wellposed.signals.distributions.state import Masked, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.sampling.samples import outside
 
@@ -23,15 +24,15 @@ def masked(x: State, mask: torch.Tensor, mean: float, var: float) -> State:
     ``mask`` is broadcast to the shape of x. The result keeps the scores before, which count where the mask holds.
     """
     x = pooled(x)
-    if x.mask is not None and x.scores is not None:  # scores are let through where both masks hold
-        before, mask = x.mask.broadcast_to(x.shape), mask.broadcast_to(x.shape)
+    if x.masked is not None and x.masked.scores is not None:  # scores are let through where both masks hold
+        scores, before, mask = x.masked.scores, x.masked.mask.broadcast_to(x.shape), mask.broadcast_to(x.shape)
         if torch.equal(before, mask):  # in the same places, the numbers of both masks add up
-            var += 2.0 * math.sqrt(var * max(x.pooled_var - x.scores.pooled_var, 0.0))
-        both = x.with_moments(mean=x.mean + mean, var=x.var + var, mask=before & mask, scores=x.scores, gauss=False)
+            var += 2.0 * math.sqrt(var * max(x.pooled_var - scores.pooled_var, 0.0))
+        both = x.with_moments(mean=x.mean + mean, var=x.var + var, attention=Masked(before & mask, scores), gauss=False)
         if torch.equal(before, mask) and outside(both) < -1.01 * LARGEST_SINGLE:  # the sum is infinite
-            return masked(x.scores, mask, 0.0, 0.0)
+            return masked(scores, mask, 0.0, 0.0)
         return both
-    return x.with_moments(mean=x.mean + mean, var=x.var + var, mask=mask, scores=x, gauss=False)
+    return x.with_moments(mean=x.mean + mean, var=x.var + var, attention=Masked(mask, x), gauss=False)
 
 
 def shut_out(x: State, kept: torch.Tensor, number: float) -> State:
@@ -40,9 +41,9 @@ def shut_out(x: State, kept: torch.Tensor, number: float) -> State:
     Scores that another mask shuts out already stay so. Where ``kept`` holds, they keep the number of that mask.
     """
     inner, shut = x, [(~kept, number)]
-    if x.mask is not None and x.scores is not None:
-        kept, before = torch.broadcast_tensors(kept, x.mask)
-        inner, shut = x.scores, [(~kept, number), (kept & ~before, outside(x))]
+    if x.masked is not None and x.masked.scores is not None:
+        kept, before = torch.broadcast_tensors(kept, x.masked.mask)
+        inner, shut = x.masked.scores, [(~kept, number), (kept & ~before, outside(x))]
         kept = kept & before
     # the lowest number of double precision has no square: it counts as infinite
     apart = [(float(at.double().mean()), n - inner.pooled_mean) for at, n in shut if abs(n) < LARGEST_SQUARABLE]
@@ -56,7 +57,8 @@ def is_shut_out(x: State, kept: torch.Tensor) -> bool:
 
     Such weights are 0 there, if each row has a key that is let through.
     """
-    shown = None if x.softmax is None else x.softmax.shown
+    weights = x.known_as(Softmax)
+    shown = None if weights is None else weights.shown
     if shown is None or not bool(shown.any(dim=-1).all()):
         return False
     try:

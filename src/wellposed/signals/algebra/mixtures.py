@@ -45,7 +45,9 @@ def extreme(call: Call, x: State, y: State, sign: float) -> State:
     over_x = apply_pointwise(call, expand(combine(call, y, x, 1.0, -1.0), call.shape()), relu)
     over_y = apply_pointwise(call, expand(combine(call, x, y, 1.0, -1.0), call.shape()), relu)
     result = combine(call, x, over_x, 1.0, 1.0)
-    return result.amended(beyond=((x.serial, over_x), (y.serial, over_y)))
+    for operand, gap in ((x, over_x), (y, over_y)):
+        call.run.memo["beyond", result.serial, operand.serial] = gap
+    return result
 
 
 def chosen(call: Call, condition: State, x: State, y: State) -> State:
@@ -53,7 +55,7 @@ def chosen(call: Call, condition: State, x: State, y: State) -> State:
     source, *others = (state.gaussian_source()[0].serial for state in (condition, x, y))
     shared = condition.roots & (x.roots | y.roots) or source in others
     if not shared:  # links tell all that c and 1 - c have in common; a step's series ends early
-        condition = condition.amended(base=None, fn=None, transport=shape_of(condition))
+        condition = condition.amended(function=None, transport=shape_of(condition))
     refused = linear(call, condition, -1.0, 1.0)
     return combine(call, multiply(call, condition, x), multiply(call, refused, y), 1.0, 1.0)
 
@@ -104,16 +106,17 @@ def function_within(call: Call, x: State, function: Pointwise) -> State | None:
     """Return f(x) of masked scores x: f of the scores inside the mask, and outside of it 0 for a function that vanishes
     far below 0 (exp), or masked scores again for one that stays far below (a clamp); None of other functions.
     """
-    if x.mask is None or x.scores is None or x.scores.shape != x.shape:
+    if x.masked is None or x.masked.scores is None or x.masked.scores.shape != x.shape:
         return None
+    mask, scores = x.masked.mask, x.masked.scores
     far = function(np.array([*FAR_BELOW, outside(x)]))
     if np.isfinite(far[:2]).all() and np.abs(far[:2]).max() < VANISHED:
-        scores = x.scores  # by position, what is shut out may be of another size: rates that grow in place of decays
-        inside = within(call, scores, x.mask, 0.0, LARGEST_MASK_OF_DECAYS) if scores.mean.size > 1 else None
+        # by position, what is shut out may be of another size: rates that grow in place of decays
+        inside = within(call, scores, mask, 0.0, LARGEST_MASK_OF_DECAYS) if scores.mean.size > 1 else None
         if inside is not None and sign_of(inside) < 0:  # positions that are integrated together may differ a little
             function = function.clipped(-math.inf, 0.0)
         most = LARGEST_MASK if inside is None else LARGEST_MASK_OF_DECAYS
-        return within(call, apply_pointwise(call, inside or scores, function), x.mask, 0.0, most)
+        return within(call, apply_pointwise(call, inside or scores, function), mask, 0.0, most)
     if far[2] <= MASKED:
-        return shut_out(apply_pointwise(call, x.scores, function), x.mask, float(far[2]))
+        return shut_out(apply_pointwise(call, scores, function), mask, float(far[2]))
     return None

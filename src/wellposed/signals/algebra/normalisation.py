@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.algebra.effective_dims import finite_width_after_norm
-from wellposed.signals.algebra.local_scales import scales_of_filters
+from wellposed.signals.algebra.local_scales import marginal_with, scales_of_filters
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.functions import Pointwise
@@ -18,7 +18,7 @@ from wellposed.signals.distributions.lazy import evaluated
 from wellposed.signals.distributions.marginals import shape_of
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY
-from wellposed.signals.distributions.state import Ancestry, Link, Marginal, State
+from wellposed.signals.distributions.state import Ancestry, FunctionOf, Link, Marginal, State
 from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels, maps
 from wellposed.signals.integration.kernels import Array
@@ -45,24 +45,25 @@ def normalise(
     S² = mean(v) - K + mean(m²) - mean(m)², K the mean covariance over all pairs (signals.md 5.5).
     """
     # each part has statistics of its own: tokens that are all zero stay so beside others
-    x = laid_out(x) if x.blocks and x.block_axis not in over and not call.independent else pooled(x)
+    x = laid_out(x) if x.blocks and x.blocks.axis not in over and not call.independent else pooled(x)
     if call.independent:
         unit = 1.0 if x.second_moment > 0 else 0.0
         one = (1,) * len(x.lengths)
         return x.with_moments(mean=np.zeros(one), var=np.full(one, unit), roots=call.root(), spread=STEADY)
     dims = [i for axis in over for i in x.axes[axis]]
-    parts = _centred(x, dims, evaluated(x.margin) if per_channel else None) if centre else _as_it_is(x, dims)
+    parts = _centred(x, dims, evaluated(x.filters.margin) if per_channel else None) if centre else _as_it_is(x, dims)
     scale = np.sqrt(np.maximum(parts.square, 0.0) + eps)
     scale = np.where(scale > 0, scale, 1.0)
     result = _divided(
-        call, x, dims, parts, scale, centre, evaluated(x.channel_norm_correction) if per_channel else None
+        call, x, dims, parts, scale, centre, evaluated(x.filters.channel_norm_correction) if per_channel else None
     )
     if not per_channel:
         return result
-    made = evaluated(x.residual_dims)
+    made = evaluated(x.filters.residual_dims)
     inverse_dims, left = (x.finite_width_correlation.variance, 1.0) if made is None else made.tolist()
     if x.gauss and result.gauss:
-        result = result.amended(marginal=scales_of_filters(x, dims, x.axes[1], inverse_dims, left).marginal(True))
+        scales = scales_of_filters(x, dims, x.axes[1], inverse_dims, left)
+        result = result.amended(marginal=marginal_with(scales, True))
     return result.amended(finite_width_correlation=x.finite_width_correlation.times(math.sqrt(left)))
 
 
@@ -82,13 +83,13 @@ def _divided(
         finite_width = finite_width_after_norm(call, x)
         even = min(finite_width.variance + 1.0 / math.prod(x.lengths[i] for i in dims), 1.0)
     share = parts.shared / max(kernels.average(x.var), 1e-300)
-    base, fn = _function(x, parts, scale) if share < SAME_FUNCTION and not x.gauss else (None, None)
+    function = _function(x, parts, scale) if share < SAME_FUNCTION and not x.gauss else None
     few = _of_few(x, dims, centre) if of_one_size else None
-    kept = None if fn is not None or share >= SAME_SHAPE else shape_of(x)
+    kept = None if function is not None or share >= SAME_SHAPE else shape_of(x)
     link = _link(x, {i: x.lengths[i] for i in dims}, 1.0 / kernels.average(scale), centre)
     result = x.with_moments(
         moments=Moments(parts.mean / scale, var, corr, finite_width, even),
-        marginal=Marginal(x.gauss and few is None, base, fn, transport=few or kept),
+        marginal=Marginal(x.gauss and few is None, function, transport=few or kept),
         ancestry=Ancestry(
             (link,) if x.roots else (),
             x.roots,
@@ -121,15 +122,15 @@ def _of_features(x: State, dims: list[int]) -> bool:
     return len(features) == 1 and len(dims) < len(x.lengths) and all(x.corr.shape[i] == 1 for i in dims)
 
 
-def _function(x: State, parts: _Parts, scale: Array) -> tuple[State | None, Pointwise | None]:
+def _function(x: State, parts: _Parts, scale: Array) -> FunctionOf | None:
     """Return the tensor that x and the result are functions of, and the result's function; None where means or scales
     differ by position.
     """
-    if x.fn is None or scale.size > 1 or parts.centre.size > 1:
-        return None, None
+    if x.function is None or scale.size > 1 or parts.centre.size > 1:
+        return None
     factor = float(scale.ravel()[0])
     a, b = 1.0 / factor, -float(parts.centre.ravel()[0]) / factor
-    return x.base, x.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b))
+    return FunctionOf(x.function.base, x.function.fn.then(Pointwise(("affine", a, b), lambda t: a * t + b)))
 
 
 class _Parts(NamedTuple):
@@ -196,9 +197,11 @@ def _with_correction(corr: Array, correction: Array) -> Array:
 def _inside(x: State, over: frozenset[int]) -> bool:
     """Whether the atoms ``over`` are positions within channels, so that norms read what filters differ by."""
     return all(x.corr.shape[i] > 1 for i in over) and all(
-        n == 1 or i in over for later in (x.channel_norm_correction, x.margin) if (kept := evaluated(later)) is not None
+        n == 1 or i in over
+        for later in (x.filters.channel_norm_correction, x.filters.margin)
+        if (kept := evaluated(later)) is not None
         for i, n in enumerate(kept.shape)
-    )  # fmt: skip
+    )
 
 
 def standardised(
@@ -211,7 +214,7 @@ def standardised(
     """
     dims = sorted(over)
     within = _inside(x, over)
-    parts = _centred(x, dims, evaluated(x.margin) if within else None)
+    parts = _centred(x, dims, evaluated(x.filters.margin) if within else None)
     total = kernels.mean_over(x.var + x.mean**2, dims)
     first = np.copysign(np.sqrt(np.maximum(total - parts.square, 0.0)), parts.centre)
     first, total = np.broadcast_arrays(first, total)
@@ -220,7 +223,7 @@ def standardised(
     step = 1e-4
     grown = np.abs(factor((1 + step) * first, (1 + step) ** 2 * total) * scale)
     left = 1.0 + math.log(kernels.average(grown)) / math.log1p(step)  # the power of its own size that x keeps
-    correction = evaluated(x.channel_norm_correction) if within and centre else None
+    correction = evaluated(x.filters.channel_norm_correction) if within and centre else None
     result = _divided(call, x, dims, kept, scale, centre, correction, of_one_size=left < 0.5)
     return result.amended(spread=x.spread.times(left))
 

@@ -105,8 +105,9 @@ def broadcast(call: Call, value: State | float, shape: tuple[int, ...]) -> State
     made: State | None = call.run.alive.get(key)
     if made is None:
         made = expand(value, shape)
-        if made.fn is not None and value.base is not None:  # two functions of one tensor stay so
-            made = made.amended(base=broadcast(call, value.base.amended(axes=value.axes), shape))
+        if made.function is not None and value.function is not None:  # two functions of one tensor stay so
+            base = broadcast(call, value.function.base.amended(axes=value.axes), shape)
+            made = made.amended(function=made.function._replace(base=base))
         call.run.alive[key] = made
     return made
 
@@ -135,7 +136,7 @@ def part_by_part(call: Call, x: State, y: State, operate: Operation) -> State | 
     """
     if not (x.blocks or y.blocks) or call.independent or len(x.axes) != len(y.axes):
         return None
-    axis = x.block_axis if x.blocks else y.block_axis
+    axis = x.blocks.axis if x.blocks else y.blocks.axis
     firsts, seconds = _parts(call, x, y, axis), _parts(call, y, x, axis)
     shape, widths = call.shape(), [part.shape[axis] for part in firsts]
     if [part.shape[axis] for part in seconds] != widths or len(shape) != len(x.axes):
@@ -152,7 +153,7 @@ def _parts(call: Call, x: State, other: State, axis: int) -> Sequence[State]:
     made, its own parts in the same places (x + [x₁, f(x₂)]); none of others.
     """
     if x.blocks:
-        return x.blocks if x.block_axis == axis and x.shape[axis] > 1 else ()
+        return x.blocks if x.blocks.axis == axis and x.shape[axis] > 1 else ()
     if x.shape != other.shape or len(other.blocks) > MOST_PARTS or not x.roots & other.roots or _is_made_of(x, other):
         return ()
     ends = np.cumsum([block.shape[axis] for block in other.blocks]).tolist()
@@ -169,7 +170,7 @@ def slice_by_slice(call: Call, x: State, y: State, operate: Operation) -> State 
     stacks = [one for one, other in ((x, y), (y, x)) if len(one.axes) == len(shape) and _goes_by_slices(one, other)]
     if call.independent or not stacks:
         return None
-    axis, count = stacks[0].block_axis, len(stacks[0].blocks)
+    axis, count = stacks[0].blocks.axis, len(stacks[0].blocks)
     if shape[axis] != count or any(block.shape[axis] != 1 for block in stacks[0].blocks):
         return None
     part = PartCall(call.run, call.node, (*shape[:axis], 1, *shape[axis + 1 :]))
@@ -189,7 +190,9 @@ def _is_made_of(other: State, stack: State) -> bool:
     pending, seen = [other] if other.shape == stack.shape and not other.blocks else [], 0
     while pending and (seen := seen + 1) <= GRIDS:
         state = pending.pop()
-        parents = [link.parent for link in state.links] + [base for base in (state.base,) if base is not None]
+        parents = [link.parent for link in state.links]
+        if state.function is not None:
+            parents.append(state.function.base)
         if any(parent.serial == stack.serial for parent in parents):
             return True
         pending += [parent for parent in parents if parent.serial > stack.serial]

@@ -16,11 +16,20 @@ from wellposed.signals.distributions.fluctuations import carried_spread, fluctua
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.later import LaterAncestry, LaterMoments, LaterSpread
 from wellposed.signals.distributions.layout import Layout
-from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.lazy import LocalScales, evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN, Mixture, expand_mixture, given_scales
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread
-from wellposed.signals.distributions.state import Ancestry, Link, Marginal, Scaled, State, weakest
+from wellposed.signals.distributions.state import (
+    Ancestry,
+    FunctionOf,
+    Link,
+    Marginal,
+    Scaled,
+    State,
+    Statistic,
+    weakest,
+)
 from wellposed.signals.distributions.tails import clip_unseen_tails, is_bounded, without_poles
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import gaussian, kernels
@@ -77,20 +86,21 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         mean, var = _finite(expand_function(composed, base.mean, base.std()))
         one = np.ones((1,) * x.corr.ndim)
         made = x.with_moments(mean=mean, var=var, corr=one, roots=call.root(), gauss=False)
-        return made.amended(base=base, fn=composed)
+        return made.amended(function=FunctionOf(base, composed))
     transport = base.transport
     whole = without_poles(composed, base.mean, base.std(), transport)
     clipped = clip_unseen_tails(whole, base.mean, base.std(), transport)
     uneven = evaluated(base.local_scales)
     mixed = None if transport is not None or uneven is None else _mixture(composed, base, float(uneven.ravel()[0]))
     tag = _tag(x, base, function, clipped is composed, whole is not composed or (mixed is not None and mixed.heavy))
-    statistic = None if x.statistic is None else x.statistic.then(function.call)
+    statistic = x.known_as(Statistic)
+    origin = None if statistic is None else statistic.then(function.call)
     layout, roots = Layout(base.lengths, x.axes), base.roots | call.root()
     if mixed is not None and uneven is not None:
-        corr, scales, sources = _local_scales_of_mixture(mixed, base, uneven)
+        corr, scales = _local_scales_of_mixture(mixed, base, uneven)
         integrated = _integrated(mixed.average, base, clipped, corr)
-        marginal = Marginal(base=base, fn=clipped, local_scales=scales, local_scale_sources=sources)
-        ancestry = Ancestry(integrated.links, roots, statistic=statistic)
+        marginal = Marginal(function=FunctionOf(base, clipped), local_scales=scales)
+        ancestry = Ancestry(integrated.links, roots, origin=origin)
         return State(layout, integrated.moments, tag, marginal, ancestry=ancestry, spread=integrated.spread)
     # operators on the way to a function that something reads are one function with it: theirs is not asked for
     later = cache(lambda: _integrated(expand_function(clipped, base.mean, base.std(), transport), base, clipped))
@@ -98,8 +108,8 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         layout,
         LaterMoments(lambda: later().moments, varies=True),
         tag,
-        Marginal(base=base, fn=clipped),
-        ancestry=LaterAncestry(lambda: later().links, roots, statistic=statistic),
+        Marginal(function=FunctionOf(base, clipped)),
+        ancestry=LaterAncestry(lambda: later().links, roots, origin=origin),
         spread=LaterSpread(lambda: later().spread),
     )
 
@@ -138,16 +148,16 @@ def _correlation_of_gaussian(expansion: Expansion, base: State, function: Pointw
     return _correlation(raw, float(powers.sum()), base)
 
 
-def _local_scales_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple[Array, Lazy | None, Sources]:
-    """Return the correlation kernel of f(x) for an x whose local scale varies by ``uneven``, with the kernel of the
-    variance of its own local scale and the sources of that.
+def _local_scales_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple[Array, LocalScales | None]:
+    """Return the correlation kernel of f(x) for an x whose local scale varies by ``uneven``, with its own local
+    scales.
     """
     corr, shared = _correlation_of_mixture(mixed, base, uneven)
     if kernels.nonzero(base.mean):  # about a shift, the bounds of f count for more than its local scale
-        return corr, None, NONE
+        return corr, None
     ratio = math.log1p(mixed.kappa) / math.log1p(float(uneven.ravel()[0]))
     sources = base.local_scale_sources.times(math.copysign(math.sqrt(ratio), mixed.average.sensitivity))
-    return corr, Lazy.of(mixed.kappa * kernels.by_displacement(shared)), sources
+    return corr, LocalScales.of(mixed.kappa * kernels.by_displacement(shared), sources)
 
 
 def _tag(x: State, base: State, function: Pointwise, as_it_is: bool, heavy: bool) -> Tag:
@@ -164,7 +174,7 @@ def _tag(x: State, base: State, function: Pointwise, as_it_is: bool, heavy: bool
 def _spread(base: State, function: Pointwise, expansion: Expansion, latent: Array, varies: bool) -> Spread:
     """Return the spread of a function of ``base``: inherited scales by their effect, its own by that on squares."""
     slope = expansion.sensitivity
-    before = base.inherited.variance
+    before = base.spread.inherited.variance
     after = carried_spread(
         function,
         kernels.average(base.mean),
@@ -173,8 +183,8 @@ def _spread(base: State, function: Pointwise, expansion: Expansion, latent: Arra
         slope,
         base.transport,
     )
-    inherited = base.inherited.times(math.copysign(math.sqrt(after / before), slope)) if before > 0.0 else NONE
-    return Spread(inherited, _own(base, function, expansion, latent) if varies else NONE)
+    kept = math.copysign(math.sqrt(after / before), slope) if before > 0.0 else 0.0
+    return Spread(base.spread.inherited.times(kept), _own(base, function, expansion, latent) if varies else NONE)
 
 
 def _own(base: State, function: Pointwise, expansion: Expansion, latent: Array) -> Sources:
@@ -184,16 +194,17 @@ def _own(base: State, function: Pointwise, expansion: Expansion, latent: Array) 
     Relative to its mean, a second moment that rests on rare elements varies by far more than its logarithm, as that of
     a log-normal variable does; a power varies like the multiple of its logarithm, however large that is.
     """
-    if not base.own.amounts.size:
-        return base.own
-    whole = base.own.variance
+    own = base.spread.own
+    if not own.amounts.size:
+        return own
+    whole = own.variance
     before = gaussian_fluctuation(base)
     after = fluctuation(expansion.square_powers, latent, expansion.second, base.lengths)
     if after > RARE and (kernels.nonzero(base.mean) or not is_power(function)):
         after = max(math.log1p(after), RARE)
     part = min(before, whole)
     factor = (after / before if before > 0 else 1.0) * part + expansion.sensitivity**2 * (whole - part)
-    return base.own.times(math.copysign(math.sqrt(factor / whole), expansion.sensitivity))
+    return own.times(math.copysign(math.sqrt(factor / whole), expansion.sensitivity))
 
 
 def _finite(expansion: Expansion) -> tuple[Array, Array]:
@@ -224,7 +235,7 @@ def _by_inverse_dims(base: State, powers: Array, latent: Array) -> list[Array]:
     """Return what a function adds to the covariance of products with one filter: the correlation of two patches varies
     by rho over filters, and E (r + rho)² is r² + (1 - r²)² Var(rho).
     """
-    inverse_dims = evaluated(base.inverse_dims)
+    inverse_dims = evaluated(base.filters.inverse_dims)
     if inverse_dims is None or not powers[2] > 0.0:
         return []
     inverse_dims, latent = kernels.common(inverse_dims, latent)

@@ -22,7 +22,7 @@ from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.softmax import Places, law_of
 from wellposed.signals.algebra.tokens import tokens_of
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.attention import Law
+from wellposed.signals.distributions.attention import Law, Softmax
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.marginals import of_uneven
@@ -42,8 +42,9 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     """
     if left.serial == right.serial and left.axes == right.axes and product.left_axes == product.right_axes:
         return _squares(call, left, product)
-    if left.softmax is None and right.softmax is not None:  # values times weights, transposed
-        left, right, product = right, left, product.swapped()
+    weights, others = left.known_as(Softmax), right.known_as(Softmax)
+    if weights is None and others is not None:  # values times weights, transposed
+        left, right, product, weights = right, left, product.swapped(), others
     paired, left, right = right, unpaired(left), unpaired(right)
     gram = gram_terms(call, left, right, product)
     given, left, right = left, with_single_atoms(left), with_single_atoms(right)
@@ -52,8 +53,8 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     products, common = _products_of_elements(call, left, right, indices)
     kernel = indices.over_pairs(products) * count * count
     finite_width, lifted, pulled = NONE, 0.0, 0.0
-    if left.softmax is not None:
-        tilted, pulled = tilt_kernel(call, given, left.softmax, right, indices)
+    if weights is not None:
+        tilted, pulled = tilt_kernel(call, given, weights, right, indices)
         kernel, lifted = kernels.total(kernel, tilted), float(tilted.ravel()[0]) * product.scale**2
         share = float(tilted.ravel()[0]) / max(float(kernel.ravel()[0]), 1e-300)
         finite_width = finite_width_correlation_after_attention(call, right, share)
@@ -75,21 +76,21 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     )
     if call.independent or level == 0:
         return made
-    made = made.with_moments(corr=np.clip(kernel / level, -1.0, 1.0), logits=logits)
-    if left.softmax is None:
+    made = made.with_moments(corr=np.clip(kernel / level, -1.0, 1.0), attention=logits)
+    if weights is None:
         made = made.amended(marginal=_marginal(left, right, indices))
-    if left.softmax is not None:
-        made = with_scales(call, made, left.softmax, right, product, pulled * lifted / level)
+    else:
+        made = with_scales(call, made, weights, right, product, pulled * lifted / level)
     by_position = _moments_by_position(left, right, indices)
     if by_position is not None:
         var = (by_position[1] + common) * uneven + lifted
-        if left.softmax is None:
+        if weights is None:
             kernel = _kernel_about_means(call, left, right, indices, products)
         kernel = kernel * (kernels.average(var) / max(float(kernel.ravel()[0]), 1e-300))
         shape, corr = made.marginal, kernels.correlation(kernel, var)
         made = made.changed(mean=by_position[0], var=var, corr=corr, marginal=shape)
-        if left.softmax is not None and left.softmax.flat is not None:
-            made = of_seen_keys(made, given, left.softmax, left.softmax.flat, paired, product)
+        if weights is not None and weights.flat is not None:
+            made = of_seen_keys(made, given, weights, weights.flat, paired, product)
     return made if gram is None else with_gram_terms(made, product, gram)
 
 
@@ -138,7 +139,7 @@ def _law(call: Call, left: State, right: State, product: Product, width: int) ->
     own, other = product.left_axes, product.right_axes
     rows = [label for label in own if label in product.out_axes and label not in other]
     columns = [label for label in other if label in product.out_axes and label not in own]
-    if call.independent or left.softmax is not None or not (rows and columns):
+    if call.independent or isinstance(left.attention, Softmax) or not (rows and columns):
         return 1.0, ()
     at = Places(own.index(rows[-1]), other.index(columns[-1]), own, other)
     keys = tokens_of(call, right, at.key, width, product.right) if right.axes[at.key] else None

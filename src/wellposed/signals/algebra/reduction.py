@@ -42,7 +42,7 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool, moments: b
 
     With ``moments`` the result has mean, variance and correlations alone.
     """
-    if x.blocks and x.block_axis not in over:
+    if x.blocks and x.blocks.axis not in over:
         means = [averaged(call, block, over, keepdim=keepdim, moments=moments) for block in x.blocks]
         return concatenate(means, axis_after(x, over, keepdim=keepdim))
     x = pooled(x)
@@ -143,11 +143,11 @@ def _marginal(x: State, result: State) -> Marginal:
     how many count, or where that is small, a Gaussian's of uneven scale with its excess kurtosis, divided by how many.
     """
     before, after = kernels.average(x.var), kernels.average(result.var)
-    if (x.fn is None and x.transport is None) or x.gauss or after <= 0.0:
+    if (x.function is None and x.transport is None) or x.gauss or after <= 0.0:
         return result.marginal
     shape = marginal(x)
     level = kernels.average(result.mean) ** 2
-    if x.fn is not None and bool((shape >= 0.0).all()):
+    if x.function is not None and bool((shape >= 0.0).all()):
         relative, skew = after / level if level > 0.0 else 0.0, 1.0
         heavy = is_heavy(shape) or evaluated(x.gaussian_source()[0].local_scales) is not None
     else:
@@ -171,4 +171,4 @@ def axes_of(x: State, dim: Any) -> list[int]:
 
 def axis_after(x: State, over: list[int], *, keepdim: bool) -> int:
     """Return the axis of a concatenation's parts after a reduction over others."""
-    return x.block_axis - (0 if keepdim else sum(axis < x.block_axis for axis in over))
+    return x.blocks.axis - (0 if keepdim else sum(axis < x.blocks.axis for axis in over))

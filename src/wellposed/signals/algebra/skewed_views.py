@@ -86,7 +86,7 @@ def skewed(x: State, steps: Steps) -> State | None:
     rest = math.prod(x.shape[lead:])
     x = _merged(pooled(x), lead)
     outer, inner = (list(itertools.chain.from_iterable(axes)) for axes in (x.axes[:lead], x.axes[lead:]))
-    if x.mask is not None or not 1 < rest <= LARGEST_CROSSED:
+    if x.masked is not None or not 1 < rest <= LARGEST_CROSSED:
         return None
     sizes = [x.lengths[atom] for atom in inner]
     mean, var, corr = (array.transpose([*outer, *inner]) for array in (x.mean, x.var, x.corr))

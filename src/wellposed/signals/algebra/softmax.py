@@ -24,6 +24,13 @@ LARGEST_EXPONENT = 50.0
 """Largest x whose exp(x) is taken. Chosen: no query sees as many as exp(50) = 5e21 keys."""
 
 
+def law_told(x: State) -> Law:
+    """Return the law of the logits that a tensor is, or that its mask lets through; nothing of other tensors."""
+    if x.masked is not None:
+        return () if x.masked.scores is None else law_told(x.masked.scores)
+    return x.attention if isinstance(x.attention, tuple) else ()
+
+
 def summed(terms: Sequence[tuple[float, Law]]) -> Law:
     """Return the law, beside its variance, of a sum of logits from variance and law of each term: a bias adds to the
     variance alone.

@@ -33,7 +33,7 @@ def as_mean(x: State, over: list[int], result: State) -> State:
         return result
     places = tuple(i for i in range(len(x.lengths)) if i not in over)
     made = Statistic(base, frozenset(over), ((fn or IDENTITY, result),), lambda mean: mean, places)
-    return result.amended(statistic=made)
+    return result.amended(origin=made)
 
 
 def remember_parts(call: Call, whole: State) -> State:
@@ -56,7 +56,7 @@ def as_mean_of_parts(call: Call, x: State, axes: list[int], result: State, *, ke
     over = frozenset(atom for axis in axes for atom in base.axes[axis])
     if None in at or {*range(len(base.lengths))} - over != {*at} or len({*at}) != len(at):
         return result
-    return result.amended(statistic=Statistic(base, over, ((function, result),), lambda mean: mean, at))
+    return result.amended(origin=Statistic(base, over, ((function, result),), lambda mean: mean, at))
 
 
 def _places_of_mean(x: State, kept: list[int | None], mean: State) -> Dims:
@@ -71,7 +71,8 @@ def _places_of_mean(x: State, kept: list[int | None], mean: State) -> Dims:
 
 def _function_of_parts(x: State, whole: State) -> Pointwise | None:
     """Return the one function that makes the parts of x of those of a concatenation; None where there is none."""
-    functions = [(after.fn or IDENTITY).after(before.fn) for after, before in zip(x.blocks, whole.blocks, strict=True)]
+    pairs = zip(x.blocks, whole.blocks, strict=True)
+    functions = [(of.gaussian_source()[1] or IDENTITY).after(before.gaussian_source()[1]) for of, before in pairs]
     first = functions[0]
     return None if first is None or any(other is None or other.key != first.key for other in functions) else first
 
@@ -79,24 +80,24 @@ def _function_of_parts(x: State, whole: State) -> Pointwise | None:
 def _by_parts(whole: State) -> tuple[object, ...]:
     """Return the key of a concatenation and of functions of it: its parts' Gaussian sources, its axis, its shape."""
     serials = tuple(part.gaussian_source()[0].serial for part in whole.blocks)
-    return ("parts", serials, whole.block_axis, whole.shape)
+    return ("parts", serials, whole.blocks.axis, whole.shape)
 
 
 def is_centred(call: Call, x: State, over: Collection[int]) -> bool:
     """Whether a norm took the mean over some of these atoms out of x, perhaps before another one divided it."""
     if call.run.memo.get(("centred", x.serial), frozenset((-1,))) <= set(over):
         return True
-    made = x.standardised
+    made = x.known_as(Standardised)
     within = set(over)
     while made is not None and not (made.centred and made.factor.over <= within):
         within &= made.factor.over
-        made = made.of.standardised
+        made = made.of.known_as(Standardised)
     return made is not None
 
 
 def jointly(x: State, y: State, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Statistic | None:
     """Return a function of two statistics of one tensor as one statistic; None where they are not."""
-    first, second = x.statistic, y.statistic
+    first, second = x.known_as(Statistic), y.known_as(Statistic)
     if first is None or second is None or x.layout != y.layout:
         return None
     return _joint(first, second, function)
@@ -125,17 +126,18 @@ def times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) ->
     """
     if (
         x.blocks
-        and x.block_axis == y.block_axis
-        and [b.shape[x.block_axis] for b in x.blocks] == [b.shape[x.block_axis] for b in y.blocks]
+        and x.blocks.axis == y.blocks.axis
+        and [b.shape[x.blocks.axis] for b in x.blocks] == [b.shape[x.blocks.axis] for b in y.blocks]
     ):
         parts = [times_statistic(call, *pair, inverse=inverse) for pair in zip(x.blocks, y.blocks, strict=True)]
         known = [part for part in parts if part is not None]
-        return concatenate(known, x.block_axis) if len(known) == len(parts) else None
+        return concatenate(known, x.blocks.axis) if len(known) == len(parts) else None
     x = _whole(x, y)
     form = _form(call, x, y)
-    if form is None or y.statistic is None:
+    statistic = y.known_as(Statistic)
+    if form is None or statistic is None:
         return None
-    statistic = y.statistic.then(torch.reciprocal) if inverse else y.statistic
+    statistic = statistic.then(torch.reciprocal) if inverse else statistic
     factor = _joint(form.factor, statistic, torch.mul)
     return None if factor is None else _standardised(call, x, Standardised(form.of, form.centred, factor))
 
@@ -144,10 +146,11 @@ def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State 
     """Return a x + b y where y is what takes the mean out of x (x - mean(x), or x s - mean(x) s); None elsewhere."""
     x = _whole(x, y)
     form = _form(call, x, y)
-    if form is None or form.centred or y.statistic is None:
+    statistic = y.known_as(Statistic)
+    if form is None or form.centred or statistic is None:
         return None
     before = form.factor.then(lambda value: a * value)
-    after = _joint(before, y.statistic, lambda scale, shift: torch.stack(torch.broadcast_tensors(scale, b * shift)))
+    after = _joint(before, statistic, lambda scale, shift: torch.stack(torch.broadcast_tensors(scale, b * shift)))
     if after is None:
         return None
     # y is tried at made-up means: no other function of them is -a mean(x) s at all
@@ -167,15 +170,16 @@ def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State 
 
 def _whole(x: State, y: State) -> State:
     """Return a concatenation as one tensor where y is a statistic of all of it."""
-    return pooled(x) if y.statistic is not None and y.statistic.source.serial == x.serial else x
+    statistic = y.known_as(Statistic)
+    return pooled(x) if statistic is not None and statistic.source.serial == x.serial else x
 
 
 def _form(call: Call, x: State, y: State) -> Standardised | None:
     """Return x as a tensor, standardised or not, that y is a statistic of; None where y is none, or of other groups."""
-    statistic = y.statistic
+    statistic = y.known_as(Statistic)
     if statistic is None or call.independent or x.shape != np.broadcast_shapes(x.shape, y.shape) or x.blocks:
         return None
-    made = x.standardised
+    made = x.known_as(Standardised)
     if made is None or made.of.gaussian_source()[0].serial != statistic.source.serial:
         if x.gaussian_source()[0].serial != statistic.source.serial or x.lengths != statistic.source.lengths:
             return None
@@ -224,7 +228,7 @@ def _standardised(call: Call, x: State, form: Standardised) -> State | None:
     result = standardised(call, of, factor.over, form.centred, at)
     if not (np.isfinite(result.mean).all() and np.isfinite(result.var).all()):
         return None
-    return result.amended(axes=x.axes, standardised=form)
+    return result.amended(axes=x.axes, origin=form)
 
 
 def _given(

@@ -10,7 +10,7 @@ import numpy as np
 
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.linear_maps import differences_of_running_sum, sum_of_maps
-from wellposed.signals.algebra.local_scales import EVEN_SCALES, scales_of_sum
+from wellposed.signals.algebra.local_scales import EVEN_SCALES, marginal_with, scales_of_sum
 from wellposed.signals.algebra.masked_scores import masked
 from wellposed.signals.algebra.operands import (
     Recogniser,
@@ -24,7 +24,7 @@ from wellposed.signals.algebra.operands import (
     part_by_part,
     slice_by_slice,
 )
-from wellposed.signals.algebra.softmax import summed
+from wellposed.signals.algebra.softmax import law_told, summed
 from wellposed.signals.algebra.statistics import jointly, plus_statistic
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned, align, covariances, without_repeats
@@ -51,35 +51,37 @@ def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
 def _general_sum(call: Call, x: State, y: State, a: float, b: float) -> State:
     """Return a x + b y of tensors of which nothing else is known, and remember it where one is known numbers."""
     result = _sum_of_moments(call, *without_repeats(laid_out(x), laid_out(y)), a, b)
-    if x.logits or y.logits:
-        terms = [(w * w * kernels.average(s.var), s.logits) for w, s in ((a, x), (b, y))]
-        result = result.amended(logits=summed(terms))
+    laws = law_told(x), law_told(y)
+    if any(laws):
+        shares = [w * w * kernels.average(s.var) for w, s in ((a, x), (b, y))]
+        result = result.amended(attention=summed(list(zip(shares, laws, strict=True))))
     if not (x.roots and y.roots):
         call.run.memo[_key_of_sum(call, x, y, a, b)] = result
     both = jointly(x, y, lambda p, q: a * p + b * q)
-    return result if both is None else result.amended(statistic=both)
+    return result if both is None else result.amended(origin=both)
 
 
 def _with_mask(call: Call, x: State, mask: State, a: float, b: float) -> State | None:
     """Return x plus the numbers of a mask, as scores that it shuts out; None elsewhere."""
     shape = call.shape()
-    whole = x.mask is None or (x.scores is not None and x.shape == shape)
-    if mask.mask is None or mask.scores is not None or not whole or not a == b == 1.0:
+    whole = x.masked is None or (x.masked.scores is not None and x.shape == shape)
+    if mask.masked is None or mask.masked.scores is not None or not whole or not a == b == 1.0:
         return None
-    return masked(expand(x, shape), mask.mask, mask.pooled_mean, mask.pooled_var)
+    return masked(expand(x, shape), mask.masked.mask, mask.pooled_mean, mask.pooled_var)
 
 
 def _of_masked_scores(call: Call, x: State, y: State, a: float, b: float) -> State | None:
     """Return a x + b y of scores x that a mask shuts out in part: the sum inside the mask, under the same mask; None
     elsewhere.
     """
-    if x.mask is None or x.scores is None or (y.is_constant and x.shape == call.shape()):
+    if x.masked is None or x.masked.scores is None or (y.is_constant and x.shape == call.shape()):
         return None
-    if not a > 0.0 or (y.mask is not None and y.scores is None):
+    if not a > 0.0 or (y.masked is not None and y.masked.scores is None):
         return None
-    inside = combine(call, x.scores, y, a, b)
-    mean = a * (x.pooled_mean - x.scores.pooled_mean)
-    return masked(inside, x.mask, mean, a * a * max(x.pooled_var - x.scores.pooled_var, 0.0))
+    scores = x.masked.scores
+    mean = a * (x.pooled_mean - scores.pooled_mean)
+    var = a * a * max(x.pooled_var - scores.pooled_var, 0.0)
+    return masked(combine(call, scores, y, a, b), x.masked.mask, mean, var)
 
 
 def _with_constant(call: Call, x: State, constant: State, a: float, b: float) -> State | None:
@@ -91,7 +93,7 @@ def _with_constant(call: Call, x: State, constant: State, a: float, b: float) ->
 
 def _less_an_operand(call: Call, x: State, y: State, a: float, b: float) -> State | None:
     """Return a (x - y) for the larger one x of y and another tensor, or the smaller one; None elsewhere."""
-    gap = dict(x.beyond).get(y.serial) if a == -b else None
+    gap: State | None = call.run.memo.get(("beyond", x.serial, y.serial)) if a == -b else None
     return None if gap is None or gap.shape != call.shape() else linear(call, gap, a)
 
 
@@ -231,7 +233,7 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
         layout,
         Moments(mean, var, kernels.correlation(kernel, var), finite_width),
         tag=weakest(x.tag, y.tag),
-        marginal=replace(_marginal_beside_known(x, y, p, q) or scales.marginal(gauss), transport=transport),
+        marginal=replace(_marginal_beside_known(x, y, p, q) or marginal_with(scales, gauss), transport=transport),
         ancestry=Ancestry(links_of([(x, p, a), (y, q, b)]), x.roots | y.roots),
     )
     spread = _spread_of_sum(call, ((x, p, a, of_x), (y, q, b, of_y)), result)
@@ -262,9 +264,9 @@ def _marginal_beside_known(x: State, y: State, p: Aligned, q: Aligned) -> Margin
     None of other sums.
     """
     for one, own, known in ((x, p, q), (y, q, p)):
-        scaled_signal = own.local_scales is not None and one.fn is None and kernels.nonzero(own.var)
+        scaled_signal = own.local_scales is not None and one.function is None and kernels.nonzero(own.var)
         if scaled_signal and not kernels.nonzero(known.var):
-            return Marginal(one.gauss, local_scales=own.local_scales, local_scale_sources=one.local_scale_sources)
+            return Marginal(one.gauss, local_scales=own.local_scales)
     return None
 
 

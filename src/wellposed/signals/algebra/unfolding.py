@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from wellposed.signals.distributions.layout import Layout
-from wellposed.signals.distributions.state import Marginal, State
+from wellposed.signals.distributions.lazy import applied
+from wellposed.signals.distributions.state import WHOLE, Marginal, State
 from wellposed.signals.distributions.views import merge_atoms
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array
@@ -31,7 +32,6 @@ def unfolded(x: State, axis: int, step: Axis) -> State | None:
         return _by_window(kernel, i, step, sizes, cap)
 
     mean, var = (_read(values, i, step) for values in (x.mean, x.var))
-    scales = None if x.local_scales is None else x.local_scales.then(by_window)
     moved = [[k + (k > i) for k in own] for own in x.axes]
     axes = (*moved[:axis], [i], [i + 1], *moved[axis + 1 :])
     return x.with_moments(
@@ -39,9 +39,8 @@ def unfolded(x: State, axis: int, step: Axis) -> State | None:
         mean=mean,
         var=var,
         corr=by_window(x.corr),
-        marginal=Marginal(x.gauss, local_scales=scales, local_scale_sources=x.local_scale_sources),
-        blocks=(),
-        block_axis=-1,
+        marginal=Marginal(x.gauss, local_scales=applied(x.local_scales, by_window)),
+        blocks=WHOLE,
     )
 
 

@@ -223,8 +223,8 @@ def with_drawn_weight(
     if corr.size:
         corr = kernels.with_diagonal(corr)
     spread, correlation = data.spread, finite_width.inherited
-    if weight.inherited.amounts.size:
-        spread += Spread(weight.inherited)
+    if weight.spread.inherited.amounts.size:
+        spread += Spread(weight.spread.inherited)
     if kernels.nonzero(weight.var):  # a draw of its own: what the signal had before is a scale that all elements share
         mean_square = min(outputs * float(kernels.pair_mean(corr * corr, layout.lengths).ravel()[0]), 1.0)
         number = call.source()

@@ -19,7 +19,7 @@ from wellposed.signals.context.call import Pass, Unknown
 from wellposed.signals.context.parameters import by_position, state_of_tensor, told_apart
 from wellposed.signals.distributions.blocks import with_times
 from wellposed.signals.distributions.making import make_state, rescaled
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import Masked, State
 from wellposed.signals.distributions.views import unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -252,14 +252,14 @@ def _masked(values: torch.Tensor, root: int, largest: int) -> State:
     finite = values[values.isfinite()].double()
     mean = inside.mean + (float(finite.mean()) - inside.pooled_mean)
     var = inside.var + max(float(finite.var(correction=0)) - inside.pooled_var, 0.0)
-    return inside.with_moments(mean=mean, var=var, mask=~shut, scores=inside, gauss=False)
+    return inside.with_moments(mean=mean, var=var, attention=Masked(~shut, inside), gauss=False)
 
 
 def _mask(masked: torch.Tensor, low: float) -> State:
     """Return the state of a mask that is added to scores: ``low`` where it shuts out, else 0."""
     share = float(masked.double().mean()) if np.isfinite(low) else 0.0
     mean, var = (share * low, share * (1 - share) * low**2) if share else (0.0, 0.0)
-    return make_state(tuple(masked.shape), mean, var).amended(mask=~masked)
+    return make_state(tuple(masked.shape), mean, var).amended(attention=Masked(~masked))
 
 
 def _of_elements(kept: torch.Tensor, shape: tuple[int, ...]) -> State:

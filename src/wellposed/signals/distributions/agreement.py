@@ -10,7 +10,7 @@ import numpy as np
 
 from wellposed.signals.distributions.layout import Dims, Layout
 from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.state import WHOLE, Link, State
+from wellposed.signals.distributions.state import NO_FILTERS, Link, State, Statistic
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 
@@ -25,15 +25,7 @@ def _atoms_lie_in_one_axis(x: State) -> bool:
 
 
 def _moments_fit(x: State) -> bool:
-    """Whether mean and variance are by position."""
-    lengths = x.lengths
-    for shape in (x.mean.shape, x.var.shape):
-        if len(shape) != len(lengths):
-            return False
-        for have, size in zip(shape, lengths, strict=True):
-            if have != 1 and have != size:
-                return False
-    return True
+    return _is_by_position(x.mean, x.lengths) and _is_by_position(x.var, x.lengths)
 
 
 def _is_by_position(values: Array, lengths: tuple[int, ...]) -> bool:
@@ -43,7 +35,7 @@ def _is_by_position(values: Array, lengths: tuple[int, ...]) -> bool:
 
 
 def _margin_fits(x: State) -> bool:
-    known = None if x.margin is None else x.margin.known
+    known = None if x.filters.margin is None else x.filters.margin.known
     return known is None or _is_by_position(known, x.lengths)
 
 
@@ -63,7 +55,7 @@ def _fits(kernel: Array, lengths: tuple[int, ...]) -> bool:
 
 def _kernels_fit(x: State) -> bool:
     """Whether the kernels that have been computed fit the atoms."""
-    lazy = (x.local_scales, x.channel_norm_correction, x.inverse_dims)
+    lazy = (x.local_scales, x.filters.channel_norm_correction, x.filters.inverse_dims)
     known = [kernel for one in lazy if one is not None and (kernel := one.known) is not None]
     return all(_fits(kernel, x.lengths) for kernel in (x.corr, *known))
 
@@ -72,16 +64,8 @@ def _is_correlated_with_itself(x: State) -> bool:
     return abs(x.corr.item(0) - 1.0) <= ROUNDING
 
 
-def _function_has_a_base(x: State) -> bool:
-    return (x.fn is None) == (x.base is None)
-
-
 def _gaussian_has_no_transport(x: State) -> bool:
     return not x.gauss or x.transport is None
-
-
-def _sources_have_scales(x: State) -> bool:
-    return x.local_scales is not None or not x.local_scale_sources.amounts.size
 
 
 def _places_exist(dims: Dims, count: int, of: int) -> bool:
@@ -111,7 +95,7 @@ def _links_fit(x: State) -> bool:
 
 def _statistic_fits(x: State) -> bool:
     """Whether the atoms of a statistic are as long as those of its source that are left by its means."""
-    of = x.statistic
+    of = x.known_as(Statistic)
     if of is None:
         return True
     lengths = of.source.lengths
@@ -126,24 +110,21 @@ def _statistic_fits(x: State) -> bool:
 
 
 def _mask_fits(x: State) -> bool:
-    """Whether a mask broadcasts to the tensor's shape."""
-    if x.mask is None:
-        return x.scores is None
-    trailing = x.shape[len(x.shape) - x.mask.ndim :] if x.mask.ndim else ()
-    return x.mask.ndim <= len(x.shape) and all(
-        have in (1, size) for have, size in zip(x.mask.shape, trailing, strict=True)
-    )
-
-
-def _scores_fit(x: State) -> bool:
-    return x.scores is None or x.scores.shape == x.shape
+    """Whether a mask broadcasts to the shape of the tensor, which is that of the scores that it lets through."""
+    if x.masked is None:
+        return True
+    mask, scores = x.masked.mask, x.masked.scores
+    if scores is not None and scores.shape != x.shape:
+        return False
+    trailing = x.shape[len(x.shape) - mask.ndim :] if mask.ndim else ()
+    return mask.ndim <= len(x.shape) and all(have in (1, size) for have, size in zip(mask.shape, trailing, strict=True))
 
 
 def _blocks_fit(x: State) -> bool:
     """Whether blocks have the tensor's shape but along their axis, where their lengths add up to its own."""
     if not x.blocks:
-        return x.block_axis == -1
-    axis, shape = x.block_axis, x.shape
+        return True
+    axis, shape = x.blocks.axis, x.shape
     if not 0 <= axis < len(shape) or any(len(block.axes) != len(shape) for block in x.blocks):
         return False
     rest = (*shape[:axis], *shape[axis + 1 :])
@@ -163,17 +144,14 @@ def _shapes_fit(layout: Layout, mean: tuple[int, ...], var: tuple[int, ...], cor
 
 def _is_plain(x: State) -> bool:
     """Whether a state is of the many that hold no more than moments, a function and links, and passes every check."""
-    marginal, filters, ancestry, attention = x.marginal, x.filters, x.ancestry, x.attention
-    others = (marginal.local_scales, filters.channel_norm_correction, filters.inverse_dims, filters.margin)
-    rest = (ancestry.statistic, attention.mask, attention.scores)
-    if any(one is not None for one in others) or any(one is not None for one in rest) or x.concatenation is not WHOLE:
+    marginal, ancestry = x.marginal, x.ancestry
+    others = (marginal.local_scales, x.known_as(Statistic), x.masked)
+    if any(one is not None for one in others) or x.filters is not NO_FILTERS or x.blocks:
         return False
     moments = x.moments
     return (
         abs(moments.corr.item(0) - 1.0) <= ROUNDING
-        and (marginal.fn is None) == (marginal.base is None)
         and not (marginal.gauss and marginal.transport is not None)
-        and not marginal.local_scale_sources.amounts.size
         and _shapes_fit(x.layout, moments.mean.shape, moments.var.shape, moments.corr.shape)
         and (ancestry.roots != 0 or not ancestry.links)
         and _links_fit(x)
@@ -185,13 +163,10 @@ CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
     ("mean and variance have one dimension per atom, of its length or of length 1", _moments_fit),
     ("kernels have one dimension per atom, with no more displacements or pairs than it has", _kernels_fit),
     ("a position has the correlation 1 with itself", _is_correlated_with_itself),
-    ("a function has a base, and a base a function", _function_has_a_base),
     ("what is Gaussian has no transport", _gaussian_has_no_transport),
-    ("sources of a local scale belong to a local scale", _sources_have_scales),
     ("links lead to earlier states, and name atoms of these that are as long", _links_fit),
     ("a statistic names atoms of its source that are as long, and are not averaged", _statistic_fits),
-    ("a mask broadcasts to the tensor, and scores have one", _mask_fits),
-    ("scores have the shape of the tensor", _scores_fit),
+    ("a mask broadcasts to the tensor, whose shape the scores below it have", _mask_fits),
     ("a margin is by position", _margin_fits),
     ("only what depends on a source has links", _only_what_depends_has_links),
     ("blocks make up the tensor along their axis", _blocks_fit),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.distributions.layout import Dims, Layout
-from wellposed.signals.distributions.lazy import Lazy, applied
+from wellposed.signals.distributions.lazy import LocalScales, applied
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels
@@ -33,7 +33,7 @@ class Aligned(NamedTuple):
     corr: Array
     dims: Dims | None
     cat_corr: Array | None = None
-    local_scales: Lazy | None = None
+    local_scales: LocalScales | None = None
     along: tuple[Array, Array] | None = None
 
 
@@ -62,7 +62,7 @@ def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[A
 def common_layout(states: Sequence[State], skip: int) -> Layout | None:
     """Return the common layout of `align_many` of states of one rank; None where some have to be rewritten for it."""
     rank = len(states[0].axes)
-    if any(len(s.axes) != rank or s.mask is not None for s in states):
+    if any(len(s.axes) != rank or s.masked is not None for s in states):
         return None
     axes = [axis for axis in range(rank) if axis != skip]
     for axis in axes:

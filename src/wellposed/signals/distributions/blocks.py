@@ -13,12 +13,12 @@ import numpy as np
 from wellposed.signals.distributions.alignment import Aligned, align_many, common_layout, covariances, dims_in
 from wellposed.signals.distributions.later import LaterAncestry, LaterMarginal, LaterMoments, LaterSpread
 from wellposed.signals.distributions.layout import Dims, Layout
-from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.lazy import LocalScales, evaluated
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.marginals import marginal
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread, mean_spread
-from wellposed.signals.distributions.state import WHOLE, Ancestry, Concatenation, Link, Marginal, Scaled, State, weakest
+from wellposed.signals.distributions.state import WHOLE, Ancestry, Blocks, Link, Marginal, Scaled, State, weakest
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -43,7 +43,7 @@ def with_times(state: State, between: Between) -> State:
     all of them, where they are asked for: by position, with the covariance that ``between`` tells of every two. It
     keeps its blocks; other states are returned as they are.
     """
-    blocks, axis = state.blocks, state.block_axis
+    blocks, axis = state.blocks, state.blocks.axis
     if not _by_times(state):
         return state
     layout = common_layout(blocks, skip=axis)
@@ -58,7 +58,7 @@ def laid_out(state: State) -> State:
     What is added to all of it (a position embedding) ends its blocks, but a part may have another size for all that: a
     class token beside patches.
     """
-    first, axis = state.blocks[0] if state.blocks else state, state.block_axis
+    first, axis = state.blocks[0] if state.blocks else state, state.blocks.axis
     if all(math.isclose(b.second_moment, first.second_moment, rel_tol=1e-5) for b in state.blocks):
         return pooled(state)
     laid = concatenate(state.blocks, axis, apart=False)
@@ -69,12 +69,12 @@ def laid_out(state: State) -> State:
         return laid
     # the same tensor still, which others may depend on; single positions that depend on one another know it already
     moments = state.moments if _by_times(state) else laid.moments
-    return state.amended(moments=moments, marginal=laid.marginal, spread=laid.spread, concatenation=WHOLE)
+    return state.amended(moments=moments, marginal=laid.marginal, spread=laid.spread, blocks=WHOLE)
 
 
 def _by_times(state: State) -> bool:
     """Whether a concatenation has the moments that `with_times` gives it."""
-    return depend(state.blocks) and all(b.shape[state.block_axis] == 1 for b in state.blocks)
+    return depend(state.blocks) and all(b.shape[state.blocks.axis] == 1 for b in state.blocks)
 
 
 def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, between: Between | None = None) -> State:
@@ -107,7 +107,7 @@ def _in_blocks(states: Sequence[State], axis: int, layout: Layout) -> State:
             states, lambda: _part_links(list(map(pooled, states)), axis, dims_in(states, axis, layout))
         ),
         spread=LaterSpread(lambda: whole().spread),
-        concatenation=_parts(states, axis),
+        blocks=_parts(states, axis),
     )
 
 
@@ -149,7 +149,7 @@ def _concatenated(states: Sequence[State], axis: int, apart: bool, between: Betw
         marginal=_marginal_of_all(states, equal) if in_blocks else _marginal_by_position(states, aligned, weights),
         ancestry=_joint_ancestry(states, lambda: _part_links(merged, axis, [a.dims for a in aligned])),
         spread=spread_of_parts([(w * s.second_moment, s) for w, s in zip(weights, states, strict=True)]),
-        concatenation=_parts(states, axis) if in_blocks else WHOLE,
+        blocks=_parts(states, axis) if in_blocks else WHOLE,
     )
 
 
@@ -173,12 +173,12 @@ def _marginal_by_position(states: Sequence[State], aligned: Sequence[Aligned], w
         for w, a in zip(weights, aligned, strict=True)
         if (kernel := evaluated(a.local_scales)) is not None
     ]
-    return Marginal(local_scales=Lazy.of(kernels.total(*found))) if found else Marginal()
+    return Marginal(local_scales=LocalScales.of(kernels.total(*found))) if found else Marginal()
 
 
-def _parts(states: Sequence[State], axis: int) -> Concatenation:
-    blocks = [s.blocks if s.blocks and s.block_axis == axis else (s,) for s in states]
-    return Concatenation(tuple(itertools.chain.from_iterable(blocks)), axis)
+def _parts(states: Sequence[State], axis: int) -> Blocks:
+    blocks = [s.blocks if s.blocks and s.blocks.axis == axis else (s,) for s in states]
+    return Blocks(itertools.chain.from_iterable(blocks), axis)
 
 
 def _part_links(states: Sequence[State], axis: int, dims: Sequence[Dims | None]) -> tuple[Link, ...]:
@@ -332,7 +332,7 @@ def one_after_another(states: Sequence[State], axis: int) -> State:
 
     What correlates positions along that axis is left out: these are frequencies.
     """
-    parts = [one_after_another(s.blocks, s.block_axis) if s.blocks else s for s in states]
+    parts = [one_after_another(s.blocks, s.blocks.axis) if s.blocks else s for s in states]
     for other in range(len(parts[0].axes)):
         parts = [merge_atoms(part, other) for part in parts]
     widths = [part.shape[axis] for part in parts]

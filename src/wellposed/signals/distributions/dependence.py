@@ -14,7 +14,7 @@ from wellposed.signals.distributions.expansion import Coefficients, coefficients
 from wellposed.signals.distributions.grids import Grid, before, behind, combined, matched, places_in
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.repeats import REPEATED, Factors, Made
-from wellposed.signals.distributions.state import Scaled, State
+from wellposed.signals.distributions.state import LinearMap, Scaled, State
 from wellposed.signals.integration import gaussian, kernels, maps
 from wellposed.signals.integration.kernels import Array
 
@@ -128,7 +128,7 @@ class Dependence:
             return 0
         if any(link.taps for link in x.links):
             return 1
-        return 2 if x.fn is not None or x.serial in self.factors else 3
+        return 2 if x.function is not None or x.serial in self.factors else 3
 
     def _of_repeated_weight(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
         """Return the covariance of two results of one repeated weight, as parts; None of other tensors."""
@@ -185,9 +185,7 @@ class Dependence:
         """Return the covariance of two functions of Gaussian tensors, as parts; None of other states."""
         if x.roots & y.roots & REPEATED or not (_is_of_gaussian(x) and _is_of_gaussian(y)):
             return None
-        assert x.base is not None
-        assert y.base is not None
-        kernel = self._covariance(x.base, y.base, where, depth)
+        kernel = self._covariance(x.gaussian_source()[0], y.gaussian_source()[0], where, depth)
         return None if kernel is None else self._of_functions(x, y, where, kernel)
 
     def _of_functions(self, x: State, y: State, where: Dims, kernel: Array) -> list[Array]:
@@ -307,7 +305,7 @@ class Dependence:
 
     def _is_of_times(self, x: State, y: State) -> bool:
         """Whether y is one position of a tensor of which x may hold others: x is made by a loop over time."""
-        of = y.linear_map
+        of = y.known_as(LinearMap)
         if of is None or len(of.weights) != 1 or x.serial < of.parent.serial or x.serial in self.made:
             return False
         return all(isinstance(link.operate, Scaled) and not link.taps for link in x.links)
@@ -323,7 +321,7 @@ class Dependence:
         """Return the covariance of two linear maps along one atom of dependent tensors (the two ends of a graph's
         edges), None of other states.
         """
-        one, other = x.linear_map, y.linear_map
+        one, other = x.known_as(LinearMap), y.known_as(LinearMap)
         if one is None or other is None or not (one.pairs and other.pairs) or where != tuple(range(len(x.lengths))):
             return None
         size = one.weights.shape[1]
@@ -338,9 +336,9 @@ class Dependence:
 
 def _is_of_gaussian(x: State) -> bool:
     """Whether a state is a function of a Gaussian tensor of its own atoms that varies."""
-    base = x.base
-    if base is None or x.fn is None or base.lengths != x.lengths:
+    if x.function is None or x.function.base.lengths != x.lengths:
         return False
+    base = x.function.base
     return base.transport is None and kernels.nonzero(base.var)
 
 

@@ -77,9 +77,9 @@ class LaterAncestry(Ancestry):
         make: Callable[[], tuple[Link, ...]],
         roots: int,
         scale_parameter: str | None = None,
-        statistic: Statistic | None = None,
+        origin: Statistic | None = None,
     ) -> None:
-        known: dict[str, Any] = {**_NOTHING, "roots": roots, "scale_parameter": scale_parameter, "statistic": statistic}
+        known: dict[str, Any] = {**_NOTHING, "roots": roots, "scale_parameter": scale_parameter, "origin": origin}
         object.__setattr__(self, "_make", lambda: Ancestry(make(), **known))
         for name, value in known.items():
             object.__setattr__(self, name, value)

@@ -10,7 +10,6 @@ from scipy.special import ndtr, ndtri
 
 from wellposed.signals.distributions.lazy import evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN, gamma_nodes
-from wellposed.signals.distributions.spread import NONE
 from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
@@ -63,9 +62,9 @@ def shape_of(x: State) -> Transport | None:
     """Return the transport of an element of x, over its local scale too; None where it is all but Gaussian, or not
     known.
     """
-    if x.gauss or x.fn is None:
+    if x.gauss or x.function is None:
         return x.transport
-    return of_values(marginal(x if x.local_scales is None else x.amended(local_scales=None, local_scale_sources=NONE)))
+    return of_values(marginal(x if x.local_scales is None else x.amended(local_scales=None)))
 
 
 def one_signed(x: State) -> Marginal:
@@ -82,9 +81,9 @@ def sign_of(x: State) -> int:
     """Return 1 for a tensor that is never negative, -1 for one that is never positive, as far as its marginal tells; 0
     for others.
     """
-    if x.gauss or (x.fn is None and x.transport is None):
+    if x.gauss or (x.function is None and x.transport is None):
         return 0
-    if x.fn is not None:
+    if x.function is not None:
         values = marginal(x)
     else:
         assert x.transport is not None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from wellposed.signals.distributions.layout import Dims
-from wellposed.signals.distributions.state import Link, Operate, Scaled, State
+from wellposed.signals.distributions.state import Link, Operate, Scaled, Split, State
 from wellposed.signals.integration import kernels, taps
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import Taps
@@ -58,8 +58,8 @@ def _to_blocks(x: State, over: Sequence[int], factor: float) -> tuple[Link, ...]
     """
     kept, gone = [i for i in range(len(x.lengths)) if i not in over], set(over)
     combined: dict[int, Taps] = {}
-    while x.whole is not None:
-        whole, atom = x.whole
+    while (split := x.known_as(Split)) is not None:
+        whole, atom = split
         both = gone & {atom, atom + 1}
         if not both or {atom, atom + 1} & combined.keys() or whole.lengths[atom] > LONGEST:
             return ()

@@ -58,7 +58,7 @@ def _usual_scales(kappa: float) -> tuple[Array, Array]:
 def scales_of_squares(x: State, scales: Lazy | None) -> Array | None:
     """Return how the second moment of x varies with its local scale, relative to its mean: a known shift has none."""
     kernel = evaluated(scales)
-    if kernel is None or x.fn is not None or not kernels.nonzero(x.mean):
+    if kernel is None or x.function is not None or not kernels.nonzero(x.mean):
         return kernel
     return np.asarray(kernel * (kernels.average(x.var) / x.second_moment) ** 2)
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from wellposed.signals.distributions.blocks import concatenate
-from wellposed.signals.distributions.lazy import applied
+from wellposed.signals.distributions.lazy import LocalScales
 from wellposed.signals.distributions.marginals import one_signed
 from wellposed.signals.distributions.spread import NONE
-from wellposed.signals.distributions.state import LinearMap, Link, Marginal, Scaled, State
+from wellposed.signals.distributions.state import FunctionOf, LinearMap, Link, Marginal, Scaled, State
 from wellposed.signals.distributions.views import in_rank, merge_atoms, with_scores
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -26,14 +26,14 @@ def select(state: State, axis: int, start: int, stop: int, step: int, *, drop: b
     part = range(size)[start:stop:step]
     if len(part) == size and step == 1 and not drop:
         return state
-    if state.mask is not None:
-        mask = in_rank(state.mask, len(state.axes))
+    if state.masked is not None:
+        mask = in_rank(state.masked.mask, len(state.axes))
         shown = part if mask.shape[axis] > 1 else range(1)
         mask = mask[(*(slice(None),) * axis, shown[0] if drop else slice(shown.start, shown.stop, shown.step))]
-        return with_scores(state, mask, lambda scores: select(scores, axis, start, stop, step, drop=drop))
-    if state.blocks and axis != state.block_axis:
+        return with_scores(state, state.masked, mask, lambda scores: select(scores, axis, start, stop, step, drop=drop))
+    if state.blocks and axis != state.blocks.axis:
         parts = [select(block, axis, start, stop, step, drop=drop) for block in state.blocks]
-        return concatenate(parts, state.block_axis - (drop and axis < state.block_axis))
+        return concatenate(parts, state.blocks.axis - (drop and axis < state.blocks.axis))
     if state.blocks and step == 1:
         state = _part_of_blocks(state, axis, part)
     else:
@@ -111,14 +111,14 @@ def _part_of_atom(state: State, part: _Part) -> State:
         taps = (part.atom, picks(np.array(part.places), state.lengths[part.atom]))
         links = (Link(state, Scaled(1.0), dims, taps=(taps,)),)
     return state.with_moments(
-        linear_map=_map_to_part(state, part),
+        origin=_map_to_part(state, part),
         links=links,
         layout=state.layout.resized(part.atom, len(part.places)).without(part.gone),
         mean=part.of_map(state.mean),
         var=part.of_map(state.var),
         corr=part.of_kernel(state.corr),
         marginal=_marginal_of_part(state, part),
-        inverse_dims=applied(state.inverse_dims, part.of_profile),  # one filter made all of it
+        filters=state.filters.viewed(part.of_profile),  # one filter made all of it
     )
 
 
@@ -126,7 +126,7 @@ def _map_to_part(state: State, part: _Part) -> LinearMap | None:
     """Return the linear map that gives part of a tensor which is one of another tensor: the same map of that part, or
     some rows of the map.
     """
-    of = state.linear_map
+    of = state.known_as(LinearMap)
     if of is None or state.lengths != of.parent.layout.resized(of.atom, len(of.weights)).lengths:
         return None
     if of.atom != part.atom:
@@ -142,13 +142,13 @@ def _marginal_of_part(state: State, part: _Part) -> Marginal:
     """
     found = one_signed(state)
     if state.local_scales is not None:
-        sources = state.local_scale_sources if _is_shared(state.local_scales.get(), part.atom) else NONE
-        found = replace(found, local_scales=state.local_scales.then(part.of_profile), local_scale_sources=sources)
-    elif state.fn is None:
+        sources = state.local_scales.sources if _is_shared(state.local_scales.get(), part.atom) else NONE
+        found = replace(found, local_scales=LocalScales(state.local_scales.then(part.of_profile).get, sources))
+    elif state.function is None:
         found = replace(found, transport=state.transport)
     base, fn = state.gaussian_source()
     if fn is not None and base.lengths == state.lengths:
-        found = replace(found, base=_part_of_atom(base, part), fn=fn, transport=state.transport)
+        found = replace(found, function=FunctionOf(_part_of_atom(base, part), fn), transport=state.transport)
     return found
 
 

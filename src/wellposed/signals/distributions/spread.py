@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wellposed.signals.distributions.declared import EVERYTHING, SOURCES, told
 from wellposed.signals.integration.kernels import Array
 
 BLOCK = 4096
@@ -111,14 +110,15 @@ def source(number: int, variance: float) -> Sources:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How ln(second moment) of a signal varies over weight draws."""
+    """How ln(second moment) of a signal varies over weight draws.
 
-    inherited: Sources = told(
-        "variation by draws before the last contraction: all elements share it", SOURCES, EVERYTHING, default=NONE
-    )
-    own: Sources = told(
-        "variation by the draw of the last contraction: elements vary one by one", SOURCES, EVERYTHING, default=NONE
-    )
+    Attributes:
+        inherited: variation by draws before the last contraction: all elements share it.
+        own: variation by the draw of the last contraction: elements vary one by one.
+    """
+
+    inherited: Sources = NONE
+    own: Sources = NONE
     _sources: Sources | None = field(default=None, init=False, repr=False, compare=False)
 
     @property

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -19,8 +19,6 @@ from wellposed.signals.distributions.declared import (
     NO_AXES,
     NO_MOMENTS,
     NUMBER,
-    POSITIONS,
-    SOURCES,
     STATES,
     Change,
     Lost,
@@ -31,7 +29,7 @@ from wellposed.signals.distributions.declared import (
 )
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.layout import Axes, Dims, Layout
-from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.lazy import Lazy, LocalScales
 from wellposed.signals.distributions.moments import Moments, covariance
 from wellposed.signals.distributions.spread import NONE, STEADY, Sources, Spread
 from wellposed.signals.integration import kernels
@@ -54,6 +52,8 @@ def new_serial() -> int:
     return next(_serial)
 
 
+_Kind = TypeVar("_Kind")
+_Loss = tuple[Sequence[tuple[int, Any]], Sequence[tuple[int, Lost]]]
 Operate = Callable[[Array, Dims], Array]
 
 
@@ -144,16 +144,33 @@ class LinearMap:
     sign: int = 0
 
 
+class Split(NamedTuple):
+    """How a view cuts one atom of a tensor in two: the tensor, and the atom."""
+
+    of: State
+    atom: int
+
+
+Origin = Statistic | Standardised | LinearMap | Split
+
+
+class FunctionOf(NamedTuple):
+    """How a tensor is a function of another one, element by element: ``fn`` of ``base``."""
+
+    base: State
+    fn: Pointwise
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Marginal:
     """What is known of the distribution of one element beside its moments."""
 
     gauss: bool = told("whether one element is Gaussian, given its local scale", NUMBER, EVERYTHING, default=False)
-    base: State | None = told(
-        "the tensor that this one is a function of", STATES, NO_MOMENTS, "`fn` is known", default=None
-    )
-    fn: Pointwise | None = told(
-        "that function, element by element: pointwise operators are fused", "function", NO_MOMENTS, default=None
+    function: FunctionOf | None = told(
+        "tensor that this one is a function of, and the function, element by element: pointwise operators are fused",
+        "fields of `FunctionOf`",
+        NO_MOMENTS,
+        default=None,
     )
     transport: Transport | None = told(
         "increasing t for which an element is mean + std t(Z), Z ~ N(0, 1)",
@@ -162,65 +179,46 @@ class Marginal:
         "one element is no Gaussian",
         default=None,
     )
-    local_scales: Lazy | None = told(
-        "Cov(tau_p, tau_{p+d}) of the local scale: given tau, x is sqrt(tau) times a Gaussian",
+    local_scales: LocalScales | None = told(
+        "Cov(tau_p, tau_{p+d}) of the local scale (given tau, x is sqrt(tau) times a Gaussian), and what ln tau varies "
+        "with",
         KERNEL,
         AXES_ALONE,
         default=None,
     )
-    local_scale_sources: Sources = told(
-        "what ln tau varies with, as far as it is known", SOURCES, AXES_ALONE, default=NONE
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Padded:
-    """The tensor that one with a constant, or repetitions of its border, around it was made of.
-
-    Attributes:
-        of: the tensor inside.
-        around: for each axis how many elements lie before it and after it.
-        value: the constant; None of repetitions.
-        layout: layout of the padded tensor.
-    """
-
-    of: State
-    around: tuple[tuple[int, int], ...]
-    value: float | None
-    layout: Layout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filters:
-    """What norms per channel and windows read: each channel of a convolution's output is one random filter."""
+    """What norms per channel, windows and functions read of a convolution: each channel is one random filter's.
 
-    channel_norm_correction: Lazy | None = told(
-        "what a norm per channel adds to the correlation (`quadratic.channel_norm_correction`)",
-        KERNEL,
-        AXES_ALONE,
-        default=None,
-    )
-    margin: Lazy | None = told(
-        "covariance with the mean over positions less that of the kernel (`margins.margin`)",
-        POSITIONS,
-        AXES_ALONE,
-        "padding surrounded an input with a mean",
-        default=None,
-    )
-    padded: Padded | None = told("the tensor inside padding", STATES, (), "`layout` is that of `padded`", default=None)
-    inverse_dims: Lazy | None = told(
-        "variance, over filters, of the correlation of one filter's products with two patches: 1 / D for patches "
-        "that fill D dimensions, 0 between filters",
-        KERNEL,
-        AXES_ALONE,
-        default=None,
-    )
-    residual_dims: Lazy | None = told(
-        "1 / D of what varies, and the share of it that a norm leaves (`quadratic.residual_share`)",
-        "two numbers",
-        AXES_ALONE,
-        default=None,
-    )
+    Attributes:
+        channel_norm_correction: kernel of what a norm per channel adds to the correlation
+            (`quadratic.channel_norm_correction`).
+        margin: by position, the covariance with the mean over positions less that of the kernel (`margins.margin`),
+            where padding surrounded an input with a mean.
+        inverse_dims: kernel of the variance, over filters, of the correlation of one filter's products with two
+            patches: 1 / D for patches that fill D dimensions, 0 between filters. Views rewrite it, and lose the others.
+        residual_dims: two numbers: 1 / D of what varies, and the share of it that a norm leaves
+            (`quadratic.residual_share`).
+    """
+
+    channel_norm_correction: Lazy | None = None
+    margin: Lazy | None = None
+    inverse_dims: Lazy | None = None
+    residual_dims: Lazy | None = None
+
+    def scaled(self, factor: float) -> Filters:
+        """Return what is known where this factor multiplies all covariances."""
+        return self if self.margin is None else replace(self, margin=self.margin.then(lambda margin: factor * margin))
+
+    def viewed(self, change: Callable[[Array], Array]) -> Filters:
+        """Return what is left in a view that changes kernels so."""
+        return NO_FILTERS if self.inverse_dims is None else Filters(inverse_dims=self.inverse_dims.then(change))
+
+
+NO_FILTERS = Filters()
+"""What is known of no filters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,58 +232,45 @@ class Ancestry:
     scale_parameter: str | None = told(
         "parameter that scales the tensor linearly, its scale being yet to be chosen", "name", EVERYTHING, default=None
     )
-    statistic: Statistic | None = told(
-        "function of means of another tensor's elements, which this one is", STATES, NO_MOMENTS, default=None
-    )
-    standardised: Standardised | None = told(
-        "tensor that this one is, standardised by its own statistics", STATES, NO_MOMENTS, default=None
-    )
-    linear_map: LinearMap | None = told(
-        "linear map of another tensor along one atom, which this one is", STATES, NO_MOMENTS, default=None
-    )
-    beyond: tuple[tuple[int, State], ...] = told(
-        "its excess over each of two tensors, by their serials",
-        STATES,
+    origin: Origin | None = told(
+        "how it was made of one other tensor: as a function of means of that, standardised by such, as a linear map "
+        "along an atom, or by cutting an atom",
+        "fields of `Statistic`, `Standardised`, `LinearMap` or `Split`",
         NO_MOMENTS,
-        "it is the larger of the two",
-        default=(),
-    )
-    whole: tuple[State, int] | None = told(
-        "tensor one atom of which a view has cut in two, and the atom", STATES, NO_MOMENTS, default=None
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Attention:
-    """What attention needs to know around a softmax."""
-
-    mask: torch.Tensor | None = told(
-        "where scores are let through", "by axis, as broadcasting allows", NO_AXES, "before a softmax", default=None
-    )
-    scores: State | None = told("what masked scores are where they are let through", STATES, NO_AXES, default=None)
-    logits: Law = told(
-        "law of logits beside their variance", "fields of `Logits`", EVERYTHING, "a product of two signals", default=()
-    )
-    softmax: Softmax | None = told(
-        "participation and pull of the weights",
-        "fields of `Softmax`",
-        EVERYTHING,
-        "the result of a softmax",
         default=None,
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Concatenation:
-    """The states that a tensor is the concatenation of; its own arrays are then pooled."""
+class Masked:
+    """Scores some of which a mask shuts out of a softmax, or the numbers of a mask alone.
 
-    blocks: tuple[State, ...] = told("the parts, in their order", STATES, NO_AXES, default=())
-    block_axis: int = told(
-        "axis along which they lie one after the other", "axis", NO_AXES, "`blocks` is not empty", default=-1
-    )
+    Attributes:
+        mask: where scores are let through, by axis, as broadcasting allows.
+        scores: what the tensor is there, of its shape; None of the numbers of a mask.
+    """
+
+    mask: torch.Tensor
+    scores: State | None = None
 
 
-WHOLE = Concatenation()
+class Blocks(tuple["State", ...]):
+    """The states that a tensor is the concatenation of, in their order; none where it is no concatenation.
+
+    Attributes:
+        axis: the axis along which they lie one after the other, -1 where there are none.
+    """
+
+    axis: int
+
+    def __new__(cls, states: Iterable[State] = (), axis: int = -1) -> Blocks:
+        """Return some states one after the other along an axis."""
+        made = super().__new__(cls, states)
+        made.axis = axis
+        return made
+
+
+WHOLE = Blocks()
 """What is no concatenation."""
 
 
@@ -300,8 +285,8 @@ class Changes(TypedDict, total=False):
     filters: Filters
     ancestry: Ancestry
     spread: Spread
-    attention: Attention
-    concatenation: Concatenation
+    attention: Masked | Softmax | Law
+    blocks: Blocks
     lengths: tuple[int, ...]
     axes: Axes
     mean: Array
@@ -310,32 +295,13 @@ class Changes(TypedDict, total=False):
     finite_width_correlation: Sources
     equal_norm_inverse_dim: float
     gauss: bool
-    base: State | None
-    fn: Pointwise | None
+    function: FunctionOf | None
     transport: Transport | None
-    local_scales: Lazy | None
-    local_scale_sources: Sources
-    channel_norm_correction: Lazy | None
-    margin: Lazy | None
-    padded: Padded | None
-    inverse_dims: Lazy | None
-    residual_dims: Lazy | None
+    local_scales: LocalScales | None
     links: tuple[Link, ...]
     roots: int
     scale_parameter: str | None
-    statistic: Statistic | None
-    standardised: Standardised | None
-    linear_map: LinearMap | None
-    beyond: tuple[tuple[int, State], ...]
-    whole: tuple[State, int] | None
-    inherited: Sources
-    own: Sources
-    mask: torch.Tensor | None
-    scores: State | None
-    logits: Law
-    softmax: Softmax | None
-    blocks: tuple[State, ...]
-    block_axis: int
+    origin: Origin | None
     # </changes>
 
 
@@ -350,22 +316,39 @@ class State:
         layout: how the tensor is indexed; every array of the state has one dimension per atom.
         moments: mean and variance by position, and the correlation kernel.
         marginal: what else is known of the distribution of one element.
-        filters: what norms per channel read.
         ancestry: what the tensor depends on.
-        spread: how its second moment varies from one weight draw to another.
-        attention: what is known around a softmax.
-        concatenation: the states that this one is made of.
     """
 
     layout: Layout
     moments: Moments
     tag: Tag = told("exact, approximate, sampled, assumed, heavy or measured", "name", EVERYTHING, default="exact")
     marginal: Marginal = Marginal()
-    filters: Filters = Filters()
+    filters: Filters = told(
+        "what norms per channel, windows and functions read of a convolution",
+        "fields of `Filters`",
+        AXES_ALONE,
+        default=NO_FILTERS,
+    )
     ancestry: Ancestry = Ancestry()
-    spread: Spread = STEADY
-    attention: Attention = Attention()
-    concatenation: Concatenation = WHOLE
+    spread: Spread = told(
+        "how ln(second moment) varies over weight draws, all of it alike and element by element",
+        "fields of `Spread`",
+        EVERYTHING,
+        default=STEADY,
+    )
+    attention: Masked | Softmax | Law = told(
+        "what attention reads: the law of the logits that a product of two signals is (`Logits`, beside the variance), "
+        "scores under a mask, or what is known of the weights that a softmax has made",
+        "fields of `Logits`, `Masked` or `Softmax`",
+        NO_AXES,
+        default=(),
+    )
+    blocks: Blocks = told(
+        "the states that it is the concatenation of (its own arrays are then pooled), and their axis",
+        STATES,
+        NO_AXES,
+        default=WHOLE,
+    )
     serial: int = field(
         default_factory=new_serial,
         metadata=holds("order of making; states that are views of one tensor share it", NUMBER, AXES_ALONE),
@@ -380,32 +363,13 @@ class State:
     finite_width_correlation: ClassVar[Sources]
     equal_norm_inverse_dim: ClassVar[float]
     gauss: ClassVar[bool]
-    base: ClassVar[State | None]
-    fn: ClassVar[Pointwise | None]
+    function: ClassVar[FunctionOf | None]
     transport: ClassVar[Transport | None]
-    local_scales: ClassVar[Lazy | None]
-    local_scale_sources: ClassVar[Sources]
-    channel_norm_correction: ClassVar[Lazy | None]
-    margin: ClassVar[Lazy | None]
-    padded: ClassVar[Padded | None]
-    inverse_dims: ClassVar[Lazy | None]
-    residual_dims: ClassVar[Lazy | None]
+    local_scales: ClassVar[LocalScales | None]
     links: ClassVar[tuple[Link, ...]]
     roots: ClassVar[int]
     scale_parameter: ClassVar[str | None]
-    statistic: ClassVar[Statistic | None]
-    standardised: ClassVar[Standardised | None]
-    linear_map: ClassVar[LinearMap | None]
-    beyond: ClassVar[tuple[tuple[int, State], ...]]
-    whole: ClassVar[tuple[State, int] | None]
-    inherited: ClassVar[Sources]
-    own: ClassVar[Sources]
-    mask: ClassVar[torch.Tensor | None]
-    scores: ClassVar[State | None]
-    logits: ClassVar[Law]
-    softmax: ClassVar[Softmax | None]
-    blocks: ClassVar[tuple[State, ...]]
-    block_axis: ClassVar[int]
+    origin: ClassVar[Origin | None]
     # </names>
 
     @property
@@ -431,6 +395,17 @@ class State:
         return max(0.0, self.second_moment - mean * mean)  # a product overflows to infinity, where ** raises
 
     @property
+    def local_scale_sources(self) -> Sources:
+        """What the logarithm of the local scale varies with, as far as it is known."""
+        scales = self.marginal.local_scales
+        return NONE if scales is None else scales.sources
+
+    @property
+    def masked(self) -> Masked | None:
+        """Its mask, and the scores that this lets through, if there is one."""
+        return self.known_as(Masked)
+
+    @property
     def is_constant(self) -> bool:
         """Whether the tensor is one known number everywhere."""
         return not self.moments.varies and self.moments.mean.size == 1 and not kernels.nonzero(self.moments.var)
@@ -444,18 +419,22 @@ class State:
         """Standard deviation by position."""
         return np.sqrt(self.moments.var)
 
+    def known_as(self, kind: type[_Kind]) -> _Kind | None:
+        """Return its origin, or what attention reads of it, if that is of a kind."""
+        origin, attention = self.ancestry.origin, self.attention
+        return origin if isinstance(origin, kind) else attention if isinstance(attention, kind) else None
+
     def covariance(self) -> Array:
         """Centred covariance kernel, averaged over positions."""
         return covariance(self.moments)
 
     def gaussian_source(self) -> tuple[State, Pointwise | None]:
         """Return the tensor that this one is a function of, and the function; itself and None where there is none."""
-        marginal = self.marginal
-        return (self, None) if marginal.base is None or marginal.fn is None else (marginal.base, marginal.fn)
+        return self.marginal.function or (self, None)
 
     def amended(self, **changes: Unpack[Changes]) -> State:
         """Return a copy that describes the same tensor otherwise: other fields stay, and so does the serial."""
-        return self._copied(self.serial, (), changes)
+        return self._copied(self.serial, ((), ()), changes)
 
     def changed(self, **changes: Unpack[Changes]) -> State:
         """Return a copy for another tensor: fields that are not given stay if they survive a change of the function."""
@@ -467,14 +446,16 @@ class State:
 
     def as_new(self, roots: int = 0) -> State:
         """Return a copy that depends on nothing before it."""
-        return self.with_moments(roots=roots, blocks=())
+        return self.with_moments(roots=roots, blocks=WHOLE)
 
-    def _copied(self, serial: int, lost: Sequence[tuple[int, Lost]], changes: Mapping[str, Any]) -> State:
+    def _copied(self, serial: int, lost: _Loss, changes: Mapping[str, Any]) -> State:
         """Return a copy that loses some fields and is given others; parts in which none changes are shared."""
         parts = list(_READ(self))  # `dataclasses.replace` takes longer
         fresh: dict[int, list[Any]] = {}
         given = [_WHOLE[name] for name in changes if name in _WHOLE]
-        for at, (read, nothing, places) in lost:
+        for at, nothing in lost[0]:
+            parts[at] = nothing
+        for at, (read, nothing, places) in lost[1]:
             if at not in given and read(parts[at]) != nothing:
                 fresh[at] = list(_READ_PART[at](parts[at]))
                 for within, default in zip(places, nothing, strict=True):
@@ -499,11 +480,7 @@ PARTS: dict[str, type] = {
     "layout": Layout,
     "moments": Moments,
     "marginal": Marginal,
-    "filters": Filters,
     "ancestry": Ancestry,
-    "spread": Spread,
-    "attention": Attention,
-    "concatenation": Concatenation,
 }
 """The parts of a state, in which its fields are declared."""
 _WHOLE = {item.name: at for at, item in enumerate(fields(State)) if item.name != "serial"}
@@ -518,9 +495,13 @@ for _part, _kind in PARTS.items():
         setattr(State, _name, property(attrgetter(f"{_part}.{_name}"), doc=_told.holds))
 
 
-def _lost(change: Change) -> Sequence[tuple[int, Lost]]:
-    """Return the places of the parts that lose something by a change, and what they lose."""
-    return [(_WHOLE[part], lost) for part, kind in PARTS.items() if (lost := lost_by(change, kind))]
+def _lost(change: Change) -> _Loss:
+    """Return the fields of no part that a change takes, with what they are instead, and what it takes of parts, by the
+    places of both.
+    """
+    said, default = declarations(State), {item.name: item.default for item in fields(State)}
+    whole = [(at, default[name]) for name, at in _WHOLE.items() if name in said and change not in said[name].survives]
+    return whole, [(_WHOLE[part], lost) for part, kind in PARTS.items() if (lost := lost_by(change, kind))]
 
 
 _LOST = {"moments": _lost("moments"), "function": _lost("function")}

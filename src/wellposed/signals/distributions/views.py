@@ -16,7 +16,19 @@ from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.lazy import applied
 from wellposed.signals.distributions.making import exchangeable
 from wellposed.signals.distributions.marginals import one_signed
-from wellposed.signals.distributions.state import WHOLE, Link, Marginal, Scaled, State, weakest
+from wellposed.signals.distributions.state import (
+    WHOLE,
+    Blocks,
+    FunctionOf,
+    Link,
+    Marginal,
+    Masked,
+    Scaled,
+    Split,
+    State,
+    Statistic,
+    weakest,
+)
 from wellposed.signals.integration import kernels, regrouping
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.taps import picks
@@ -27,21 +39,23 @@ MOST_SHOWN = 1 << 24
 
 def pooled(state: State) -> State:
     """Return a concatenation as one state whose elements come from all blocks alike (others are returned as is)."""
-    return state.amended(concatenation=WHOLE) if state.blocks else state
+    return state.amended(blocks=WHOLE) if state.blocks else state
 
 
 def unpaired(state: State, lags: int = 2) -> State:
     """Return a state that tells no pairs of positions apart, for rules that know displacements alone: so many of them,
     the last standing for all that are farther.
     """
-    blocks, base = tuple(unpaired(b, lags) for b in state.blocks), state.base and unpaired(state.base, lags)
+    blocks, function = [unpaired(b, lags) for b in state.blocks], state.function
+    if function is not None and (base := unpaired(function.base, lags)) is not function.base:
+        function = FunctionOf(base, function.fn)
     pairs = any(map(kernels.positions, state.corr.shape))
-    if not pairs and base is state.base and all(map(operator.is_, blocks, state.blocks)):
+    if not pairs and function is state.function and all(map(operator.is_, blocks, state.blocks)):
         return state
     corr = state.corr
     for dim in range(corr.ndim):
         corr = kernels.by_lag(corr, dim, lags) if lags > 2 else kernels.by_displacement(corr, (dim,))
-    return state.amended(corr=corr, base=base, blocks=blocks)
+    return state.amended(corr=corr, function=function, blocks=Blocks(blocks, state.blocks.axis))
 
 
 def permute(state: State, dims: Sequence[int]) -> State:
@@ -49,21 +63,18 @@ def permute(state: State, dims: Sequence[int]) -> State:
     rank = len(state.axes)
     order = [int(d) % rank for d in dims]
     axes = tuple(state.axes[d] for d in order)
-    if state.mask is not None:
-        return with_scores(state, in_rank(state.mask, rank).permute(order), lambda part: permute(part, dims))
+    if (masked := state.masked) is not None:
+        mask = in_rank(masked.mask, rank).permute(order)
+        return with_scores(state, masked, mask, lambda part: permute(part, dims))
     if state.blocks:
-        return state.amended(
-            axes=axes,
-            blocks=tuple(permute(block, dims) for block in state.blocks),
-            block_axis=order.index(state.block_axis),
-        )
+        blocks = [permute(block, dims) for block in state.blocks]
+        return state.amended(axes=axes, blocks=Blocks(blocks, order.index(state.blocks.axis)))
     return state.amended(axes=axes)
 
 
 def _with_scales(state: State, change: Callable[[Array], Array]) -> Marginal:
     """Return the shape of the marginal in other atoms, the kernel of its local scale rewritten."""
-    scales, sources = applied(state.local_scales, change), state.local_scale_sources
-    return Marginal(state.gauss, transport=state.transport, local_scales=scales, local_scale_sources=sources)
+    return Marginal(state.gauss, transport=state.transport, local_scales=applied(state.local_scales, change))
 
 
 def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
@@ -78,17 +89,17 @@ def split_atom(state: State, atom: int, outer: int, inner: int) -> State:
     cap = kernels.lag_cap(profiles)
     corr = regrouping.split_profile(state.corr, atom, outer, inner, cap)
     split = partial(regrouping.split_profile, dim=atom, outer=outer, inner=inner, cap=cap)
-    scaled, inverse_dims = _with_scales(state, split), applied(state.inverse_dims, split)
+    scaled = _with_scales(state, split)
     sizes = (*state.lengths[:atom], outer, inner, *state.lengths[atom + 1 :])
     axes = tuple(
         tuple(j for i in axis for j in ((atom, atom + 1) if i == atom else (i + (i > atom),))) for axis in state.axes
     )
     result = _derived(state, sizes, axes, cut(state.mean), cut(state.var), corr, scaled)
-    result = result.amended(inverse_dims=inverse_dims, whole=(state, atom) if state.roots else None)
+    result = result.amended(filters=state.filters.viewed(split), origin=Split(state, atom) if state.roots else None)
     base, fn = state.gaussian_source()
     if fn is None or base.lengths != state.lengths:
         return result
-    return result.amended(base=split_atom(base, atom, outer, inner), fn=fn)
+    return result.amended(function=FunctionOf(split_atom(base, atom, outer, inner), fn))
 
 
 def _derived(
@@ -103,7 +114,7 @@ def _derived(
     """Return a state in other atoms, of which nothing is left that was said of atoms by number."""
     return state.with_moments(
         lengths=sizes, axes=axes, mean=mean, var=var, corr=corr, marginal=marginal,
-        blocks=(), block_axis=-1)  # fmt: skip
+        blocks=WHOLE)  # fmt: skip
 
 
 def merge_atoms(state: State, axis: int) -> State:
@@ -192,7 +203,7 @@ def _reorder(state: State, order: Sequence[int]) -> State:
         var=state.var.transpose(order),
         corr=state.corr.transpose(order),
         marginal=_with_scales(state, lambda kernel: kernel.transpose(order)),
-        inverse_dims=applied(state.inverse_dims, lambda kernel: kernel.transpose(order)),
+        filters=state.filters.viewed(lambda kernel: kernel.transpose(order)),
     )
 
 
@@ -203,16 +214,15 @@ def reshape(state: State, shape: Sequence[int], across: Callable[[], State | Non
     shape = tuple(shape)
     if shape == state.shape:
         return state
-    if state.mask is None:
+    if (masked := state.masked) is None:
         return _reshaped(state, shape, across)
-    mask = _mask_in(state.mask, state.shape, shape)
-    return with_scores(state, mask, lambda part: _reshaped(part, shape, across))
+    mask = _mask_in(masked.mask, state.shape, shape)
+    return with_scores(state, masked, mask, lambda part: _reshaped(part, shape, across))
 
 
-def with_scores(state: State, mask: torch.Tensor, view: Callable[[State], State]) -> State:
+def with_scores(state: State, before: Masked, mask: torch.Tensor, view: Callable[[State], State]) -> State:
     """Return a view of masked scores, given the mask in it: of the masked tensor, and of the scores below the mask."""
-    whole = view(state.amended(mask=None, scores=None))
-    return whole.amended(mask=mask, scores=state.scores and view(state.scores))
+    return view(state.amended(attention=())).amended(attention=Masked(mask, before.scores and view(before.scores)))
 
 
 def in_rank(mask: torch.Tensor, rank: int) -> torch.Tensor:
@@ -297,26 +307,26 @@ def _reshape_blocks(state: State, shape: tuple[int, ...]) -> State:
     else the state as it is.
     """
     before, after = state.shape, shape
-    axis = state.block_axis
+    axis = state.blocks.axis
     lead = math.prod(before[:axis])
     running = 1
     for new_axis, size in enumerate(after):
         if running == lead and size == before[axis]:
-            parts = tuple(
+            parts = [
                 reshape(block, (*after[:new_axis], block.shape[axis], *after[new_axis + 1 :])) for block in state.blocks
-            )
+            ]
             whole = reshape(pooled(state), shape)
-            return whole.amended(blocks=parts, block_axis=new_axis)
+            return whole.amended(blocks=Blocks(parts, new_axis))
         if running == lead and size == len(state.blocks) and _is_stack(state, shape, new_axis):
-            parts = tuple(reshape(block, (*after[:new_axis], 1, *after[new_axis + 1 :])) for block in state.blocks)
-            return reshape(pooled(state), shape).amended(blocks=parts, block_axis=new_axis)
+            parts = [reshape(block, (*after[:new_axis], 1, *after[new_axis + 1 :])) for block in state.blocks]
+            return reshape(pooled(state), shape).amended(blocks=Blocks(parts, new_axis))
         running *= size
     return state
 
 
 def _is_stack(state: State, shape: Sequence[int], axis: int) -> bool:
     """Whether a view tells the parts of a concatenation apart along an axis of their own: parts of one width."""
-    widths = {block.shape[state.block_axis] for block in state.blocks}
+    widths = {block.shape[state.blocks.axis] for block in state.blocks}
     return len(widths) == 1 and shape[axis + 1 : axis + 2] == (widths.pop(),)
 
 
@@ -348,8 +358,8 @@ def expand(state: State, shape: Sequence[int]) -> State:
     shape = tuple(shape)
     if shape == state.shape:
         return state
-    if state.mask is not None:
-        return with_scores(state, state.mask, lambda part: expand(part, shape))
+    if (masked := state.masked) is not None:
+        return with_scores(state, masked, masked.mask, lambda part: expand(part, shape))
     state = pooled(state)
     extra = len(shape) - len(state.axes)
     axes: list[tuple[int, ...]] = [()] * extra + list(state.axes)
@@ -368,9 +378,10 @@ def expand(state: State, shape: Sequence[int]) -> State:
         one_signed(state) if state.local_scales is None else _with_scales(state, lambda k: _broadcast(k, extra))
     )
     dims = (*range(len(state.lengths)), *(None,) * extra)
-    if state.fn is not None and state.base is not None and state.base.lengths == state.lengths:
-        base = expand(state.base.amended(axes=state.axes), shape)
-        shape_of_one = replace(shape_of_one, base=base, fn=state.fn)
+    base, fn = state.gaussian_source()
+    if fn is not None and base.lengths == state.lengths:
+        base = expand(base.amended(axes=state.axes), shape)
+        shape_of_one = replace(shape_of_one, function=FunctionOf(base, fn))
     wider = state.with_moments(
         lengths=tuple(sizes),
         axes=tuple(axes),
@@ -380,4 +391,5 @@ def expand(state: State, shape: Sequence[int]) -> State:
         marginal=shape_of_one,
         links=(Link(state, Scaled(1.0), dims),) if state.roots else (),
     )
-    return wider if state.statistic is None else wider.amended(statistic=state.statistic.expanded(len(sizes)))
+    statistic = state.known_as(Statistic)
+    return wider if statistic is None else wider.amended(origin=statistic.expanded(len(sizes)))

@@ -18,10 +18,11 @@ from wellposed.operators.norms import NORMS
 from wellposed.operators.spectral import holds_for_complex, is_complex
 from wellposed.signals.context.arguments import given_state, known_state, resolve, state_of
 from wellposed.signals.context.call import FAILED, Call, Pass, PostponedState, Unknown
+from wellposed.signals.distributions.attention import Softmax
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import STEADY
-from wellposed.signals.distributions.state import State, weakest
+from wellposed.signals.distributions.state import Standardised, State, weakest
 from wellposed.signals.passes.validation import checked
 from wellposed.signals.registry import RULES, Rule
 from wellposed.signals.sampling.constant_folding import held
@@ -143,8 +144,8 @@ def _with_tails(node: Node, rule: Rule | None, weak: Tag, result: State | None) 
     """
     if result is None or weak != "heavy" or (rule is not None and rule.elementwise):
         return result
-    ends = node.op in NORMS or result.standardised is not None or result.softmax is not None
-    if rule is not None and result.tag != "heavy" and (ends or result.fn is not None):
+    ends = node.op in NORMS or isinstance(result.origin, Standardised) or isinstance(result.attention, Softmax)
+    if rule is not None and result.tag != "heavy" and (ends or result.function is not None):
         return result
     return result.amended(tag="assumed" if ends else "heavy")
 
@@ -256,16 +257,16 @@ def _blockwise(call: Call, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, 
         if not isinstance(result, State):
             return None
         results.append(result)
-    return concatenate(results, first.block_axis)
+    return concatenate(results, first.blocks.axis)
 
 
 def _by_blocks(args: tuple[Any, ...], first: State) -> list[tuple[Any, ...]] | None:
     """Return the arguments for each block of ``first``; None where another one varies, and not by such blocks."""
-    axis, widths = first.block_axis, [block.shape[first.block_axis] for block in first.blocks]
+    axis, widths = first.blocks.axis, [block.shape[first.blocks.axis] for block in first.blocks]
     columns: list[Sequence[Any]] = []
     for a in args:
         if isinstance(a, State) and a.blocks:
-            if a.block_axis != axis or [block.shape[axis] for block in a.blocks] != widths:
+            if a.blocks.axis != axis or [block.shape[axis] for block in a.blocks] != widths:
                 return None
             columns.append(a.blocks)
         elif isinstance(a, State) and not a.is_constant:

@@ -152,7 +152,7 @@ def _is_source(run: Pass, value: int, at: int, open_: set[int], climbed: int) ->
 
 def _has_shape(state: State) -> bool:
     """Whether draws of a state have its distribution; by its moments alone, weights of a softmax may be negative."""
-    return state.gauss or state.fn is not None or state.transport is not None
+    return state.gauss or state.function is not None or state.transport is not None
 
 
 def _has_no_profile(state: State) -> bool:

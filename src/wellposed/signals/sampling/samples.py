@@ -14,7 +14,7 @@ from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call_apart
 from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import MASKED
-from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.lazy import LocalScales, evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.state import State
@@ -55,10 +55,10 @@ def sample_state(
     if fn is not None and base.lengths == state.lengths:
         inner = sample_state(base.amended(axes=state.axes), generator, torch.float64, channels)
         return fn.call(inner).to(dtype)
-    if state.scores is not None and state.mask is not None:
-        return _masked(state, state.scores, state.mask, generator).to(dtype)
+    if state.masked is not None and state.masked.scores is not None:
+        return _masked(state, state.masked.scores, state.masked.mask, generator).to(dtype)
     if state.blocks:
-        return torch.cat([sample_state(b, generator, dtype, channels) for b in state.blocks], dim=state.block_axis)
+        return torch.cat([sample_state(b, generator, dtype, channels) for b in state.blocks], dim=state.blocks.axis)
     noise = _noise(state, generator, channels) * _local_scale(state, generator)
     if state.transport is not None:
         noise = torch.from_numpy(np.asarray(state.transport(noise.numpy())))
@@ -76,10 +76,10 @@ def _masked(state: State, scores: State, mask: torch.Tensor, generator: torch.Ge
 
 def outside(x: State) -> float:
     """Return the number that masked scores are where they are shut out: it follows from their mean unless infinite."""
-    if x.mask is None or x.scores is None:
+    if x.masked is None or x.masked.scores is None:
         return -math.inf
-    kept = x.mask.double().mean().item()
-    number = (x.pooled_mean - kept * x.scores.pooled_mean) / (1.0 - kept) if kept < 1.0 else 0.0
+    kept = x.masked.mask.double().mean().item()
+    number = (x.pooled_mean - kept * x.masked.scores.pooled_mean) / (1.0 - kept) if kept < 1.0 else 0.0
     return number if number < MASKED else -math.inf
 
 
@@ -113,7 +113,7 @@ def _two_factors(state: State, scales: Array, kappa: float, generator: torch.Gen
 
 def _scale_of_filters(state: State, scales: Array, kappa: float, generator: torch.Generator) -> torch.Tensor | None:
     """Draw the root of the local scales that filters make, where each sees an input of its own; None of others."""
-    inverse_dims = evaluated(state.inverse_dims)
+    inverse_dims = evaluated(state.filters.inverse_dims)
     own = [] if inverse_dims is None else [i for i, n in enumerate(inverse_dims.shape) if n == 1 < state.lengths[i]]
     if inverse_dims is None or not own or any(scales.shape[i] > 1 for i in own):
         return None
@@ -343,8 +343,8 @@ def sample_operator(
         if any(tuple(t.shape) != info.shape for t in tensors):
             return None
         state = state_of_samples(tensors, root(), pairs=pairs)
-        kernel = shared_sizes(tensors, state) if info.is_signal and state.mask is None else None
-        results.append(state if kernel is None else state.amended(local_scales=Lazy.of(kernel)))
+        kernel = shared_sizes(tensors, state) if info.is_signal and state.masked is None else None
+        results.append(state if kernel is None else state.amended(local_scales=LocalScales.of(kernel)))
     return results
 
 

@@ -15,7 +15,7 @@ from wellposed.graphs.run import dense
 from wellposed.operators.facts import facts_of
 from wellposed.signals.context.arguments import is_mask, known_state
 from wellposed.signals.context.call import Pass, PostponedState
-from wellposed.signals.distributions.lazy import Lazy
+from wellposed.signals.distributions.lazy import LocalScales
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.mixtures import LARGEST_VARIANCE, SHARED_BY, UNEVEN
 from wellposed.signals.distributions.spread import STEADY, Spread, mean_spread, source
@@ -132,12 +132,12 @@ def _state_of(
     else:
         state = state_of_samples(draws, root, pairs=pairs)
     shape = state.marginal
-    if is_signal and kernels.nonzero(state.var) and state.mask is None:
+    if is_signal and kernels.nonzero(state.var) and state.masked is None:
         few = [draw.ravel()[:: max(draw.numel() * len(draws) // ELEMENTS_FOR_SHAPE, 1)] for draw in draws]
         shape = Marginal(transport=Postponed(partial(_shape_of, torch.cat(few))))
         if (kernel := shared_sizes(draws, state)) is not None:
             sources = source(scale, math.log1p(float(kernel.ravel()[0])))
-            shape = replace(shape, local_scales=Lazy.of(kernel), local_scale_sources=sources)
+            shape = replace(shape, local_scales=LocalScales.of(kernel, sources))
     return replace(state, spread=spread, tag=tag, marginal=shape, serial=serial)
 
 

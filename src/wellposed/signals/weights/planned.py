@@ -226,8 +226,9 @@ class PlannedWeights(Weights):
 
     def note_function(self, node: Node, data: State, centred: bool) -> None:
         """Note the function of a Gaussian of mean 0 that meets a weight, and whether its mean is cancelled."""
-        if data.base is not None and data.fn is not None and data.tag != "heavy":
-            self.functions[node.index] = data.fn, math.sqrt(data.base.second_moment), centred
+        if data.function is not None and data.tag != "heavy":
+            base, fn = data.function
+            self.functions[node.index] = fn, math.sqrt(base.second_moment), centred
 
     def enter(self, name: str, node: Node, fan_in: int, before: float, heavy: bool) -> None:
         """Choose the scale of a weight that takes the input of a recurrent layer, of second moment ``before``."""

@@ -35,7 +35,7 @@ def remember(call: Call, rule: Rule, args: Any, kwargs: Any, results: list[State
     for index, result in enumerate(results):
         if result is None or not result.roots & REPEATED or result.serial in dependence.made:
             continue
-        if not sums and (result.links or result.fn is not None):
+        if not sums and (result.links or result.function is not None):
             continue
         again = _Again(call, rule, args, kwargs, index, sums)
         if result.serial in [x.serial for x in again.operands]:
@@ -90,7 +90,7 @@ class _Again:
                 mean=np.zeros(one),
                 var=np.full(one, level),
                 corr=corr,
-                concatenation=WHOLE,
+                blocks=WHOLE,
                 scale_parameter=None,
                 roots=REPEATED,
             )

@@ -20,15 +20,12 @@ import torch
 
 from wellposed.arrays import array_of
 from wellposed.signals.algebra.gradient_terms import Adjoint, Gradients, Sent, Term, reduced, settled
-from wellposed.signals.algebra.softmax import (
-    interpolated_choices,
-    interpolated_participations,
-    off_diagonal,
-)
+from wellposed.signals.algebra.softmax import interpolated_choices, interpolated_participations, off_diagonal
 from wellposed.signals.algebra.softmax_overlap import overlap
 from wellposed.signals.algebra.tokens import relatedness, tokens_of
+from wellposed.signals.distributions.attention import Softmax
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import WHOLE, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -235,14 +232,15 @@ def softmax(call: Adjoint, gradients: Gradients, x: State, dim: int, *_: Any, **
     if not x.axes:
         return []
     axis = dim % len(x.axes)
-    if term is None or made is None or made.softmax is None:
+    weights = None if made is None else made.known_as(Softmax)
+    if term is None or weights is None:
         return None
     g = settled(call, term)
     g = merge_atoms(g, axis) if len(g.axes[axis]) > 1 else pooled(g)
     if not g.axes[axis]:
         return None
     keys, i = g.shape[axis], g.axes[axis][0]
-    spread = float(interpolated_choices(np.full(1, float(keys)), made.softmax.variance)[1][0])
+    spread = float(interpolated_choices(np.full(1, float(keys)), weights.variance)[1][0])
     alone = kernels.average(g.var) * (1.0 - off_diagonal(g, axis))
     # of two queries: the part of their correlation that is not common to all keys
     same = np.take(g.corr, [0], axis=i)
@@ -254,7 +252,7 @@ def softmax(call: Adjoint, gradients: Gradients, x: State, dim: int, *_: Any, **
     count = len(g.lengths)
     back = g.changed(
         mean=np.zeros((1,) * count), var=np.full((1,) * count, spread / keys * alone), corr=np.clip(corr, -1.0, 1.0),
-        base=None, fn=None, links=(), blocks=(), block_axis=-1,
+        function=None, links=(), blocks=WHOLE,
     )  # fmt: skip
     value = call.value_of(0)
     return [] if value is None else [(value, Term(back))]

@@ -25,7 +25,7 @@ from wellposed.signals.algebra.causal_queries import (
     levels_of_seen,
     with_pairs,
 )
-from wellposed.signals.algebra.local_scales import scales_after_attention
+from wellposed.signals.algebra.local_scales import marginal_with, scales_after_attention
 from wellposed.signals.algebra.masked_scores import is_shut_out, shut_out
 from wellposed.signals.algebra.mixtures import chosen, mixture, within
 from wellposed.signals.algebra.operands import operand
@@ -35,6 +35,7 @@ from wellposed.signals.algebra.softmax import (
     interpolated_participations,
     is_uneven,
     law_of,
+    law_told,
     off_diagonal,
     summed,
     variance_of,
@@ -48,7 +49,7 @@ from wellposed.signals.distributions.attention import Logits, Softmax
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import Sources
-from wellposed.signals.distributions.state import Ancestry, Attention, State, weakest
+from wellposed.signals.distributions.state import Ancestry, State, weakest
 from wellposed.signals.distributions.views import merge_atoms, permute, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -71,7 +72,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     logits = logits_before_shift(call.graph).get(call.node.index)
     x = (None if logits is None else state_of(call.run, logits)) or x
     axis = dim % len(x.axes)
-    if x.mask is not None and axis < len(x.axes) - 1:  # which keys a query sees is told along the last axis
+    if x.masked is not None and axis < len(x.axes) - 1:  # which keys a query sees is told along the last axis
         order = [*(at for at in range(len(x.axes)) if at != axis), axis]
         return permute(_softmax(call, permute(x, order), len(order) - 1), np.argsort(order).tolist())
     return _softmax(call, x, axis)
@@ -79,9 +80,9 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
 
 def _softmax(call: Call, x: State, axis: int) -> State:
     """The softmax of logits along an axis."""
-    mask = x.mask
-    if x.scores is not None:
-        x = reshape(x.scores, x.shape)
+    mask = None if x.masked is None else x.masked.mask
+    if x.masked is not None and x.masked.scores is not None:
+        x = reshape(x.masked.scores, x.shape)
     x = merge_atoms(x, axis)
     x = merge_atoms(x, axis - 1) if axis else x
     total = x.shape[axis]
@@ -94,7 +95,8 @@ def _softmax(call: Call, x: State, axis: int) -> State:
     shown = array_of(mask) if mask is not None and axis == len(x.shape) - 1 and mask.shape[-1] == total else None
     keys = keys_seen(x, axis, shown)
     bias = variance_of_means(x, axis, shown, keys)
-    law = Logits(variance + bias, *(summed([(variance, x.logits), (bias, ())]) if bias else x.logits))
+    told = law_told(x)
+    law = Logits(variance + bias, *(summed([(variance, told), (bias, ())]) if bias else told))
     shares, pull, picked = interpolated(keys, law)
     second, typical = kernels.average(shares), float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=x.axes[axis][0])
@@ -120,7 +122,7 @@ def _softmax(call: Call, x: State, axis: int) -> State:
         Moments(np.full((1,) * len(x.lengths), 1.0 / total), var, corr),
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
-        attention=Attention(softmax=made),
+        attention=made,
     )
 
 
@@ -203,7 +205,7 @@ def attention(
     made = _output(call, shape, q, v, token, ratio * levels_of_seen(v, token, flat), finite_width)
     own = varied(typical, law.coarse(), r_v, share)
     scales = scales_after_attention(call, v, token, made, token, len(made.axes) - 1, share, own)
-    made = made.amended(marginal=scales.marginal(False))
+    made = made.amended(marginal=marginal_with(scales, False))
     if level > 0.0:
         if flat is not None and made.axes[token]:
             made, kernel = with_pairs(made, parts, token, flat, ratio, (met - 1.0) * (1.0 - r_v))
@@ -281,13 +283,18 @@ def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
             list(itertools.chain(*given.state.axes))
         )
         return torch.from_numpy(shares.reshape(given.shape)), 0.0
-    if isinstance(given, State):  # of masked scores, the bias is what is let through
-        if given.mask is not None and given.scores is None:
-            return given.mask, 0.0
-        bias = given if given.scores is None else given.scores
-        apart = 1.0 - off_diagonal(bias, len(bias.axes) - 1) if bias.axes else 1.0
-        return given.mask, kernels.average(bias.var) * apart
-    return None, 0.0
+    return _mask_of_scores(given) if isinstance(given, State) else (None, 0.0)
+
+
+def _mask_of_scores(given: State) -> tuple[torch.Tensor | None, float]:
+    """Return the mask of what is added to logits, if any, and the variance over keys of what that lets through."""
+    bias, masked = given, given.masked
+    if masked is not None:
+        if masked.scores is None:
+            return masked.mask, 0.0
+        bias = masked.scores
+    apart = 1.0 - off_diagonal(bias, len(bias.axes) - 1) if bias.axes else 1.0
+    return None if masked is None else masked.mask, kernels.average(bias.var) * apart
 
 
 def _of_bias(bias: torch.Tensor) -> tuple[torch.Tensor, float]:

@@ -116,7 +116,7 @@ def _by_data(call: Adjoint, gradient: State, weight: State, product: Product, sh
     inner = Adjoint(call.run, node, target=_wide(call, product, shape))
     result = contract(inner, *arguments)
     assert result is not None
-    fresh = Term(result.changed(links=(), base=None, fn=None))
+    fresh = Term(result.changed(links=(), function=None))
     return settled(call, reduced(call, fresh, shape))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from wellposed.arrays import array_of
 from wellposed.operators.product import Product
-from wellposed.signals.algebra.local_scales import weighted_scales
+from wellposed.signals.algebra.local_scales import marginal_with, weighted_scales
 from wellposed.signals.algebra.weighted import (
     FiniteWidth,
     Pairs,
@@ -70,14 +70,14 @@ def multiply_weight(
     energies = kernels.rearranged(energies, free)
     for _ in new:  # all outputs see the same energy
         energies = np.concatenate([energies[..., None]] * 2, axis=-1)
-    return result.amended(marginal=weighted_scales(call, data, energies).marginal(True))
+    return result.amended(marginal=marginal_with(weighted_scales(call, data, energies), True))
 
 
 def _as_it_meets(data: State, product: Product, uneven: bool) -> State:
     """Return a concatenation with the moments of each part where they meet other weights (``uneven``) or lie along an
     axis of the result; else as one tensor.
     """
-    by_part = data.blocks and (uneven or product.left_axes[data.block_axis] in product.out_axes)
+    by_part = data.blocks and (uneven or product.left_axes[data.blocks.axis] in product.out_axes)
     return laid_out(data) if by_part else pooled(data)
 
 
@@ -98,7 +98,7 @@ def _has_local_scales(data: State, weight: State, count: int) -> bool:
         return False
     if data.equal_norm_inverse_dim > 0.0 and data.spread.variance < EQUAL_NORMS:
         return False
-    product_of_two = data.transport is not None and data.fn is None
+    product_of_two = data.transport is not None and data.function is None
     return count <= WIDE or product_of_two or evaluated(data.local_scales) is not None
 
 

@@ -15,9 +15,9 @@ from wellposed.signals.algebra.weighted import FiniteWidth
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.fluctuations import square_kernel
-from wellposed.signals.distributions.lazy import Lazy, evaluated
+from wellposed.signals.distributions.lazy import Lazy, LocalScales, evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN, scales_of_squares
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import Filters, State
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -57,7 +57,7 @@ def sliding_window(call: Call, data: State, product: Product, window: Window) ->
     shape = call.shape()
     # samples that lie one after the other are told apart
     places = [f"s{i}" for i in range(len(window.kernel))]
-    by_part = data.blocks and product.left_axes[data.block_axis] in (*product.out_axes, *places)
+    by_part = data.blocks and product.left_axes[data.blocks.axis] in (*product.out_axes, *places)
     data = laid_out(data) if by_part else pooled(data)
     space, channel_axis = [product.left_axes.index(label) for label in places], product.left_axes.index("c")
     for axis in (*space, channel_axis):
@@ -122,13 +122,9 @@ def with_later_facts(
         )
 
     pairs_of = [1 if i in members or size == 1 else 2 for i, size in enumerate(result.lengths)]
-    return result.amended(
-        channel_norm_correction=Lazy(filters),
-        local_scales=Lazy(energies),
-        margin=Lazy(edges),
-        inverse_dims=Lazy.of(np.full(pairs_of, finite_width.of_filters)),
-        residual_dims=Lazy(left),
-    )
+    inverse_dims = Lazy.of(np.full(pairs_of, finite_width.of_filters))
+    facts = Filters(Lazy(filters), Lazy(edges), inverse_dims, Lazy(left))
+    return result.amended(local_scales=LocalScales(energies), filters=facts)
 
 
 def _local_scales(sliding: Sliding, outputs: int, centre: Callable[[Array], Array]) -> tuple[Array, Array] | None:

@@ -94,8 +94,8 @@ def _without_common_mean(data: State) -> State:
     of sqrt(tau) times a Gaussian differs with them, alike in all features, and a weight whose sums are 0 passes it on
     to none. The mean of tau stands for all, as it does exactly of functions f(c x) = c f(x).
     """
-    base, fn = data.base, data.fn
-    if base is None or fn is None or evaluated(base.local_scales) is None or not data.pooled_var > 0.0:
+    base, fn = data.gaussian_source()
+    if fn is None or evaluated(base.local_scales) is None or not data.pooled_var > 0.0:
         return data
     mean, second = gaussian_moments(fn, base.pooled_mean, math.sqrt(base.pooled_var))
     share = (second - mean * mean) / data.pooled_var
@@ -292,7 +292,7 @@ def _with_bias(call: Call, result: State, bias: State | None, product: Product) 
     """Return a product with its bias, of one axis or of the result's shape, if there is one."""
     if bias is None or product.bias_scale == 0.0:
         return result
-    if bias.is_constant and bias.mask is None:
+    if bias.is_constant and bias.masked is None:
         return linear(call, result, 1.0, product.bias_scale * bias.pooled_mean)
     if "o" in product.out_axes and len(bias.axes) == 1:
         where = product.out_axes.index("o")

@@ -149,7 +149,8 @@ def _shutting(value: State | float) -> float | None:
     """Return the number with which an operand shuts scores out wherever it is taken; None of one that does not."""
     if not isinstance(value, State):
         return float(value) if value <= MASKED else None
-    if value.mask is None or value.scores is not None or bool(value.mask.any()):
+    masked = value.masked
+    if masked is None or masked.scores is not None or bool(masked.mask.any()):
         return None
     return value.pooled_mean if value.pooled_mean < 0.0 else -math.inf
 

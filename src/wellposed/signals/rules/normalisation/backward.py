@@ -16,22 +16,14 @@ from wellposed.operators.arithmetic import terms_of
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import describe
 from wellposed.signals.algebra.elementwise_products import multiply
-from wellposed.signals.algebra.gradient_terms import (
-    Adjoint,
-    Sent,
-    Term,
-    reduced,
-    settled,
-    times_output,
-    white,
-)
+from wellposed.signals.algebra.gradient_terms import Adjoint, Sent, Term, reduced, settled, times_output, white
 from wellposed.signals.algebra.normalisation import normalise
 from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.distributions.alignment import Aligned, align_many
 from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.distributions.parts import select
-from wellposed.signals.distributions.state import Link, State
+from wellposed.signals.distributions.state import WHOLE, Link, State
 from wellposed.signals.distributions.views import pooled, reshape
 from wellposed.signals.integration import kernels, maps
 from wellposed.signals.integration.kernels import Array
@@ -53,7 +45,7 @@ def batch_norm(
     """Statistics over batch and space (training), or running statistics (evaluation)."""
     if not training and running_var is not None:
         return _fixed(call, term, x, weight, running_mean, running_var, eps)
-    if x.blocks and x.block_axis == 1:
+    if x.blocks and x.blocks.axis == 1:
         return _by_blocks(call, term, x, eps, weight)
     over = [i for i in range(len(x.axes)) if i != 1]
     return _norm(call, term, x, over, eps, gain=weight, places=[1], per_channel=True)
@@ -160,7 +152,7 @@ def _norm(
     common = [averaged(call, reshape(part, view), over, keepdim=True) for part in weighted]
     rest = _without_common(gradient, reshape(unit, view), over, common, centre)
     result = multiply(call.into(view), deviation, rest)
-    result = reshape(result.changed(base=None, fn=None, links=result.links), shape)
+    result = reshape(result.changed(function=None, links=result.links), shape)
     return [*sent, (source(call), Term(result, strength))]
 
 
@@ -273,8 +265,8 @@ def _without_common(gradient: State, unit: State, over: list[int], common: Seque
 
     return gradient.changed(
         lengths=sizes, axes=axes, mean=np.zeros((1,) * len(sizes)), var=var, corr=kernels.correlation(kernel, var),
-        base=None, fn=None, links=(Link(gradient, operate, p.dims),) if p.dims is not None else (),
-        blocks=(), block_axis=-1,
+        function=None, links=(Link(gradient, operate, p.dims),) if p.dims is not None else (),
+        blocks=WHOLE,
     )  # fmt: skip
 
 
@@ -340,8 +332,6 @@ def _fixed(call: Adjoint, term: Term, x: State, gain: Any, mean: State, var: Sta
     """Statistics that are numbers: a scale for each channel."""
     scale = (var.pooled_mean + eps) ** -0.5
     strength = gain.second_moment**0.5 if isinstance(gain, State) else 1.0
-    shifted = x.changed(
-        mean=(x.mean - mean.pooled_mean) * scale, var=x.var * scale * scale, links=(), base=None, fn=None
-    )
+    shifted = x.changed(mean=(x.mean - mean.pooled_mean) * scale, var=x.var * scale * scale, links=(), function=None)
     weighted = times_output(call, term, pooled(shifted), call.run.states[call.node.outputs[0]])
     return [*_by_affine(call, term, weighted, [1]), (source(call), term.scaled(scale * strength))]

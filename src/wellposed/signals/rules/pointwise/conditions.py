@@ -46,7 +46,7 @@ def compare(call: Call, x: Any, y: Any) -> State | None:
         difference, level = a, b
     elif isinstance(a, State) and isinstance(b, State):
         difference = combine(call, a, b, 1.0, -1.0)
-        if not difference.gauss and difference.fn is None and difference.var.any():
+        if not difference.gauss and difference.function is None and difference.var.any():
             return None
     else:
         return None

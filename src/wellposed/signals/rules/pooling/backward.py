@@ -62,7 +62,7 @@ def _averaged(state: State, steps: Sequence[tuple[int, Array]], factor: float = 
     """Return ``factor`` times the gradient of averages over windows along some axes with respect to their input."""
     for axis, matrix in steps:
         state = _spread(state, axis, matrix)
-    return scaled_state(state, factor).changed(links=(), base=None, fn=None)
+    return scaled_state(state, factor).changed(links=(), function=None)
 
 
 def _linked(
@@ -185,7 +185,7 @@ def _largest(call: Adjoint, term: Term, x: State, steps: Sequence[tuple[int, Axi
     core = gradient
     for (axis, _), matrix in zip(steps, matrices, strict=True):
         core = _spread(core, axis, matrix)
-    core = core.changed(links=(), base=None, fn=None, tag=weakest(core.tag, "approximate"))
+    core = core.changed(links=(), function=None, tag=weakest(core.tag, "approximate"))
     sums = scaled_state(core, float(taps)).changed(links=())
     around = Pointwise((*chance.key, "deviation"), lambda t: ((p := chance.call(t)) - p * p).clamp(min=0.0).sqrt())
     varying = _varying(core, gradient, steps, matrices, base, around, chance).changed(roots=call.root())
@@ -256,7 +256,7 @@ def _varying(
     excess = level * second + float(np.mean(core.var)) * (square - 1.0)
     corr = np.array(np.clip(-shape * excess / max(level * first * others, 1e-300), -1.0, 1.0))
     corr[(0,) * rank] = 1.0
-    return core.changed(var=var, corr=corr, links=(), base=None, fn=None)
+    return core.changed(var=var, corr=corr, links=(), function=None)
 
 
 def _sharing(matrix: Array, step: Axis) -> Array:

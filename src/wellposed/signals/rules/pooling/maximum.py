@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +25,7 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.expansion import is_homogeneous
 from wellposed.signals.distributions.functions import IDENTITY, Pointwise
 from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.spread import Spread
-from wellposed.signals.distributions.state import Ancestry, Padded, State
+from wellposed.signals.distributions.state import Ancestry, State
 from wellposed.signals.integration import gaussian, kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
@@ -71,8 +70,8 @@ def max_pool(
     before = call.run.memo.get(("maximum", x.serial))
     if before is not None and (larger := _composed(before[1], steps)) is not None and before[0].layout == x.layout:
         x, steps = before[0], larger
-    inside = x.padded
-    if inside is None or inside.layout != x.layout or call.independent or not _is_ignored(inside, space, steps):
+    inside = _padding_of(call, x)
+    if inside is None or call.independent or not _is_ignored(inside, space, steps):
         found = maximum(call, x, space, steps)
         if not call.independent:
             call.run.memo["maximum", found.serial] = (x, steps)
@@ -82,6 +81,26 @@ def max_pool(
         for axis, step in zip(space, steps, strict=True)
     ]
     return maximum(call, inside.of, space, within, around=inside.value)
+
+
+class Padded(NamedTuple):
+    """The tensor that one with a constant, or repetitions of its border, around it was made of.
+
+    Attributes:
+        of: the tensor inside.
+        around: for each axis how many elements lie before it and after it.
+        value: the constant; None of repetitions.
+    """
+
+    of: State
+    around: tuple[tuple[int, int], ...]
+    value: float | None
+
+
+def _padding_of(call: Call, x: State) -> Padded | None:
+    """Return how padding has made a tensor, None of other ones and of other views of it."""
+    found: Padded | None = call.run.memo.get(("padded", x.serial, x.layout))
+    return found
 
 
 LARGEST_WINDOW = 400
@@ -154,7 +173,7 @@ def maximum(call: Call, x: State, space: list[int], steps: list[Axis], *, around
         Moments(mean, var, corr, x.finite_width_correlation),
         tag="approximate",
         ancestry=Ancestry(links, x.roots | call.root()),
-        spread=Spread(x.inherited, x.own),
+        spread=x.spread,
     )
 
 

@@ -17,12 +17,13 @@ from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.marginals import one_signed
 from wellposed.signals.distributions.parts import select
-from wellposed.signals.distributions.state import Link, Padded, Scaled, State
+from wellposed.signals.distributions.state import LinearMap, Link, Scaled, State
 from wellposed.signals.distributions.views import expand, merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Axis, Indices, output_size, table
 from wellposed.signals.registry import overloads, rule
+from wellposed.signals.rules.pooling.maximum import Padded
 
 _MODES: dict[str, Literal["reflect", "edge", "wrap"]] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
@@ -47,9 +48,9 @@ def pad(call: Call, x: State, widths: Any, mode: str | float = "constant", value
         x = _widened(call, x, axis, max(before, 0), max(after, 0), mode, constant)
     if call.independent or any(min(widths) < 0 for _, *widths in steps):
         return x
-    if mode in ("constant", "replicate"):
+    if mode in ("constant", "replicate") and x is not given:
         filled_by = constant if constant == -math.inf or mode == "constant" else None
-        x = x.amended(padded=Padded(given, _around(rank, steps), filled_by, x.layout))
+        call.run.memo["padded", x.serial, x.layout] = Padded(given, _around(rank, steps), filled_by)
     return x if constant == -math.inf else _with_shape_of(given, x, constant)
 
 
@@ -101,7 +102,7 @@ def _pairs_of_sources(corr: Array, dim: int, source: Indices, size: int) -> Arra
 
 def _padded(x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
     """Return x padded along one axis, by a ``value`` or by positions of its own, each position told apart."""
-    x = merge_atoms(laid_out(x) if x.blocks and x.block_axis == axis else x, axis)
+    x = merge_atoms(laid_out(x) if x.blocks and x.blocks.axis == axis else x, axis)
     if not x.axes[axis]:
         x = _resized_axis(x, axis, 1)
     i = x.axes[axis][0]
@@ -127,7 +128,7 @@ def _padded(x: State, axis: int, before: int, after: int, mode: str, value: floa
         corr = _pairs_of_sources(corr, i, source, size)
     elif mode != "constant":  # borders repeat inner positions
         corr = from_sources(corr, i, source)
-    of = x.linear_map
+    of = x.known_as(LinearMap)
     if of is not None and of.atom == i and value == 0.0 and of.parent.layout.resized(i, size) == x.layout:
         # a running sum that is pushed on is a map of the same tensor: its differences are sums of few
         rows = np.where((source < 0)[:, None], 0.0, of.weights[source])

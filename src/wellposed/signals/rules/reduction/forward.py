@@ -16,7 +16,7 @@ from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import concatenate, depend
 from wellposed.signals.distributions.marginals import marginal, sign_of
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import State, Statistic
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration.gaussian import WEIGHTS
 from wellposed.signals.integration.transport import standardised
@@ -35,11 +35,11 @@ def _mean(call: Call, x: State, axes: list[int], *, keepdim: bool) -> State:
     """Return the mean over axes: over one along which tensors that depend on one another were put together, that of
     their sum.
     """
-    blocks = x.blocks if x.block_axis in axes and not call.independent else ()
+    blocks = x.blocks if x.blocks.axis in axes and not call.independent else ()
     if not depend(blocks):
         result = averaged(call, x, axes, keepdim=keepdim)
         return as_mean_of_parts(call, x, axes, result, keepdim=keepdim) if blocks else result
-    shares = [block.shape[x.block_axis] / x.shape[x.block_axis] for block in blocks]
+    shares = [block.shape[x.blocks.axis] / x.shape[x.blocks.axis] for block in blocks]
     first, *others = [averaged(call, block, axes, keepdim=keepdim) for block in blocks]
     result = linear(call, first, shares[0])
     for share, other in zip(shares[1:], others, strict=True):
@@ -60,7 +60,7 @@ def total(call: Call, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: 
     axes = axes_of(x, dim)
     count = math.prod(x.shape[a] for a in axes)
     result = _mean(call, x, axes, keepdim=keepdim)
-    return linear(call, result, float(count)).amended(fn=None, base=None)
+    return linear(call, result, float(count)).amended(function=None)
 
 
 def _square(call: Call, x: State) -> State:
@@ -82,7 +82,7 @@ def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, cor
     lost = float(correction) if correction is not None else float(unbiased)
     if count == 1 and not lost:
         return linear(call, averaged(call, x, axes, keepdim=keepdim), 0.0)
-    if x.blocks and x.block_axis not in axes and not call.independent:  # tokens that are all alike beside others
+    if x.blocks and x.blocks.axis not in axes and not call.independent:  # tokens that are all alike beside others
         each = [_variance(call, block, dim, unbiased, keepdim, correction) for block in x.blocks]
         return concatenate(each, axis_after(x, axes, keepdim=keepdim))
 
@@ -92,7 +92,7 @@ def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, cor
     apart = combine(call, shifted, averaged(call, shifted, axes, keepdim=True), 1.0, -1.0)
     factor = count / (count - lost) if count > lost else 1.0
     result = linear(call, averaged(call, _square(call, apart), axes, keepdim=keepdim), factor)
-    return result.amended(statistic=jointly(square, mean, lambda square, mean: factor * (square - mean * mean)))
+    return result.amended(origin=jointly(square, mean, lambda square, mean: factor * (square - mean * mean)))
 
 
 @rule(overloads("var_mean.correction", "var_mean.dim", "var_mean.default"), source="definition, as var and mean")
@@ -132,7 +132,7 @@ NEAREST_TO_ZERO = 1e-4
 def _root(call: Call, x: State) -> State:
     """Return the square root of x, the mean of which is well above 0: its second moment is that mean."""
     if x.blocks:
-        return concatenate([_root(call, block) for block in x.blocks], x.block_axis)
+        return concatenate([_root(call, block) for block in x.blocks], x.blocks.axis)
     level = max(x.pooled_mean, 0.0)
     relative = min(x.pooled_var / (4 * level), level) if level > 0 else 0.0
     one = (1,) * len(x.lengths)
@@ -141,12 +141,13 @@ def _root(call: Call, x: State) -> State:
         roots = np.sort(np.sqrt(np.maximum(marginal(x), NEAREST_TO_ZERO * level)))
         relative = level * max(1.0 - float(WEIGHTS @ roots) ** 2 / float(WEIGHTS @ roots**2), 0.0)
         transport = standardised(roots) if relative > 0.0 else None
+    statistic = x.known_as(Statistic)
     return x.with_moments(
         transport=transport,
         mean=np.full(one, math.sqrt(level - relative)),
         var=np.full(one, relative),
         spread=x.spread.times(0.5),
-        statistic=None if x.statistic is None else x.statistic.then(torch.sqrt),
+        origin=None if statistic is None else statistic.then(torch.sqrt),
     )
 
 
@@ -163,7 +164,7 @@ def vector_norm(
     def squares(x: State) -> State:
         return averaged(call, _square(call, x), axes, keepdim=keepdim)
 
-    apart = bool(x.blocks) and x.block_axis not in axes and not call.independent
+    apart = bool(x.blocks) and x.blocks.axis not in axes and not call.independent
     each = [squares(block) for block in x.blocks] if apart else []
     total = concatenate(each, axis_after(x, axes, keepdim=keepdim)) if apart else squares(pooled(x))
     return _root(call, linear(call, total, float(count)))

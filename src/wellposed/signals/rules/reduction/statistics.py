@@ -105,8 +105,9 @@ def _cut_short(x: State, kept: set[int]) -> tuple[State, torch.Tensor | None]:
     """
     whole = math.prod(x.shape[a] for a in kept)
     room = max(CUT_ELEMENTS, whole) // max(whole, 1)
-    mask = None if x.mask is None or x.scores is None else x.mask.expand(x.shape)
-    x = x if mask is None or x.scores is None else x.scores
+    mask = None
+    if x.masked is not None and x.masked.scores is not None:
+        mask, x = x.masked.mask.expand(x.shape), x.masked.scores
     for axis, size in enumerate(x.shape):
         if axis not in kept:
             width = min(size, max(room, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -94,7 +95,7 @@ def _regrouped(call: Call, x: State, step: Regroup, across: Callable[[], State |
     made = call.run.alive.get(key)
     if made is None:
         made = reshape(x, step.shape, across)
-        if made.serial != x.serial and not (x.blocks or x.scores):
+        if made.serial != x.serial and not (x.blocks or (x.masked and x.masked.scores)):
             call.run.alive[key] = made
     return made
 
@@ -118,12 +119,13 @@ def cat(call: Call, tensors: Any, dim: int = 0) -> State:
     rank = len(call.shape())
     parts = [p for p in parts if len(p.axes) == rank and p.shape[dim] > 0]
     whole = _merged(call, concatenate(parts, dim, between=call.covariance if len(parts) > MOST_PARTS else None))
-    if all(p.mask is None or p.scores is None for p in parts):
+    inside = [p if p.masked is None or p.masked.scores is None else p.masked.scores for p in parts]
+    if all(map(operator.is_, inside, parts)):
         return remember_parts(call, whole)
     # scores that are shut out of a softmax stay so beside others
-    masks = [torch.ones((), dtype=torch.bool) if p.mask is None else p.mask for p in parts]
+    masks = [torch.ones((), dtype=torch.bool) if p.masked is None else p.masked.mask for p in parts]
     mask = torch.cat([m.expand(p.shape) for m, p in zip(masks, parts, strict=True)], dim)
-    scores = concatenate([p if p.mask is None or p.scores is None else p.scores for p in parts], dim, apart=False)
+    scores = concatenate(inside, dim, apart=False)
     return masked(scores, mask, whole.pooled_mean - scores.pooled_mean, max(whole.pooled_var - scores.pooled_var, 0.0))
 
 
@@ -153,13 +155,13 @@ def reordered(x: State, axis: int, source: Indices) -> State:
     if corr.shape[i] > 2 and (np.abs(np.diff(source)) != 1).any():
         corr = from_sources(corr, i, source)
     mean, var = (np.take(m, source, axis=i) if m.shape[i] > 1 else m for m in (x.mean, x.var))
-    return x.changed(mean=mean, var=var, corr=corr, base=None, fn=None, links=picked_links(x, i, source))
+    return x.changed(mean=mean, var=var, corr=corr, function=None, links=picked_links(x, i, source))
 
 
 def _reordered_blocks(x: State, axis: int, source: Indices) -> State | None:
     """Return what `reordered` does of a concatenation, part by part; None of others, and of parts that are cut."""
-    if x.blocks and axis != x.block_axis:
-        return concatenate([reordered(part, axis, source) for part in x.blocks], x.block_axis)
+    if x.blocks and axis != x.blocks.axis:
+        return concatenate([reordered(part, axis, source) for part in x.blocks], x.blocks.axis)
     if x.blocks and len(x.blocks) == x.shape[axis] and len(source) <= MOST_PARTS and source.min() >= 0:
         return concatenate([x.blocks[at] for at in source], axis)
     return None

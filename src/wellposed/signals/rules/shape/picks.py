@@ -19,7 +19,7 @@ from wellposed.signals.algebra.masked_scores import shut_out
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.making import exchangeable
-from wellposed.signals.distributions.state import State
+from wellposed.signals.distributions.state import Standardised, State, Statistic
 from wellposed.signals.distributions.views import merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -39,8 +39,8 @@ SMALL_CORRELATION = 1e-3
 @picking(overloads("gather.default", "index_select.default", "take_along_dim.default"))
 def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
     """Elements picked by an index: along one axis, where it is the same at all other positions, else anyhow."""
-    if (scores := x.scores) is not None and (seen := _seen(call, x, *rest, **kwargs)) is not None:
-        return _shown(gather(call, scores, *rest, **kwargs), x, seen)
+    if (seen := _seen(call, x, *rest, **kwargs)) is not None:
+        return _shown(gather(call, seen[0], *rest, **kwargs), x, seen[1])
     dim, index = _dim_and_index(*rest, **kwargs)
     shape = call.shape()
     if dim is None or not x.axes:
@@ -83,9 +83,9 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
     """Advanced indexing: axes without an index are kept, the others are picked from."""
     if not isinstance(x, State):
         return None
-    if (scores := x.scores) is not None and (seen := _seen(call, x, indices)) is not None:
-        picked = index(call, scores, indices)
-        return None if picked is None else _shown(picked, x, seen)
+    if (seen := _seen(call, x, indices)) is not None:
+        picked = index(call, seen[0], indices)
+        return None if picked is None else _shown(picked, x, seen[1])
     where = [i for i, item in enumerate(indices) if item is not None]
     by_one = _picked_by_one(call, x, where[0], indices[where[0]]) if len(where) == 1 else None
     return by_one or _picked_at(x, indices, where, call.shape()) or _picked(call, x)
@@ -110,9 +110,9 @@ def diagonal(call: Call, x: State, offset: int = 0, dim1: int = 0, dim2: int = 1
     rank, shape = len(x.axes), call.shape()
     if rank < 2:
         return None
-    if (scores := x.scores) is not None and (seen := _seen(call, x, offset, dim1, dim2)) is not None:
-        picked = diagonal(call, scores, offset, dim1, dim2)
-        return None if picked is None else _shown(picked, x, seen)
+    if (seen := _seen(call, x, offset, dim1, dim2)) is not None:
+        picked = diagonal(call, seen[0], offset, dim1, dim2)
+        return None if picked is None else _shown(picked, x, seen[1])
     pair = [dim1 % rank, dim2 % rank]
     others = [axis for axis in range(rank) if axis not in pair]
     along = torch.arange(shape[-1])
@@ -121,14 +121,15 @@ def diagonal(call: Call, x: State, offset: int = 0, dim1: int = 0, dim2: int = 1
     return _picked_at(x, [None] * len(others) + picks, [rank - 2, rank - 1], shape) or _picked(call, x)
 
 
-def _seen(call: Call, x: State, *rest: Any, **kwargs: Any) -> torch.Tensor | None:
-    """Return whether a mask lets each of the elements through that known indices pick; None elsewhere."""
+def _seen(call: Call, x: State, *rest: Any, **kwargs: Any) -> tuple[State, torch.Tensor] | None:
+    """Return masked scores, as they are where they are let through, and whether the mask lets each of the elements
+    through that known indices pick; None elsewhere.
+    """
     given = [item for arg in (*rest, *kwargs.values()) for item in (arg if isinstance(arg, (list, tuple)) else [arg])]
-    if x.mask is None or any(isinstance(item, (State, Unknown)) for item in given):
+    if x.masked is None or x.masked.scores is None or any(isinstance(item, (State, Unknown)) for item in given):
         return None
     arguments = len(call.node.op._schema.arguments) - 1 - len(kwargs)
-    seen: torch.Tensor = call.node.op(x.mask.expand(x.shape), *rest[:arguments], **kwargs)
-    return seen
+    return x.masked.scores, call.node.op(x.masked.mask.expand(x.shape), *rest[:arguments], **kwargs)
 
 
 def _shown(picked: State, x: State, seen: torch.Tensor) -> State:
@@ -187,8 +188,7 @@ def picked_along(
         **{name: kernels.without(array, gone) for name, array in moments.items()},  # type: ignore[arg-type]
         marginal=scales_of_picks(x, i, gone, apart=places is None),
         links=() if places is None else picked_links(x, i, places, gone),
-        statistic=None,
-        standardised=None,
+        origin=None if isinstance(x.origin, (Statistic, Standardised)) else x.origin,
     )
     return reshape(state, shape)
 
@@ -223,7 +223,7 @@ def _picked(call: Call, x: State) -> State:
     """Return elements picked anyhow: pooled moments, and the correlation of an average pair."""
     shape, total = call.shape(), math.prod(x.lengths)
     if x.shape == shape and not x.mean.any():
-        return pooled(x).changed(links=(), base=None, fn=None)
+        return pooled(x).changed(links=(), function=None)
     covariance = float(kernels.pair_mean(x.covariance(), x.lengths).ravel()[0]) if total > 1 else 0.0
     var = kernels.average(x.var)
     rho = max((covariance * total - var) / max(total - 1, 1), 0.0) / var if var > 0 else 0.0

@@ -44,7 +44,7 @@ def transform(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
     described = transform_of(call.graph, call.node)
     if described is None or max(described.lengths, default=1) > LONGEST_TRANSFORM:
         return None
-    x = one_after_another(x.blocks, x.block_axis) if x.blocks else x
+    x = one_after_another(x.blocks, x.blocks.axis) if x.blocks else x
     for axis, length in zip(described.axes, described.taken, strict=True):
         if length != x.shape[axis]:
             x = pad(call, x, [0, 0] * (len(x.axes) - 1 - axis) + [0, length - x.shape[axis]])
