@@ -18,6 +18,7 @@ from wellposed.graphs import Ref
 from wellposed.operators.scores import logits_before_shift
 from wellposed.signals.algebra.attention_products import finite_width_correlation_after_attention, tilt
 from wellposed.signals.algebra.causal_queries import (
+    as_seen,
     common_of_seen,
     flat_weights,
     grouped,
@@ -57,6 +58,7 @@ from wellposed.signals.rules.attention.shares import (
     covariance_of_weights,
     keys_seen,
     known_shares,
+    over_samples,
     variance_of_means,
     variance_of_weights,
 )
@@ -171,6 +173,7 @@ def attention(
     """
     token, shape = len(q.axes) - 2, call.shape()
     q, k, parts = _with_merged_axes(q, k, v, shape)
+    parts = as_seen(parts, token, _mask(call, attn_mask)[0])
     v = merge_atoms(parts, token)
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
@@ -244,14 +247,15 @@ def logits(
     """
     width, keys_total, queries = q.shape[-1], k.shape[token], q.shape[token]
     factor = scale if scale is not None else width**-0.5
-    sigma2 = factor**2 * width * q.second_moment * kernels.average(k.var) * (1.0 - off_diagonal(k, token))
     mask, extra = _mask(call, attn_mask)
+    k = as_seen(k, token, mask)
+    sigma2 = factor**2 * width * q.second_moment * kernels.average(k.var) * (1.0 - off_diagonal(k, token))
     if is_causal:
         seen = np.minimum(np.arange(1, queries + 1, dtype=np.float64), keys_total)
     elif mask is not None and mask.shape[-1] == keys_total:
         counts = mask.to(torch.float64).sum(dim=-1).clamp(min=1.0)
-        rows = counts.reshape(-1, counts.shape[-1]).mean(dim=0) if counts.ndim else counts[None]
-        seen = rows.numpy() if rows.numel() == queries else np.full(1, float(rows.mean()))
+        rows = over_samples(array_of(counts.reshape(-1, counts.shape[-1] if counts.ndim else 1)))
+        seen = rows if rows.size == queries else over_samples(rows[:, None])
     else:
         seen = np.array([float(keys_total)])
     return max(sigma2, 0.0), extra, seen, mask
