@@ -132,7 +132,7 @@ def codebook_picks(graph: Graph) -> Mapping[int, frozenset[int]]:
     for node in graph.nodes:
         sources = {value: made_of[value] for value in node.inputs if value in made_of}
         made_of |= dict.fromkeys(node.outputs, _union(sources.values()))
-        if facts_of(node.op).indexed and not facts_of(node.op).looks_up:
+        if facts_of(node.op).indexed or facts_of(node.op).looks_up:
             picked = _union(sources[value] for value in tables.intersection(sources))
             by = _union(of for value, of in sources.items() if not graph.values[value].is_signal)
             found |= {node.index: picked & by} if picked & by else {}

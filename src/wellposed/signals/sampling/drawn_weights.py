@@ -35,9 +35,16 @@ everything is run again at each."""
 
 def draws_weights(run: Pass, node: Node) -> bool:
     """Whether a node's results are told by draws of the weights before it."""
-    return not run.independent and (
-        meets_itself(run, node) or is_power_of_input(run, node) or is_largest_of_picked(run.graph, node)
-    )
+    ways = (meets_itself, is_power_of_input, _meets_such, lambda run, node: is_largest_of_picked(run.graph, node))
+    return not run.independent and any(way(run, node) for way in ways)
+
+
+def _meets_such(run: Pass, node: Node) -> bool:
+    """Whether a node reads what was drawn with weights, and beside it a signal without draws, whose state does not tell
+    what weights decide in common of both: a query and the nearest of the keys that the same encoder made.
+    """
+    others = [value for value in node.inputs if value not in run.draws and not is_constant(run, value)]
+    return bool(others) and not run.with_weights.isdisjoint(node.inputs)
 
 
 def meets_itself(run: Pass, node: Node) -> bool:
