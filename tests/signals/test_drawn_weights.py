@@ -139,6 +139,18 @@ class Retrieval(nn.Module):
         return self.layer(query[:, None] - near)
 
 
+class Neighbourhood(nn.Module):
+    """The mean, over a point's neighbours, of what a layer makes of points."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.out = nn.Linear(2, 32), nn.Linear(32, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        near = torch.cdist(x, x).topk(8, largest=False).indices
+        return self.out(self.features(x)[torch.arange(len(x))[:, None, None], near].mean(2))
+
+
 def squared_distance(a: Tensor, b: Tensor) -> Tensor:
     return torch.cdist(a, b.view(8, 8, 32).mean(1)).square()
 
@@ -162,6 +174,7 @@ MODELS: dict[str, Callable[[], Made]] = {
     "powers": lambda: (Powers(), (torch.randn(16, 8), torch.rand(16, 10))),
     "codebooks": lambda: (Quantised(), (torch.randn(64, 20),)),
     "codes": lambda: (Codes(), (torch.randn(64, 20),)),
+    "neighbours": lambda: (Neighbourhood(), (torch.randn(4, 64, 2),)),
     "retrieval": lambda: (Retrieval(), (torch.randn(16, 10), torch.randn(64, 10))),
 }
 

@@ -100,6 +100,27 @@ def behind_picks(graph: Graph) -> frozenset[int]:
     return frozenset(found)
 
 
+def picks_beyond_weights(graph: Graph, weighted: Collection[int]) -> Mapping[int, frozenset[int]]:
+    """Return the nodes that pick from what weights made of an input, by an index that was found in this input itself
+    (features of the nearest points), each with the values that are such indices; ``weighted`` are the nodes that meet
+    weights.
+    """
+    plain = {value: 1 << i for i, value in enumerate(graph.inputs) if graph.values[value].is_signal}
+    behind_any = dict(plain)
+    found: dict[int, frozenset[int]] = {}
+    for node in graph.nodes:
+        before = _of_all(plain, node)
+        if facts_of(node.op).indexed:
+            indices = [value for value in node.inputs if not graph.values[value].is_signal and value in plain]
+            picked = [value for value in node.inputs if value not in plain and graph.values[value].is_signal]
+            by, of = (reduce(or_, (bits[v] for v in values if v in bits), 0) for bits, values in ((plain, indices), (behind_any, picked)))
+            found |= {node.index: frozenset(indices)} if by & of else {}
+        if node.index not in weighted and before == _of_all(behind_any, node):
+            plain |= dict.fromkeys(node.outputs, before) if before else {}
+        behind_any |= dict.fromkeys(node.outputs, _of_all(behind_any, node))
+    return found
+
+
 def powers_of_inputs(graph: Graph, weighted: Collection[int]) -> frozenset[int]:
     """Return the products of a matrix that enters the model with what a product with it made earlier, with weights in
     between or not; ``weighted`` are the nodes that meet weights.

@@ -18,7 +18,7 @@ from wellposed.signals.distributions.repeats import REPEATED
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.codebooks import picks_from_codebook
-from wellposed.signals.sampling.drawn_weights import is_power_of_input, meets_itself
+from wellposed.signals.sampling.drawn_weights import is_power_of_input, meets_itself, picks_near
 from wellposed.signals.sampling.joint_sources import (
     CLIMBED_FOR_SHAPE,
     LARGEST_IN_SCAN,
@@ -199,7 +199,7 @@ def _is_outer(run: Pass, node: Node) -> bool:
 
 def _meets_itself(run: Pass, node: Node) -> bool:
     """Whether a node multiplies, or weighs, what depends on one source in a way that no rule follows; notes scans."""
-    ways = (_is_put_back, _weighs_by_products, _is_outer, _bends_again, meets_itself, is_power_of_input)
+    ways = (_is_put_back, _weighs_by_products, _is_outer, _bends_again, meets_itself, is_power_of_input, picks_near)
     return any(way(run, node) for way in ways)
 
 

@@ -13,6 +13,7 @@ and everything from the model's inputs on is run on draws of the inputs and of t
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from wellposed.graphs import Graph, Node
 from wellposed.operators.facts import facts_of
@@ -20,7 +21,7 @@ from wellposed.operators.product import is_product
 from wellposed.signals.context.call import Pass
 from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.joint_sources import is_constant
-from wellposed.structure.meetings import Uses, behind_picks, fed_back, powers_of_inputs
+from wellposed.structure.meetings import Uses, behind_picks, fed_back, picks_beyond_weights, powers_of_inputs
 
 MOST_WITH_WEIGHTS = 256
 """Most nodes that are run on draws of weights for one result. Chosen for cost."""
@@ -35,7 +36,7 @@ everything is run again at each."""
 
 def draws_weights(run: Pass, node: Node) -> bool:
     """Whether a node's results are told by draws of the weights before it."""
-    ways = (meets_itself, is_power_of_input, _meets_such, lambda run, node: is_largest_of_picked(run.graph, node))
+    ways = (meets_itself, is_power_of_input, picks_near, _meets_such, lambda run, node: is_largest_of_picked(run.graph, node))
     return not run.independent and any(way(run, node) for way in ways)
 
 
@@ -90,17 +91,33 @@ def is_power_of_input(run: Pass, node: Node) -> bool:
     return not run.independent and node.index in run.memo["powers"]
 
 
+def picks_near(run: Pass, node: Node) -> bool:
+    """Whether a node picks from what weights made of an input, by an index that was found in this input itself: what
+    layers made of points that are near is alike.
+    """
+    return not run.independent and not run.drawn.isdisjoint(_picks(run).get(node.index, ()))
+
+
+def _picks(run: Pass) -> Mapping[int, frozenset[int]]:
+    if "picks" not in run.memo:
+        run.memo["picks"] = picks_beyond_weights(run.graph, run.weights.weight_at)
+    found: Mapping[int, frozenset[int]] = run.memo["picks"]
+    return found
+
+
 def nodes_from_inputs(run: Pass, node: Node) -> list[Node] | None:
     """Return the nodes between the inputs of the model and a node, in the order of the graph; None where they are too
     many, or too large.
     """
-    graph = run.graph
+    graph, indices = run.graph, frozenset[int]().union(*_picks(run).values())
     inner: dict[int, Node] = {}
     open_ = list(node.inputs)
     while open_:
         value = open_.pop()
         at = graph.values[value].node
         if at is None or at in inner or is_constant(run, value):
+            continue
+        if value in indices and value in run.draws:  # made of inputs alone, whose draws are always the same
             continue
         inner[at] = graph.nodes[at]
         if len(inner) > MOST_WITH_WEIGHTS or _is_too_large(graph, inner[at]):
