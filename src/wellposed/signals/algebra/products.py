@@ -41,6 +41,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     """
     if left.serial == right.serial and left.axes == right.axes and product.left_axes == product.right_axes:
         return _squares(call, left, product)
+    left, right = _as_weights(left, product.left_axes, product), _as_weights(right, product.right_axes, product)
     if left.softmax is None and right.softmax is not None:  # values times weights, transposed
         left, right, product = right, left, product.swapped()
     paired, left, right = right, unpaired(left), unpaired(right)
@@ -89,6 +90,17 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         if left.softmax is not None and left.softmax.flat is not None:
             made = of_seen_keys(made, given, left.softmax, left.softmax.flat, paired, product)
     return made if gram is None else with_gram_terms(made, product, gram)
+
+
+def _as_weights(x: State, axes: tuple[str, ...], product: Product) -> State:
+    """Return an operand, without what is known of a softmax that did not normalise along what is summed: weights over
+    slices, of tokens that are summed, are no attention.
+    """
+    softmax = x.softmax
+    if softmax is None or softmax.atom is None or softmax.queries.ndim != len(x.lengths):
+        return x
+    label = next((label for label, atoms in zip(axes, x.axes, strict=True) if atoms == (softmax.atom,)), None)
+    return x.amended(softmax=None) if label is not None and label in product.out_axes else x
 
 
 def _products_of_elements(call: Call, left: State, right: State, indices: ProductIndices) -> tuple[Array, float]:

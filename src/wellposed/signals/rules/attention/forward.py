@@ -48,7 +48,7 @@ from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.attention import Logits, Softmax
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.spread import Sources
+from wellposed.signals.distributions.spread import NONE, Sources
 from wellposed.signals.distributions.state import Ancestry, Attention, State, weakest
 from wellposed.signals.distributions.views import merge_atoms, permute, reshape
 from wellposed.signals.integration import kernels
@@ -101,7 +101,13 @@ def _softmax(call: Call, x: State, axis: int) -> State:
     second, typical = kernels.average(shares), float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=x.axes[axis][0])
     var = variance_of_weights(x, axis, shares)
-    covariance = covariance_of_weights(x, axis, rho, variance, shares, known_shares(x, axis, shown, variance))
+    known, chance = known_shares(x, axis, shown, variance), _chance_of_logits(call, x, axis)
+    covariance = kernels.total(
+        *(
+            share * covariance_of_weights(x, axis, rho + node * (1.0 - rho), variance, shares, known)
+            for node, share in chance
+        )
+    )
     corr = kernels.correlation(covariance, var) if var.any() else np.ones((1,) * len(x.lengths))
     flat = flat_weights(mask, False, x.shape[axis - 1], total) if axis == len(x.shape) - 1 and axis else None
     made = Softmax(
@@ -119,11 +125,33 @@ def _softmax(call: Call, x: State, axis: int) -> State:
     )
     return State(
         x.layout,
-        Moments(np.full((1,) * len(x.lengths), 1.0 / total), var, corr),
+        Moments(np.full((1,) * len(x.lengths), 1.0 / total), var, corr, _alike_by_chance(call, x, axis, rho, made)),
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
         attention=Attention(softmax=made),
     )
+
+
+def _chance_of_logits(call: Call, x: State, axis: int) -> tuple[tuple[float, float], ...]:
+    """Return nodes, and their weights, of how alike two positions are by chance in the logits of features (slices,
+    codes, experts), relative to what not all have in common: Gauss-Hermite, at 0 and sqrt(3) standard deviations.
+    """
+    chance = x.finite_width_correlation.variance
+    if not chance > 0.0 or not channels(call.graph)[call.node.inputs[0]][axis]:
+        return ((0.0, 1.0),)
+    step = min(math.sqrt(3.0 * chance), 1.0)
+    return ((0.0, 2.0 / 3.0), (step, 1.0 / 6.0), (-step, 1.0 / 6.0))
+
+
+def _alike_by_chance(call: Call, x: State, axis: int, rho: Array, made: Softmax) -> Sources:
+    """Return the finite-width correlation of the weights of two positions over features: what the logits of positions
+    that are alike by chance hand on, by the mean slope of the weights' covariance over that chance, about ``rho``.
+    """
+    step = max(node for node, _ in _chance_of_logits(call, x, axis))
+    r = float(np.clip(rho.ravel()[-1], 0.0, 1.0)) if rho.size > 1 else 0.0
+    low, mean, high = overlap(r + (1.0 - r) * np.array([-step, 0.0, step]), made.variance, made.keys, made.second)
+    left = made.keys * made.second - mean
+    return x.finite_width_correlation.times((high - low) / (2.0 * step * left)) if left * step > 0.0 else NONE
 
 
 @rule(overloads("masked_fill.Scalar", "masked_fill_.Scalar"), tag="approximate", source="mixture of two signals")
