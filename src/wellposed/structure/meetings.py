@@ -106,18 +106,18 @@ def picks_beyond_weights(graph: Graph, weighted: Collection[int]) -> Mapping[int
     weights.
     """
     plain = {value: 1 << i for i, value in enumerate(graph.inputs) if graph.values[value].is_signal}
-    behind_any = dict(plain)
+    every = dict(plain)
     found: dict[int, frozenset[int]] = {}
     for node in graph.nodes:
-        before = _of_all(plain, node)
+        before, alone = _of_all(every, node), _of_all(plain, node)
         if facts_of(node.op).indexed:
-            indices = [value for value in node.inputs if not graph.values[value].is_signal and value in plain]
-            picked = [value for value in node.inputs if value not in plain and graph.values[value].is_signal]
-            by, of = (reduce(or_, (bits[v] for v in values if v in bits), 0) for bits, values in ((plain, indices), (behind_any, picked)))
-            found |= {node.index: frozenset(indices)} if by & of else {}
-        if node.index not in weighted and before == _of_all(behind_any, node):
-            plain |= dict.fromkeys(node.outputs, before) if before else {}
-        behind_any |= dict.fromkeys(node.outputs, _of_all(behind_any, node))
+            indices = {value for value in node.inputs if not graph.values[value].is_signal} & plain.keys()
+            picked = reduce(or_, (every.get(v, 0) for v in node.inputs if v not in plain), 0)
+            if picked & reduce(or_, (plain[value] for value in indices), 0):
+                found[node.index] = frozenset(indices)
+        if before and before == alone and node.index not in weighted:
+            plain |= dict.fromkeys(node.outputs, before)
+        every |= dict.fromkeys(node.outputs, before)
     return found
 
 

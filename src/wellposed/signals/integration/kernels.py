@@ -67,7 +67,7 @@ def _equal(lengths: Sequence[int]) -> tuple[slice, ...]:
 
 
 def equal_along(lengths: Sequence[int], atoms: Collection[int]) -> Array:
-    """Return, for a kernel of these lengths, whether positions along all of some atoms are equal (1 along the others)."""
+    """Return, for a kernel of these lengths, whether positions along all of some atoms are equal (1 elsewhere)."""
     same = np.zeros([n if atom in atoms else 1 for atom, n in enumerate(lengths)], dtype=bool)
     same[_equal(same.shape)] = True
     return same

@@ -36,7 +36,13 @@ everything is run again at each."""
 
 def draws_weights(run: Pass, node: Node) -> bool:
     """Whether a node's results are told by draws of the weights before it."""
-    ways = (meets_itself, is_power_of_input, picks_near, _meets_such, lambda run, node: is_largest_of_picked(run.graph, node))
+    ways = (
+        meets_itself,
+        is_power_of_input,
+        picks_near,
+        _meets_such,
+        lambda run, node: is_largest_of_picked(run.graph, node),
+    )
     return not run.independent and any(way(run, node) for way in ways)
 
 

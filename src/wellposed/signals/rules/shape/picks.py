@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from wellposed.arrays import array_of
+from wellposed.graphs import Graph, Node
 from wellposed.operators.facts import facts_of
 from wellposed.operators.steps import Cut
 from wellposed.operators.views import is_copy, is_view, view_of
@@ -34,7 +35,7 @@ picking = partial(
     rule, tag="approximate", family="shape", source="elements picked by index, alike", tensors=True, pairs=True
 )
 """Registers a rule of an operator that picks elements."""
-REPETITIONS = 4
+REPETITIONS = 8
 """Views and copies by which an index was repeated along axes, at most. Chosen."""
 SMALL_CORRELATION = 1e-3
 """Correlation of elements picked anyhow up to which they count as uncorrelated. Chosen."""
@@ -51,15 +52,66 @@ def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
         return _picked(call, x)
     axis = dim % len(x.axes)
     names = names_along(index, axis) if isinstance(index, torch.Tensor) else None
-    apart, order = ([], False) if len(index.shape) < 2 or names is not None else _apart(call, index, axis)
+    rows = Rows((), False) if names is not None else _rows_of_samples(call.graph, call.node, axis)
     alike = all(n == m for a, (n, m) in enumerate(zip(x.shape, shape, strict=True)) if a != axis)
-    if apart is None or not (alike and x.axes[axis]):
+    if not (alike and x.axes[axis]) or rows is None:
         return _picked(call, x)
+    return _rows_picked(call, x, axis, names, rows)
+
+
+def _rows_picked(call: Call, x: State, axis: int, names: torch.Tensor | None, rows: Rows) -> State:
+    """Return whole rows along an axis that an index picks, known by ``names`` or not."""
+    shape = call.shape()
     if names is not None and _is_stretch(names):
         return seen_through(call, x, (Cut(axis, int(names[0]), int(names[-1]) + 1),))
-    if order and x.shape == shape and not x.blocks:
-        return _shuffled(x, axis, apart)
-    return picked_along(x, axis, (shape[axis],), shape, names, apart=apart)
+    if rows.ordered and x.shape == shape and not x.blocks:
+        return _shuffled(x, axis, rows.apart)
+    return picked_along(x, axis, (shape[axis],), shape, names, apart=rows.apart)
+
+
+class Rows(NamedTuple):
+    """Whole rows that an index picks: of each sample in an order of its own, where it differs along axes.
+
+    Attributes:
+        apart: the axes, beside the one that is picked from, along which the index differs.
+        ordered: whether it is an order of all positions.
+    """
+
+    apart: tuple[int, ...]
+    ordered: bool
+
+
+def _rows_of_samples(graph: Graph, node: Node, axis: int) -> Rows | None:
+    """Return which rows along an axis the index of a node picks, which is alike along those axes along which it was
+    repeated; None where it is alike along no other axis.
+    """
+    value = next(v for v in node.inputs if not graph.values[v].is_signal)
+    shape, repeated = graph.values[value].shape, set[int]()
+    for _ in range(REPETITIONS):
+        before = _seen_by_view(graph, value)
+        wider = None if before is None else _widened(graph.values[before].shape, graph.values[value].shape, len(shape))
+        if before is None or wider is None:
+            break
+        repeated, value = repeated | wider, before
+    if len(shape) > 1 and not repeated - {axis}:
+        return None
+    at = graph.values[value].node
+    apart = tuple(a for a, size in enumerate(shape) if a != axis and a not in repeated and size > 1)
+    return Rows(apart, at is not None and facts_of(graph.nodes[at].op).along == "order" and axis not in repeated)
+
+
+def _seen_by_view(graph: Graph, value: int) -> int | None:
+    """Return the value that another is a view or a copy of; None of others."""
+    at = graph.values[value].node
+    node = None if at is None else graph.nodes[at]
+    return node.inputs[0] if node is not None and (is_view(node.op) or is_copy(node.op)) else None
+
+
+def _widened(before: tuple[int, ...], after: tuple[int, ...], rank: int) -> set[int] | None:
+    """Return the axes that a view repeats a tensor of this ``rank`` along; None of one that moves elements."""
+    if len(before) == len(after) == rank and all(n in (1, m) for n, m in zip(before, after, strict=True)):
+        return {a for a, (n, m) in enumerate(zip(before, after, strict=True)) if n < m}
+    return set[int]() if [n for n in before if n > 1] == [n for n in after if n > 1] else None
 
 
 def _shuffled(x: State, axis: int, apart: Sequence[int]) -> State:
@@ -76,29 +128,6 @@ def _mixed(x: State, picked: Array, atoms: Sequence[int], apart: Sequence[int]) 
     """
     at = kernels.equal_along(picked.shape, [atom for a in apart for atom in x.axes[a]])
     return np.where(at, picked, kernels.pair_mean(x.corr, x.lengths, atoms))
-
-
-def _apart(call: Call, index: Any, axis: int) -> tuple[list[int] | None, bool]:
-    """Return the axes, beside the one that is picked from, along which an index differs, and whether it is an order of
-    positions; None where it is alike along none: along an axis that it was repeated along it picks whole rows (tokens of
-    each sample, in an order of its own).
-    """
-    graph, value = call.graph, next(v for v in call.node.inputs if not call.graph.values[v].is_signal)
-    repeated = set[int]()
-    for _ in range(REPETITIONS):
-        at = graph.values[value].node
-        before = value if at is None else graph.nodes[at].inputs[0]
-        old, new = graph.values[before].shape, graph.values[value].shape
-        if at is None or not (is_view(graph.nodes[at].op) or is_copy(graph.nodes[at].op)):
-            break
-        if len(old) == len(new) == len(index.shape):
-            repeated.update(a for a, (n, m) in enumerate(zip(old, new, strict=True)) if n == 1 < m)
-        elif [n for n in old if n > 1] != [n for n in new if n > 1]:
-            break
-        value = before
-    apart = [a for a, size in enumerate(index.shape) if a != axis and a not in repeated and size > 1]
-    order = at is not None and facts_of(graph.nodes[at].op).along == "order"
-    return (apart if repeated - {axis} else None), order and axis not in repeated
 
 
 def _dim_and_index(*rest: Any, **kwargs: Any) -> tuple[int | None, Any]:

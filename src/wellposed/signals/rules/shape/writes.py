@@ -175,26 +175,31 @@ def _along_an_axis(call: Call, target: State, indices: Any, source: State) -> St
     """
     axes = [axis for axis, item in enumerate(indices) if item is not None]
     items = [indices[axis] for axis in axes]
-    if call.independent or axes != list(range(axes[0], axes[0] + len(axes))):
+    known = all(isinstance(item, torch.Tensor) and item.ndim == 1 for item in items)
+    if call.independent or not known or axes != list(range(axes[0], axes[0] + len(axes))):
         return None
-    if not all(isinstance(item, torch.Tensor) and item.ndim == 1 for item in items):
-        return None
-    first, after = axes[0], target.shape[axes[-1] + 1 :]
-    sizes = target.shape[first : axes[-1] + 1]
+    sizes = target.shape[axes[0] : axes[-1] + 1]
     places, size = _flat(items, sizes), math.prod(sizes)
     most = MOST_BLOCKS * MOST_BLOCKS if len(axes) == 1 else MOST_PADDED
     if places is None or not 0 < len(places) == len(places.unique()) or size > most:
         return None
+    written = torch.zeros(size, dtype=torch.float64).index_fill(0, places, 1.0)
+    extent = [n if a in axes else 1 for a, n in enumerate(target.shape)]
+    whole = reshape(_laid_out(target, source, places, axes), target.shape)
+    inside = multiply(call, whole, _mask_of(call, written, extent))
+    outside = multiply(call, target, _mask_of(call, 1.0 - written, extent))
+    return combine(call, inside, outside, 1.0, 1.0)
+
+
+def _laid_out(target: State, source: State, places: torch.Tensor, axes: list[int]) -> State:
+    """Return rows at ``places`` along one axis that stands for the ``axes`` of the target; the first row elsewhere."""
+    first, after = axes[0], target.shape[axes[-1] + 1 :]
+    size = math.prod(target.shape[axes[0] : axes[-1] + 1])
     shape = (*target.shape[:first], size, *after)
     rows = expand(source, (*target.shape[:first], len(places), *after))
     which = torch.zeros(size, dtype=torch.long)
     which[places] = torch.arange(len(places))
-    written = torch.zeros(size, dtype=torch.float64).index_fill(0, places, 1.0)
-    extent = [n if a in axes else 1 for a, n in enumerate(target.shape)]
-    whole = picked_along(rows, first, (size,), shape, which, once=True) if rows.axes[first] else expand(rows, shape)
-    inside = multiply(call, reshape(whole, target.shape), _mask_of(call, written, extent))
-    outside = multiply(call, target, _mask_of(call, 1.0 - written, extent))
-    return combine(call, inside, outside, 1.0, 1.0)
+    return picked_along(rows, first, (size,), shape, which, once=True) if rows.axes[first] else expand(rows, shape)
 
 
 def _flat(items: list[torch.Tensor], sizes: tuple[int, ...]) -> torch.Tensor | None:
