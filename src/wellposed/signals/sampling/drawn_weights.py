@@ -1,6 +1,6 @@
 """Weights that are drawn with what they make: for what they decide in common, which no state of one tensor tells.
 
-Mostly a weight ends dependence: what is drawn together begins behind it (`joint_sources`). In three cases it does not,
+Mostly a weight ends dependence: what is drawn together begins behind it (`joint_sources`). In five cases it does not,
 and everything from the model's inputs on is run on draws of the inputs and of the weights:
 
 - Results of one encoder for several inputs meet (two towers, matching, correlation volumes). f(a) and f(b) are alike in
@@ -8,6 +8,8 @@ and everything from the model's inputs on is run on draws of the inputs and of t
 - A maximum over neighbours that were found among the signals. How alike they are differs by channel, as a filter of few
   numbers sees what they share, or what differs.
 - Powers of a matrix that enters the model, the links of a graph at every layer. Its leading directions grow.
+- What layers made of an input is picked by an index that was found in this input. What is near is alike.
+- A signal without draws meets what was drawn in one of these ways.
 """
 
 from __future__ import annotations
