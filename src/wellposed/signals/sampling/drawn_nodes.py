@@ -222,7 +222,16 @@ def _is_outer(run: Pass, node: Node) -> bool:
 
 def _meets_itself(run: Pass, node: Node) -> bool:
     """Whether a node multiplies, or weighs, what depends on one source in a way that no rule follows; notes scans."""
-    ways = (_is_put_back, _weighs_by_products, _is_outer, _bends_again, _meets_its_sum, meets_itself, is_power_of_input, picks_near)
+    ways = (
+        _is_put_back,
+        _weighs_by_products,
+        _is_outer,
+        _bends_again,
+        _meets_its_sum,
+        meets_itself,
+        is_power_of_input,
+        picks_near,
+    )
     return any(way(run, node) for way in ways)
 
 
