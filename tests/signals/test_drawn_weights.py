@@ -110,6 +110,47 @@ class Quantised(nn.Module):
         return self.decoder(z - rest), rest.square().mean()
 
 
+class Codes(nn.Module):
+    """Codes that are looked up in an embedding, by how near rows of one length are to what one encoder made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.codes, self.decoder = dense(20, 64, 8), nn.Embedding(64, 8), nn.Linear(8, 20)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = self.encoder(x)
+        rows, table = functional.normalize(z), functional.normalize(self.codes.weight)
+        distances = rows.square().sum(1, keepdim=True) - 2.0 * rows @ table.t() + table.square().sum(1)
+        found = self.codes((-distances).max(1)[1])
+        return self.decoder(z + (found - z).detach()), functional.mse_loss(z, found.detach())
+
+
+class Retrieval(nn.Module):
+    """What a layer makes of the differences between a query and the nearest of the keys that its encoder made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(dense(10, 64, 32), nn.LayerNorm(32))
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, x: Tensor, candidates: Tensor) -> Tensor:
+        query, keys = self.encoder(x), self.encoder(candidates)
+        near = keys[torch.cdist(query, keys).topk(8, largest=False).indices]
+        return self.layer(query[:, None] - near)
+
+
+class Neighbourhood(nn.Module):
+    """The mean, over a point's neighbours, of what a layer makes of points."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.out = nn.Linear(2, 32), nn.Linear(32, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        near = torch.cdist(x, x).topk(8, largest=False).indices
+        return self.out(self.features(x)[torch.arange(len(x))[:, None, None], near].mean(2))
+
+
 def squared_distance(a: Tensor, b: Tensor) -> Tensor:
     return torch.cdist(a, b.view(8, 8, 32).mean(1)).square()
 
@@ -132,6 +173,9 @@ MODELS: dict[str, Callable[[], Made]] = {
     "edge convolution": lambda: (EdgeConvolution(), (torch.randn(4, 32, 3),)),
     "powers": lambda: (Powers(), (torch.randn(16, 8), torch.rand(16, 10))),
     "codebooks": lambda: (Quantised(), (torch.randn(64, 20),)),
+    "codes": lambda: (Codes(), (torch.randn(64, 20),)),
+    "neighbours": lambda: (Neighbourhood(), (torch.randn(4, 64, 2),)),
+    "retrieval": lambda: (Retrieval(), (torch.randn(16, 10), torch.randn(64, 10))),
 }
 
 
@@ -148,7 +192,7 @@ def test_signals_that_weights_decide_together_are_as_predicted(name: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"codebooks", "edge convolution"}))
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"codebooks", "codes", "edge convolution"}))
 def test_without_draws_of_the_weights_they_are_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joint_draws, "draws_weights", lambda run, node: False)
     monkeypatch.setattr(drawn_nodes, "meets_itself", lambda run, node: False)

@@ -346,7 +346,7 @@ def test_what_was_taken_away_and_comes_back_leaves_the_other():
     predicted = wp.propagate(graph, weights=wp.plan(graph))
     through, codes = predicted["add"], predicted["codes"]
     assert through.second_moment == pytest.approx(codes.second_moment, rel=1e-9)
-    assert through.log2_std == codes.log2_std
+    assert through.log2_std == pytest.approx(codes.log2_std, abs=0.1)  # of draws, a sum has the spread of its operands
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -84,3 +85,32 @@ def test_a_norm_takes_what_a_layer_with_equal_biases_gives(norm: type[nn.Module]
     model = nn.Sequential(layer, norm(WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4))
     x = torch.randn(16, 16)
     assert wp.check(model, x, plan=wp.plan(model, x)).ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", ["the state", "its products with queries", "parts of values"])
+def test_a_loop_over_products_of_what_layers_made_adds_up_what_they_share(kept: str) -> None:
+    class Gated(nn.Module):
+        """A state that adds up products, without means, of two layers of tokens that have much in common."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.made = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(3)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            value, key, query = (each(x + 5.0 * x.mean(1, keepdim=True)) for each in self.made)
+            h, found = torch.zeros(len(x), WIDTH), []
+            for time in range(x.shape[1]):
+                h = 0.5 * h + value[:, time] * key[:, time]
+                read = {"the state": h, "its products with queries": h * query[:, time]}
+                found.append(read[kept] if kept in read else value[:, time, : WIDTH // 2])
+            return torch.stack(found, 1).mean(1)
+
+    torch.manual_seed(0)
+    graph = wp.trace(Gated(), torch.randn(8, 16, WIDTH))
+    plan = wp.plan(graph)
+    last = graph.nodes[-1].name
+    predicted = wp.propagate(graph, weights=plan)[last].second_moment
+    draws = [wp.measure(graph, plan=plan, draws=1, seed=seed)[last].second_moment for seed in range(24)]
+    mean, error = float(np.mean(draws)), float(np.std(draws, ddof=1)) / 24.0**0.5
+    assert abs(predicted - mean) < 4.0 * error < 0.8 * mean  # 2.5 to 3.5 octaves below, had times nothing in common

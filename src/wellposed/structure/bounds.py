@@ -158,10 +158,8 @@ def _argument(graph: Graph, argument: Any, found: dict[int, Bounds]) -> Bounds:
     if not isinstance(argument, Ref):
         return Bounds(float(argument), float(argument))
     value = argument.value
-    if value in found:
-        return found[value]
     known = graph.known.get(value)
     if known is None or not known.numel() or known.is_complex():
-        return ANY
+        return found.get(value, ANY)
     low, high = torch.aminmax(dense(known))
     return Bounds(float(low), float(high))

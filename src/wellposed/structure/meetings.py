@@ -100,6 +100,27 @@ def behind_picks(graph: Graph) -> frozenset[int]:
     return frozenset(found)
 
 
+def picks_beyond_weights(graph: Graph, weighted: Collection[int]) -> Mapping[int, frozenset[int]]:
+    """Return the nodes that pick from what weights made of an input, by an index that was found in this input itself
+    (features of the nearest points), each with the values that are such indices; ``weighted`` are the nodes that meet
+    weights.
+    """
+    plain = {value: 1 << i for i, value in enumerate(graph.inputs) if graph.values[value].is_signal}
+    every = dict(plain)
+    found: dict[int, frozenset[int]] = {}
+    for node in graph.nodes:
+        before, alone = _of_all(every, node), _of_all(plain, node)
+        if facts_of(node.op).indexed:
+            indices = {value for value in node.inputs if not graph.values[value].is_signal} & plain.keys()
+            picked = reduce(or_, (every.get(v, 0) for v in node.inputs if v not in plain), 0)
+            if picked & reduce(or_, (plain[value] for value in indices), 0):
+                found[node.index] = frozenset(indices)
+        if before and before == alone and node.index not in weighted:
+            plain |= dict.fromkeys(node.outputs, before)
+        every |= dict.fromkeys(node.outputs, before)
+    return found
+
+
 def powers_of_inputs(graph: Graph, weighted: Collection[int]) -> frozenset[int]:
     """Return the products of a matrix that enters the model with what a product with it made earlier, with weights in
     between or not; ``weighted`` are the nodes that meet weights.
@@ -132,7 +153,7 @@ def codebook_picks(graph: Graph) -> Mapping[int, frozenset[int]]:
     for node in graph.nodes:
         sources = {value: made_of[value] for value in node.inputs if value in made_of}
         made_of |= dict.fromkeys(node.outputs, _union(sources.values()))
-        if facts_of(node.op).indexed and not facts_of(node.op).looks_up:
+        if facts_of(node.op).indexed or facts_of(node.op).looks_up:
             picked = _union(sources[value] for value in tables.intersection(sources))
             by = _union(of for value, of in sources.items() if not graph.values[value].is_signal)
             found |= {node.index: picked & by} if picked & by else {}

@@ -62,6 +62,19 @@ def rows_drawn(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
     return ranges
 
 
+@once
+def readouts(graph: Graph) -> dict[int, tuple[int, ...]]:
+    """Return for each node that multiplies by a table the values that were looked up in it before."""
+    rows: dict[str | None, tuple[int, ...]] = {}
+    found: dict[int, tuple[int, ...]] = {}
+    for use in contractions(graph):
+        if use.kind == "embedding" and use.parameter is not None:
+            rows[use.parameter] = (*rows.get(use.parameter, ()), graph.nodes[use.node].outputs[0])
+        elif use.sums and use.parameter in rows:
+            found[use.node] = rows[use.parameter]
+    return found
+
+
 def _sums_of_rows(graph: Graph) -> Iterator[tuple[Node, dict[str, float], dict[str, float]]]:
     """Yield the nodes that read rows of tables alone, with the number by which each table's rows are multiplied before
     the node and after it.

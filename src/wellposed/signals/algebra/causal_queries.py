@@ -52,6 +52,30 @@ def _group_size(queries: int, keys: int) -> int:
     return next(sizes, 0)
 
 
+def as_seen(x: State, token: int, mask: torch.Tensor | None) -> State:
+    """Return keys or values with the variance of those that a mask lets through, where all queries see the same ones
+    (samples padded with zeros); each sample counts alike.
+
+    Args:
+        x: of the axes (*batch, heads, tokens, features).
+        token: the axis of tokens.
+        mask: broadcasts over (*batch, heads, queries, tokens).
+    """
+    if mask is None or mask.shape[-1] != x.shape[token] or (mask.ndim > 1 and mask.shape[-2] != 1):
+        return x
+    merged = x
+    for axis in range(len(x.axes)):
+        merged = merge_atoms(merged, axis) if len(merged.axes[axis]) > 1 else merged
+    if not merged.axes[token] or merged.var.shape[merged.axes[token][0]] == 1:
+        return x
+    order = [i for axis in merged.axes for i in axis]
+    var = merged.var.transpose(order).reshape([merged.var.shape[a[0]] if a else 1 for a in merged.axes])
+    shown = array_of(mask.double()).reshape([1] * (len(x.axes) - mask.ndim) + list(mask.shape)).swapaxes(-1, -2)
+    shares = shown / np.maximum(shown.sum(axis=token, keepdims=True), 1e-300)
+    level = kernels.average((var * shares).sum(axis=token))
+    return x.with_moments(var=np.full((1,) * len(x.lengths), level)) if level > 0.0 else x
+
+
 def common_of_seen(v: State, token: int, seen: Seen) -> Array:
     """Return for each query the mean correlation of the values that it sees."""
     pairs = _pairs(kernels.at_zero(v.corr, [i for i in range(v.corr.ndim) if i not in v.axes[token]]), v, token, seen)

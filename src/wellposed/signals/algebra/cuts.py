@@ -43,13 +43,30 @@ def _links_of_part(call: Call, whole: State, step: Cut) -> tuple[Link, ...]:
     """
     if step.drop or whole.roots & REPEATED or _is_correlated(whole, step.axis):
         return ()
-    same = tuple(range(len(whole.lengths)))
-    straight = [
-        link
-        for link in whole.links
-        if not (link.taps or link.over) and link.dims in (None, same) and link.parent.layout == whole.layout
-    ]
-    return tuple([replace(link, parent=cut(call, link.parent, step, follows=False), dims=None) for link in straight])
+    links = ((link, _same_part(whole, link, step)) for link in whole.links if not link.over)
+    return tuple(
+        [
+            replace(link, parent=cut(call, link.parent, part, follows=False), dims=link.dims if link.taps else None)
+            for link, part in links
+            if part is not None
+        ]
+    )
+
+
+def _same_part(whole: State, link: Link, step: Cut) -> Cut | None:
+    """Return the part of a link's parent that a part of the whole follows: of a tensor that the whole follows element
+    by element, or of one of whose positions along another axis it is a combination (a time of a sequence); else None.
+    """
+    parent, dims = link.parent, link.places(len(whole.lengths))
+    if not link.taps:
+        straight = link.dims in (None, tuple(range(len(dims)))) and parent.layout == whole.layout
+        return step if straight else None
+    atoms = [dims[i] for i in whole.axes[step.axis]]
+    axis = next((i for i, own in enumerate(parent.axes) if list(own) == atoms), None)
+    combined = any(atom in atoms for atom, _ in link.taps)
+    if axis is None or combined or parent.shape[axis] != whole.shape[step.axis] or _is_correlated(parent, axis):
+        return None
+    return replace(step, axis=axis)
 
 
 def _is_correlated(whole: State, axis: int) -> bool:

@@ -25,6 +25,7 @@ from wellposed.signals.algebra.operands import (
 )
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.statistics import jointly, times_statistic
+from wellposed.signals.algebra.weighted_means import weighted_mean
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned, align, covariances, without_repeats
 from wellposed.signals.distributions.blocks import laid_out
@@ -69,6 +70,7 @@ def divide(call: Call, x: State, y: State) -> State | None:
         part_by_part(call, x, y, divide)
         or fused(call, x, y, ("div",), torch.div)
         or times_statistic(call, x, y, inverse=True)
+        or weighted_mean(call, x, y)
     )
     if one is not None:
         return one

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from wellposed.operators.facts import ANY
 from wellposed.signals.context.call import OVERFLOW, Call
 from wellposed.signals.distributions.expansion import Expansion, is_power
 from wellposed.signals.distributions.expansion import expand as expand_function
@@ -36,6 +37,7 @@ from wellposed.signals.integration import gaussian, kernels
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.signal import Tag
+from wellposed.structure.bounds import bounds
 
 aten: torch._ops._OpNamespace = torch.ops.aten
 
@@ -81,7 +83,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         values = function(x.mean.ravel()).reshape(x.mean.shape)
         return x.with_moments(mean=values, roots=0, scale_parameter=None, gauss=False)
     base, inner = x.gaussian_source()
-    composed = function if inner is None else inner.then(function)
+    composed = _never_positive(call, base, function) if inner is None else inner.then(function)
     if call.independent:  # of elements; operators on one signal are one function of it
         mean, var = _finite(expand_function(composed, base.mean, base.std()))
         one = np.ones((1,) * x.corr.ndim)
@@ -112,6 +114,19 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
         ancestry=LaterAncestry(lambda: later().links, roots, origin=origin),
         spread=LaterSpread(lambda: later().spread),
     )
+
+
+def _never_positive(call: Call, x: State, function: Pointwise) -> Pointwise:
+    """Return a function of an argument that is never positive, by the operators that made it, as 0 where the shape of
+    its distribution, which all positions share, crosses 0 at some of them.
+    """
+    crosses = (
+        not call.independent
+        and x.transport is not None
+        and float((x.mean + x.std() * x.transport.values[-1]).max()) > 0.0
+    )
+    negative = crosses and call.node.inputs and bounds(call.graph).get(call.node.inputs[0], ANY).sign == -1
+    return function.clipped(-math.inf, 0.0) if negative else function
 
 
 class _Integrated(NamedTuple):

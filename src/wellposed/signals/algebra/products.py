@@ -42,6 +42,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     """
     if left.serial == right.serial and left.axes == right.axes and product.left_axes == product.right_axes:
         return _squares(call, left, product)
+    left, right = _as_weights(left, product.left_axes, product), _as_weights(right, product.right_axes, product)
     weights, others = left.known_as(Softmax), right.known_as(Softmax)
     if weights is None and others is not None:  # values times weights, transposed
         left, right, product, weights = right, left, product.swapped(), others
@@ -92,6 +93,17 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         if weights is not None and weights.flat is not None:
             made = of_seen_keys(made, given, weights, weights.flat, paired, product)
     return made if gram is None else with_gram_terms(made, product, gram)
+
+
+def _as_weights(x: State, axes: tuple[str, ...], product: Product) -> State:
+    """Return an operand, without what is known of a softmax that did not normalise along what is summed: weights over
+    slices, of tokens that are summed, are no attention.
+    """
+    softmax = x.known_as(Softmax)
+    if softmax is None or softmax.atom is None or softmax.queries.ndim != len(x.lengths):
+        return x
+    label = next((label for label, atoms in zip(axes, x.axes, strict=True) if atoms == (softmax.atom,)), None)
+    return x.amended(attention=()) if label is not None and label in product.out_axes else x
 
 
 def _products_of_elements(call: Call, left: State, right: State, indices: ProductIndices) -> tuple[Array, float]:

@@ -107,6 +107,8 @@ class Dependence:
         later_y = y.serial > x.serial
         if x.roots & y.roots & REPEATED:
             later_y = self._is_followed(x, y, later_y)
+        elif (later := y if later_y else x).serial in self.factors and not later.links:
+            later_y = not later_y  # what the other is made of may be such a product too
         return (self._through_links_of_y if later_y else self._through_links_of_x)(x, y, where, depth)
 
     def _is_followed(self, x: State, y: State, later_y: bool) -> bool:

@@ -66,6 +66,13 @@ def _equal(lengths: Sequence[int]) -> tuple[slice, ...]:
     return tuple([slice(None, None, n + 1) if (n := positions(length)) else slice(0, 1) for length in lengths])
 
 
+def equal_along(lengths: Sequence[int], atoms: Collection[int]) -> Array:
+    """Return, for a kernel of these lengths, whether positions along all of some atoms are equal (1 elsewhere)."""
+    same = np.zeros([n if atom in atoms else 1 for atom, n in enumerate(lengths)], dtype=bool)
+    same[_equal(same.shape)] = True
+    return same
+
+
 def diagonal(kernel: Array) -> Array:
     """Return what a kernel says of each position and itself, with positions along atoms whose pairs it tells apart."""
     return kernel[_equal(kernel.shape)]

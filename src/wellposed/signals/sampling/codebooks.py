@@ -43,5 +43,7 @@ def nodes_of_codebook(run: Pass, node: Node) -> list[Node] | None:
 
 
 def _is_source(run: Pass, value: int, at: int) -> bool:
-    """Whether a value, made by the node ``at`` from no codebook, is where draws begin."""
-    return at in run.weights.weight_at or value in run.draws or is_constant(run, value)
+    """Whether a value, made by the node ``at`` from no codebook, is where draws begin: at a weight, or where its state
+    was read off draws. Others may have been drawn on the way to the index, apart from what they are made of.
+    """
+    return at in run.weights.weight_at or (value in run.drawn and value in run.draws) or is_constant(run, value)

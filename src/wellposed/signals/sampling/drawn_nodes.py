@@ -18,7 +18,7 @@ from wellposed.signals.distributions.repeats import REPEATED
 from wellposed.signals.integration import kernels
 from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.codebooks import picks_from_codebook
-from wellposed.signals.sampling.drawn_weights import is_power_of_input, meets_itself
+from wellposed.signals.sampling.drawn_weights import is_power_of_input, meets_itself, picks_near
 from wellposed.signals.sampling.joint_sources import (
     CLIMBED_FOR_SHAPE,
     LARGEST_IN_SCAN,
@@ -30,6 +30,7 @@ from wellposed.signals.sampling.joint_sources import (
 )
 from wellposed.structure.bounds import bounds
 from wellposed.structure.reach import derivatives
+from wellposed.structure.tables import readouts
 
 CANCELLING_MEANS = 0.1
 """Product of two means, relative to the larger second moment, above which they cancel in a difference. Chosen."""
@@ -171,18 +172,41 @@ def _weighs_by_products(run: Pass, node: Node) -> bool:
 
 def _is_of_products(run: Pass, value: int) -> bool:
     """Whether a value is a product of two signals, or a view, a copy or a multiple of one by known numbers."""
+    return len(_factors(run, value)) > 1
+
+
+def _factors(run: Pass, value: int) -> list[int]:
+    """Return the signals that a value, or what it is `_plainly` made of, is a product of; none of others."""
+    at = run.graph.values[_plainly(run, value)].node
+    if at is None or at in run.weights.weight_at or not is_product(run.graph.nodes[at].op):
+        return []
+    return [v for v in run.graph.nodes[at].inputs if not is_constant(run, v)]
+
+
+def _plainly(run: Pass, value: int) -> int:
+    """Return the value that another is a view, a copy or a multiple of by known numbers; itself of others."""
     for _ in range(CLIMBED_FOR_SHAPE):
         at = run.graph.values[value].node
         if at is None or at in run.weights.weight_at:
-            return False
+            break
         node = run.graph.nodes[at]
         signals = [v for v in node.inputs if not is_constant(run, v)]
-        if is_product(node.op):
-            return len(signals) > 1
-        if len(signals) != 1 or not (node.op.is_view or is_copy(node.op) or facts_of(node.op).powers):
-            return False
+        plain = node.op.is_view or is_copy(node.op) or facts_of(node.op).powers
+        if is_product(node.op) or len(signals) != 1 or not plain:
+            break
         value = signals[0]
-    return False
+    return value
+
+
+def _meets_its_sum(run: Pass, node: Node) -> bool:
+    """Whether a node multiplies a signal by a sum of this signal's own rows, weighted by others (keys by the mean of
+    keys that a query read, x xᵀ x): each row finds itself among those that were summed.
+    """
+    if not is_product(node.op) or node.index in run.weights.weight_at or len(node.inputs) != 2:
+        return False
+    first, second = node.inputs
+    pairs = ((first, second), (second, first))
+    return any(_plainly(run, own) in [_plainly(run, v) for v in _factors(run, total)] for total, own in pairs)
 
 
 def _is_outer(run: Pass, node: Node) -> bool:
@@ -198,7 +222,16 @@ def _is_outer(run: Pass, node: Node) -> bool:
 
 def _meets_itself(run: Pass, node: Node) -> bool:
     """Whether a node multiplies, or weighs, what depends on one source in a way that no rule follows; notes scans."""
-    ways = (_is_put_back, _weighs_by_products, _is_outer, _bends_again, meets_itself, is_power_of_input)
+    ways = (
+        _is_put_back,
+        _weighs_by_products,
+        _is_outer,
+        _bends_again,
+        _meets_its_sum,
+        meets_itself,
+        is_power_of_input,
+        picks_near,
+    )
     return any(way(run, node) for way in ways)
 
 
@@ -327,6 +360,7 @@ def last_needed(run: Pass) -> dict[int, list[int]]:
     last = {out: node.index for node in run.graph.nodes for out in node.outputs if out not in ends}
     last |= {value: node.index for node in run.graph.nodes for value in node.inputs}
     last |= {value: max(at, last[value]) for at, value in logits_before_shift(run.graph).items()}
+    last |= {value: max(at, last[value]) for at, rows in readouts(run.graph).items() for value in rows if value in last}
     if not run.independent:
         for value, at in _last_drawn(run).items():
             last[value] = max(last[value], at)

@@ -1,6 +1,6 @@
 """Weights that are drawn with what they make: for what they decide in common, which no state of one tensor tells.
 
-Mostly a weight ends dependence: what is drawn together begins behind it (`joint_sources`). In three cases it does not,
+Mostly a weight ends dependence: what is drawn together begins behind it (`joint_sources`). In five cases it does not,
 and everything from the model's inputs on is run on draws of the inputs and of the weights:
 
 - Results of one encoder for several inputs meet (two towers, matching, correlation volumes). f(a) and f(b) are alike in
@@ -8,11 +8,14 @@ and everything from the model's inputs on is run on draws of the inputs and of t
 - A maximum over neighbours that were found among the signals. How alike they are differs by channel, as a filter of few
   numbers sees what they share, or what differs.
 - Powers of a matrix that enters the model, the links of a graph at every layer. Its leading directions grow.
+- What layers made of an input is picked by an index that was found in this input. What is near is alike.
+- A signal without draws meets what was drawn in one of these ways.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from wellposed.graphs import Graph, Node
 from wellposed.operators.facts import facts_of
@@ -20,7 +23,7 @@ from wellposed.operators.product import is_product
 from wellposed.signals.context.call import Pass
 from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.joint_sources import is_constant
-from wellposed.structure.meetings import Uses, behind_picks, fed_back, powers_of_inputs
+from wellposed.structure.meetings import Uses, behind_picks, fed_back, picks_beyond_weights, powers_of_inputs
 
 MOST_WITH_WEIGHTS = 256
 """Most nodes that are run on draws of weights for one result. Chosen for cost."""
@@ -35,9 +38,22 @@ everything is run again at each."""
 
 def draws_weights(run: Pass, node: Node) -> bool:
     """Whether a node's results are told by draws of the weights before it."""
-    return not run.independent and (
-        meets_itself(run, node) or is_power_of_input(run, node) or is_largest_of_picked(run.graph, node)
+    ways = (
+        meets_itself,
+        is_power_of_input,
+        picks_near,
+        _meets_such,
+        lambda run, node: is_largest_of_picked(run.graph, node),
     )
+    return not run.independent and any(way(run, node) for way in ways)
+
+
+def _meets_such(run: Pass, node: Node) -> bool:
+    """Whether a node reads what was drawn with weights, and beside it a signal without draws, whose state does not tell
+    what weights decide in common of both: a query and the nearest of the keys that the same encoder made.
+    """
+    others = [value for value in node.inputs if value not in run.draws and not is_constant(run, value)]
+    return bool(others) and not run.with_weights.isdisjoint(node.inputs)
 
 
 def meets_itself(run: Pass, node: Node) -> bool:
@@ -83,17 +99,33 @@ def is_power_of_input(run: Pass, node: Node) -> bool:
     return not run.independent and node.index in run.memo["powers"]
 
 
+def picks_near(run: Pass, node: Node) -> bool:
+    """Whether a node picks from what weights made of an input, by an index that was found in this input itself: what
+    layers made of points that are near is alike.
+    """
+    return not run.independent and not run.drawn.isdisjoint(_picks(run).get(node.index, ()))
+
+
+def _picks(run: Pass) -> Mapping[int, frozenset[int]]:
+    if "picks" not in run.memo:
+        run.memo["picks"] = picks_beyond_weights(run.graph, run.weights.weight_at)
+    found: Mapping[int, frozenset[int]] = run.memo["picks"]
+    return found
+
+
 def nodes_from_inputs(run: Pass, node: Node) -> list[Node] | None:
     """Return the nodes between the inputs of the model and a node, in the order of the graph; None where they are too
     many, or too large.
     """
-    graph = run.graph
+    graph, indices = run.graph, frozenset[int]().union(*_picks(run).values())
     inner: dict[int, Node] = {}
     open_ = list(node.inputs)
     while open_:
         value = open_.pop()
         at = graph.values[value].node
         if at is None or at in inner or is_constant(run, value):
+            continue
+        if value in indices and value in run.draws:  # made of inputs alone, whose draws are always the same
             continue
         inner[at] = graph.nodes[at]
         if len(inner) > MOST_WITH_WEIGHTS or _is_too_large(graph, inner[at]):

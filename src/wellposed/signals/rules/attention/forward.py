@@ -18,6 +18,7 @@ from wellposed.graphs import Ref
 from wellposed.operators.scores import logits_before_shift
 from wellposed.signals.algebra.attention_products import finite_width_correlation_after_attention, tilt
 from wellposed.signals.algebra.causal_queries import (
+    as_seen,
     common_of_seen,
     flat_weights,
     grouped,
@@ -48,7 +49,7 @@ from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.attention import Logits, Softmax
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.spread import Sources
+from wellposed.signals.distributions.spread import NONE, Sources
 from wellposed.signals.distributions.state import Ancestry, State, weakest
 from wellposed.signals.distributions.views import merge_atoms, permute, reshape
 from wellposed.signals.integration import kernels
@@ -58,6 +59,7 @@ from wellposed.signals.rules.attention.shares import (
     covariance_of_weights,
     keys_seen,
     known_shares,
+    over_samples,
     variance_of_means,
     variance_of_weights,
 )
@@ -101,7 +103,13 @@ def _softmax(call: Call, x: State, axis: int) -> State:
     second, typical = kernels.average(shares), float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=x.axes[axis][0])
     var = variance_of_weights(x, axis, shares)
-    covariance = covariance_of_weights(x, axis, rho, variance, shares, known_shares(x, axis, shown, variance))
+    known, chance = known_shares(x, axis, shown, variance), _chance_of_logits(call, x, axis)
+    covariance = kernels.total(
+        *(
+            share * covariance_of_weights(x, axis, rho + node * (1.0 - rho), variance, shares, known)
+            for node, share in chance
+        )
+    )
     corr = kernels.correlation(covariance, var) if var.any() else np.ones((1,) * len(x.lengths))
     flat = flat_weights(mask, False, x.shape[axis - 1], total) if axis == len(x.shape) - 1 and axis else None
     made = Softmax(
@@ -119,11 +127,33 @@ def _softmax(call: Call, x: State, axis: int) -> State:
     )
     return State(
         x.layout,
-        Moments(np.full((1,) * len(x.lengths), 1.0 / total), var, corr),
+        Moments(np.full((1,) * len(x.lengths), 1.0 / total), var, corr, _alike_by_chance(call, x, axis, rho, made)),
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
         attention=made,
     )
+
+
+def _chance_of_logits(call: Call, x: State, axis: int) -> tuple[tuple[float, float], ...]:
+    """Return nodes, and their weights, of how alike two positions are by chance in the logits of features (slices,
+    codes, experts), relative to what not all have in common: Gauss-Hermite, at 0 and sqrt(3) standard deviations.
+    """
+    chance = x.finite_width_correlation.variance
+    if not chance > 0.0 or not channels(call.graph)[call.node.inputs[0]][axis]:
+        return ((0.0, 1.0),)
+    step = min(math.sqrt(3.0 * chance), 1.0)
+    return ((0.0, 2.0 / 3.0), (step, 1.0 / 6.0), (-step, 1.0 / 6.0))
+
+
+def _alike_by_chance(call: Call, x: State, axis: int, rho: Array, made: Softmax) -> Sources:
+    """Return the finite-width correlation of the weights of two positions over features: what the logits of positions
+    that are alike by chance hand on, by the mean slope of the weights' covariance over that chance, about ``rho``.
+    """
+    step = max(node for node, _ in _chance_of_logits(call, x, axis))
+    r = float(np.clip(rho.ravel()[-1], 0.0, 1.0)) if rho.size > 1 else 0.0
+    low, mean, high = overlap(r + (1.0 - r) * np.array([-step, 0.0, step]), made.variance, made.keys, made.second)
+    left = made.keys * made.second - mean
+    return x.finite_width_correlation.times((high - low) / (2.0 * step * left)) if left * step > 0.0 else NONE
 
 
 @rule(overloads("masked_fill.Scalar", "masked_fill_.Scalar"), tag="approximate", source="mixture of two signals")
@@ -173,6 +203,7 @@ def attention(
     """
     token, shape = len(q.axes) - 2, call.shape()
     q, k, parts = _with_merged_axes(q, k, v, shape)
+    parts = as_seen(parts, token, _mask(call, attn_mask)[0])
     v = merge_atoms(parts, token)
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
@@ -246,14 +277,15 @@ def logits(
     """
     width, keys_total, queries = q.shape[-1], k.shape[token], q.shape[token]
     factor = scale if scale is not None else width**-0.5
-    sigma2 = factor**2 * width * q.second_moment * kernels.average(k.var) * (1.0 - off_diagonal(k, token))
     mask, extra = _mask(call, attn_mask)
+    k = as_seen(k, token, mask)
+    sigma2 = factor**2 * width * q.second_moment * kernels.average(k.var) * (1.0 - off_diagonal(k, token))
     if is_causal:
         seen = np.minimum(np.arange(1, queries + 1, dtype=np.float64), keys_total)
     elif mask is not None and mask.shape[-1] == keys_total:
         counts = mask.to(torch.float64).sum(dim=-1).clamp(min=1.0)
-        rows = counts.reshape(-1, counts.shape[-1]).mean(dim=0) if counts.ndim else counts[None]
-        seen = rows.numpy() if rows.numel() == queries else np.full(1, float(rows.mean()))
+        rows = over_samples(array_of(counts.reshape(-1, counts.shape[-1] if counts.ndim else 1)))
+        seen = rows if rows.size == queries else over_samples(rows[:, None])
     else:
         seen = np.array([float(keys_total)])
     return max(sigma2, 0.0), extra, seen, mask

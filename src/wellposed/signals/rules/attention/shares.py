@@ -99,15 +99,22 @@ def variance_of_weights(x: State, axis: int, shares: Array) -> Array:
 
 
 def keys_seen(x: State, axis: int, shown: Array | None) -> Array:
-    """Return how many keys each query sees along an axis under a mask, averaged over samples: (queries,), or (1,) where
-    all see as many.
+    """Return how many keys each query sees along an axis under a mask, averaged over samples (`over_samples`):
+    (queries,), or (1,) where all see as many.
     """
     if shown is None:
         return np.array([float(x.shape[axis])])
     counts = np.maximum(shown.sum(axis=-1), 1.0)
     if counts.ndim and axis and counts.shape[-1] == x.shape[axis - 1]:
-        counts = counts.reshape(-1, counts.shape[-1]).mean(axis=0)
+        counts = over_samples(counts.reshape(-1, counts.shape[-1]))
     return np.asarray(counts, dtype=np.float64).ravel()
+
+
+def over_samples(counts: Array) -> Array:
+    """Return how many keys each query sees on average: 1 over the mean of 1 / count, as a mean of so many values has
+    their variance over that. ``counts`` are of shape (samples, queries).
+    """
+    return np.asarray(1.0 / (1.0 / counts).mean(axis=0))
 
 
 def variance_of_means(x: State, axis: int, shown: Array | None, counts: Array) -> float:

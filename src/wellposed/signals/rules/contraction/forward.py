@@ -36,6 +36,7 @@ from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.contraction.convolution import convolve
 from wellposed.signals.rules.contraction.dense import multiply_weight
 from wellposed.signals.rules.contraction.filters import steps_of
+from wellposed.signals.rules.contraction.readout import with_own_row
 from wellposed.signals.sampling.constant_folding import numbers
 
 PRODUCTS = [*GROUPED, *overloads(
@@ -85,7 +86,7 @@ def _of_weight(call: Call, data: State, weight: State, product: Product) -> Stat
         call.run.weights.note_function(call.node, data, centred)
         if centred and call.run.weights.passes_no_mean(product.right):
             data = _without_common_mean(data)
-    result = _of_centred_weight(call, data, weight, product, centred)
+    result = with_own_row(call, _of_centred_weight(call, data, weight, product, centred), data, product)
     return _with_common_part(call, result, data, product, level) if level else result
 
 

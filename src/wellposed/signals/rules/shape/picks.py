@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from wellposed.arrays import array_of
+from wellposed.graphs import Graph, Node
+from wellposed.operators.facts import facts_of
 from wellposed.operators.steps import Cut
-from wellposed.operators.views import view_of
+from wellposed.operators.views import is_copy, is_view, view_of
 from wellposed.signals.algebra.expert_dispatch import remember_pick
 from wellposed.signals.algebra.linear_maps import mapped, picked_links
 from wellposed.signals.algebra.local_scales import scales_of_picks
@@ -32,6 +35,8 @@ picking = partial(
     rule, tag="approximate", family="shape", source="elements picked by index, alike", tensors=True, pairs=True
 )
 """Registers a rule of an operator that picks elements."""
+REPETITIONS = 8
+"""Views and copies by which an index was repeated along axes, at most. Chosen."""
 SMALL_CORRELATION = 1e-3
 """Correlation of elements picked anyhow up to which they count as uncorrelated. Chosen."""
 
@@ -47,13 +52,82 @@ def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
         return _picked(call, x)
     axis = dim % len(x.axes)
     names = names_along(index, axis) if isinstance(index, torch.Tensor) else None
-    whole = len(index.shape) < 2 or names is not None
+    rows = Rows((), False) if names is not None else _rows_of_samples(call.graph, call.node, axis)
     alike = all(n == m for a, (n, m) in enumerate(zip(x.shape, shape, strict=True)) if a != axis)
-    if not (whole and alike and x.axes[axis]):
+    if not (alike and x.axes[axis]) or rows is None:
         return _picked(call, x)
+    return _rows_picked(call, x, axis, names, rows)
+
+
+def _rows_picked(call: Call, x: State, axis: int, names: torch.Tensor | None, rows: Rows) -> State:
+    """Return whole rows along an axis that an index picks, known by ``names`` or not."""
+    shape = call.shape()
     if names is not None and _is_stretch(names):
         return seen_through(call, x, (Cut(axis, int(names[0]), int(names[-1]) + 1),))
-    return picked_along(x, axis, (shape[axis],), shape, names)
+    if rows.ordered and x.shape == shape and not x.blocks:
+        return _shuffled(x, axis, rows.apart)
+    return picked_along(x, axis, (shape[axis],), shape, names, apart=rows.apart)
+
+
+class Rows(NamedTuple):
+    """Whole rows that an index picks: of each sample in an order of its own, where it differs along axes.
+
+    Attributes:
+        apart: the axes, beside the one that is picked from, along which the index differs.
+        ordered: whether it is an order of all positions.
+    """
+
+    apart: tuple[int, ...]
+    ordered: bool
+
+
+def _rows_of_samples(graph: Graph, node: Node, axis: int) -> Rows | None:
+    """Return which rows along an axis the index of a node picks, which is alike along those axes along which it was
+    repeated; None where it is alike along no other axis.
+    """
+    value = next(v for v in node.inputs if not graph.values[v].is_signal)
+    shape, repeated = graph.values[value].shape, set[int]()
+    for _ in range(REPETITIONS):
+        before = _seen_by_view(graph, value)
+        wider = None if before is None else _widened(graph.values[before].shape, graph.values[value].shape, len(shape))
+        if before is None or wider is None:
+            break
+        repeated, value = repeated | wider, before
+    if len(shape) > 1 and not repeated - {axis}:
+        return None
+    at = graph.values[value].node
+    apart = tuple(a for a, size in enumerate(shape) if a != axis and a not in repeated and size > 1)
+    return Rows(apart, at is not None and facts_of(graph.nodes[at].op).along == "order" and axis not in repeated)
+
+
+def _seen_by_view(graph: Graph, value: int) -> int | None:
+    """Return the value that another is a view or a copy of; None of others."""
+    at = graph.values[value].node
+    node = None if at is None else graph.nodes[at]
+    return node.inputs[0] if node is not None and (is_view(node.op) or is_copy(node.op)) else None
+
+
+def _widened(before: tuple[int, ...], after: tuple[int, ...], rank: int) -> set[int] | None:
+    """Return the axes that a view repeats a tensor of this ``rank`` along; None of one that moves elements."""
+    if len(before) == len(after) == rank and all(n in (1, m) for n, m in zip(before, after, strict=True)):
+        return {a for a, (n, m) in enumerate(zip(before, after, strict=True)) if n < m}
+    return set[int]() if [n for n in before if n > 1] == [n for n in after if n > 1] else None
+
+
+def _shuffled(x: State, axis: int, apart: Sequence[int]) -> State:
+    """Return all rows along an axis in orders of their own along the axes ``apart``. As if they were in the old one:
+    what follows sees which rows there are, and not where, but for what two samples have at one place.
+    """
+    corr = _mixed(x, x.corr, x.axes[axis], apart)
+    return x.changed(corr=corr, links=(), origin=None)
+
+
+def _mixed(x: State, picked: Array, atoms: Sequence[int], apart: Sequence[int]) -> Array:
+    """Return the kernel of what was picked along some atoms of x with an index for each position along the axes
+    ``apart``: what two of these have at one place of the result lay at any two places of x.
+    """
+    at = kernels.equal_along(picked.shape, [atom for a in apart for atom in x.axes[a]])
+    return np.where(at, picked, kernels.pair_mean(x.corr, x.lengths, atoms))
 
 
 def _dim_and_index(*rest: Any, **kwargs: Any) -> tuple[int | None, Any]:
@@ -147,6 +221,9 @@ def _picked_at(x: State, indices: Any, where: list[int], shape: tuple[int, ...])
     if any(getattr(item, "dtype", torch.bool) == torch.bool for item in picks):
         return None
     first, after = where[0], x.shape[where[-1] + 1 :]
+    if len(where) == 2 and x.axes[first + 1] and _are_own(picks, x.shape[first]):
+        count = shape[first + 1 : len(shape) - len(after)]
+        return picked_along(x, first + 1, count, shape, apart=[first])
     sizes, picked = x.shape[first : where[-1] + 1], shape[first : len(shape) - len(after)]
     flat = reshape(x, (*x.shape[:first], math.prod(sizes), *after))
     if not flat.axes[first]:
@@ -159,6 +236,17 @@ def _picked_at(x: State, indices: Any, where: list[int], shape: tuple[int, ...])
     return picked_along(flat, first, picked, shape, names.flatten())
 
 
+def _are_own(picks: list[Any], size: int) -> bool:
+    """Whether of two indices the first is known and says of each sample its own number, while the second is not known:
+    elements of each sample, in an order of its own.
+    """
+    first, second = picks
+    if not isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor) or first.ndim != len(second.shape):
+        return False
+    names = names_along(first, 0)
+    return first.shape[0] == second.shape[0] == size and names is not None and names.tolist() == list(range(size))
+
+
 def picked_along(
     x: State,
     axis: int,
@@ -167,9 +255,11 @@ def picked_along(
     names: torch.Tensor | None = None,
     *,
     once: bool = False,
+    apart: Sequence[int] = (),
 ) -> State:
     """Return elements picked by index along one axis, each with its own moments where the index (``names``) is known;
-    the other axes stay as they are. With ``once`` picks of one element stand for different ones.
+    the other axes stay as they are. With ``once`` picks of one element stand for different ones. Positions that differ
+    along the axes ``apart`` have indices of their own, which are not known.
     """
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     flat, i = math.prod(index_shape), x.axes[axis][0]
@@ -181,8 +271,10 @@ def picked_along(
     other = kernels.off_diagonal_mean(x.corr, x.lengths, i)
     same = np.take(x.corr, [0], axis=i)
     parts = [same, other + chance * (same - other)] if flat > 1 and (other.any() or chance) else [same]
+    corr = np.concatenate(parts, axis=i)
+    corr = _mixed(x, corr, [i], apart) if apart else corr
     gone = [i] if flat == 1 else []
-    moments = {"mean": mean, "var": var, "corr": np.concatenate(parts, axis=i)}
+    moments = {"mean": mean, "var": var, "corr": corr}
     state = x.changed(
         layout=x.layout.resized(i, flat).without(gone),
         **{name: kernels.without(array, gone) for name, array in moments.items()},  # type: ignore[arg-type]

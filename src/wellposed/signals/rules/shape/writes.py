@@ -28,6 +28,8 @@ from wellposed.signals.rules.shape.picks import picked_along
 
 MOST_BLOCKS = 8
 """Most parts of a written tensor that are kept apart; of more, positions differ by moments alone. Chosen for cost."""
+MOST_PADDED = 4096
+"""Most positions, of all samples, that are told apart where samples are padded by two indices. Chosen for cost."""
 LONGEST_STEP = 64
 """Longest step of a stretch whose positions are told apart from those between them. Chosen for cost."""
 overwriting = partial(rule, tag="approximate", family="shape", source="mixture of two signals", tensors=True)
@@ -168,28 +170,48 @@ def index_put(call: Call, x: Any, indices: Any, y: Any, accumulate: bool = False
 
 
 def _along_an_axis(call: Call, target: State, indices: Any, source: State) -> State | None:
-    """Return a tensor that is overwritten at known places of one axis, position by position; None of other writes."""
-    picked = [(axis, item) for axis, item in enumerate(indices) if item is not None]
-    if len(picked) != 1 or not isinstance(picked[0][1], torch.Tensor) or picked[0][1].ndim != 1 or call.independent:
+    """Return a tensor that is overwritten at known places of one axis, or of neighbouring axes by an index of each
+    (samples of unequal length padded), position by position; None of other writes.
+    """
+    axes = [axis for axis, item in enumerate(indices) if item is not None]
+    items = [indices[axis] for axis in axes]
+    known = all(isinstance(item, torch.Tensor) and item.ndim == 1 for item in items)
+    if call.independent or not known or axes != list(range(axes[0], axes[0] + len(axes))):
         return None
-    axis, places = picked[0]
-    places = places.nonzero().flatten() if places.dtype == torch.bool else places
-    size = target.shape[axis]
-    if not 0 < len(places) == len(places.unique()) or size > MOST_BLOCKS * MOST_BLOCKS:
+    sizes = target.shape[axes[0] : axes[-1] + 1]
+    places, size = _flat(items, sizes), math.prod(sizes)
+    most = MOST_BLOCKS * MOST_BLOCKS if len(axes) == 1 else MOST_PADDED
+    if places is None or not 0 < len(places) == len(places.unique()) or size > most:
         return None
-    rows = expand(source, (*target.shape[:axis], len(places), *target.shape[axis + 1 :]))
-    which = torch.zeros(size, dtype=torch.long)
-    which[places] = torch.arange(len(places))
     written = torch.zeros(size, dtype=torch.float64).index_fill(0, places, 1.0)
-    extent = [size if a == axis else 1 for a in range(len(target.axes))]
-    whole = (
-        picked_along(rows, axis, (size,), target.shape, which, once=True)
-        if rows.axes[axis]
-        else expand(rows, target.shape)
-    )
+    extent = [n if a in axes else 1 for a, n in enumerate(target.shape)]
+    whole = reshape(_laid_out(target, source, places, axes), target.shape)
     inside = multiply(call, whole, _mask_of(call, written, extent))
     outside = multiply(call, target, _mask_of(call, 1.0 - written, extent))
     return combine(call, inside, outside, 1.0, 1.0)
+
+
+def _laid_out(target: State, source: State, places: torch.Tensor, axes: list[int]) -> State:
+    """Return rows at ``places`` along one axis that stands for the ``axes`` of the target; the first row elsewhere."""
+    first, after = axes[0], target.shape[axes[-1] + 1 :]
+    size = math.prod(target.shape[axes[0] : axes[-1] + 1])
+    shape = (*target.shape[:first], size, *after)
+    rows = expand(source, (*target.shape[:first], len(places), *after))
+    which = torch.zeros(size, dtype=torch.long)
+    which[places] = torch.arange(len(places))
+    return picked_along(rows, first, (size,), shape, which, once=True) if rows.axes[first] else expand(rows, shape)
+
+
+def _flat(items: list[torch.Tensor], sizes: tuple[int, ...]) -> torch.Tensor | None:
+    """Return the places, along several axes of some sizes in one, that an index of each names; None of masks beside
+    other indices.
+    """
+    if items[0].dtype == torch.bool:
+        return items[0].nonzero().flatten() if len(items) == 1 else None
+    places = torch.zeros((), dtype=torch.long)
+    for item, size in zip(items, sizes, strict=True):
+        places = places * size + item % size
+    return places
 
 
 def _mask_of(call: Call, written: torch.Tensor, extent: list[int]) -> State:
