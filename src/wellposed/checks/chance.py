@@ -113,20 +113,27 @@ def without_rounding(
     result = dict(measured)
     rounded: dict[int, float] = {}
     for node in graph.nodes:
-        named = ((i, measured.get(graph.values[i].name)) for i in node.inputs)
-        level = max((rounded.get(i, signal.second_moment) for i, signal in named if signal is not None), default=0.0)
-        if node.op in NORMS:  # of equal numbers it returns the rounding of their differences over √ε
-            level /= max(float(named_arguments(node).get("eps") or 1.0), ROUNDING)
+        level = _level_before(graph, node, measured, rounded)
         for out in node.outputs:
             name = graph.values[out].name
-            known = name in predicted and name in measured
-            if not known or predicted[name].second_moment > DOUBLE_ROUNDING * level:
+            told, seen = predicted.get(name), measured.get(name)
+            if told is None or seen is None or told.second_moment > DOUBLE_ROUNDING * level:
                 if parts := [rounded[i] for i in node.inputs if i in rounded]:
                     rounded[out] = max(parts)  # a concatenation may be split again
-                continue
-            if 0.0 < measured[name].second_moment <= ROUNDING * level:
+            elif 0.0 < seen.second_moment <= ROUNDING * level:
                 rounded[out] = level
-                mean, var, second = predicted[name].mean, predicted[name].var, predicted[name].second_moment
+                second = told.second_moment
                 log2_mean = math.log2(second) if second else -math.inf
-                result[name] = replace(measured[name], mean=mean, var=var, log2_mean=log2_mean, log2_error=0.0)
+                result[name] = replace(seen, mean=told.mean, var=told.var, log2_mean=log2_mean, log2_error=0.0)
     return result
+
+
+def _level_before(graph: Graph, node: Node, measured: Mapping[str, Signal], rounded: Mapping[int, float]) -> float:
+    """Return the second moment of which a node's result may be the rounding: the largest that it reads, or what that is
+    the rounding of.
+    """
+    named = ((i, measured.get(graph.values[i].name)) for i in node.inputs)
+    level = max((rounded.get(i, signal.second_moment) for i, signal in named if signal is not None), default=0.0)
+    if node.op in NORMS:  # of equal numbers it returns the rounding of their differences over √ε
+        level /= max(float(named_arguments(node).get("eps") or 1.0), ROUNDING)
+    return level

@@ -220,12 +220,9 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
         share, _ = _share_of_power(first, second, level)
         shares = (share * var, (1.0 - share) * var)
     finite_width = finite_width_correlation_of_parts(zip((x, y), shares, strict=True), var)
-    gauss = (x.gauss or first <= little) and (y.gauss or second <= little)
-    transport = None
+    gauss, transport = (x.gauss or first <= little) and (y.gauss or second <= little), None
     if not gauss and call.wants_marginal and mean.size:
-        independent = cross is None
-        transport = of_sum(a * marginal(x), b * marginal(y)) if independent else _shape_of_dependent(call, x, y, a, b)
-        gauss = independent and transport is None
+        gauss, transport = _shape_of_sum(call, x, y, a, b, cross is None)
     scales = EVEN_SCALES
     if not call.independent and kernels.average(mean * mean) <= little:
         scales = scales_of_sum(call, x, y, p, q, first, second)
@@ -238,6 +235,16 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
     )
     spread = _spread_of_sum(call, ((x, p, a, of_x), (y, q, b, of_y)), result)
     return expand(result if spread is STEADY else result.amended(spread=spread), call.shape())
+
+
+def _shape_of_sum(
+    call: Call, x: State, y: State, a: float, b: float, independent: bool
+) -> tuple[bool, Transport | None]:
+    """Return whether a sum is all but Gaussian, and its shape if it is not and that is known."""
+    if not independent:
+        return False, _shape_of_dependent(call, x, y, a, b)
+    shape = of_sum(a * marginal(x), b * marginal(y))
+    return shape is None, shape
 
 
 def _shape_of_dependent(call: Call, x: State, y: State, a: float, b: float) -> Transport | None:

@@ -82,11 +82,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
 
 def _softmax(call: Call, x: State, axis: int) -> State:
     """The softmax of logits along an axis."""
-    mask = None if x.masked is None else x.masked.mask
-    if x.masked is not None and x.masked.scores is not None:
-        x = reshape(x.masked.scores, x.shape)
-    x = merge_atoms(x, axis)
-    x = merge_atoms(x, axis - 1) if axis else x
+    mask, x = _let_through(x, axis)
     total = x.shape[axis]
     if not x.axes[axis]:
         return make_state(x.shape, 1.0, 0.0)
@@ -103,14 +99,12 @@ def _softmax(call: Call, x: State, axis: int) -> State:
     second, typical = kernels.average(shares), float(np.exp(np.mean(np.log(keys))))
     rho = np.take(x.corr, [0], axis=x.axes[axis][0])
     var = variance_of_weights(x, axis, shares)
-    known, chance = known_shares(x, axis, shown, variance), _chance_of_logits(call, x, axis)
-    covariance = kernels.total(
-        *(
-            share * covariance_of_weights(x, axis, rho + node * (1.0 - rho), variance, shares, known)
-            for node, share in chance
-        )
+    known = known_shares(x, axis, shown, variance)
+    alike = (
+        weight * covariance_of_weights(x, axis, rho + node * (1.0 - rho), variance, shares, known)
+        for node, weight in _chance_of_logits(call, x, axis)
     )
-    corr = kernels.correlation(covariance, var) if var.any() else np.ones((1,) * len(x.lengths))
+    corr = kernels.correlation(kernels.total(*alike), var) if var.any() else np.ones((1,) * len(x.lengths))
     flat = flat_weights(mask, False, x.shape[axis - 1], total) if axis == len(x.shape) - 1 and axis else None
     made = Softmax(
         law.variance,
@@ -132,6 +126,15 @@ def _softmax(call: Call, x: State, axis: int) -> State:
         ancestry=Ancestry((), x.roots | call.root()),
         attention=made,
     )
+
+
+def _let_through(x: State, axis: int) -> tuple[torch.Tensor | None, State]:
+    """Return where masked logits are let through, and what they are there, queries and keys an atom each."""
+    mask = None if x.masked is None else x.masked.mask
+    if x.masked is not None and x.masked.scores is not None:
+        x = reshape(x.masked.scores, x.shape)
+    x = merge_atoms(x, axis)
+    return mask, merge_atoms(x, axis - 1) if axis else x
 
 
 def _chance_of_logits(call: Call, x: State, axis: int) -> tuple[tuple[float, float], ...]:
