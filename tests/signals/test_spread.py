@@ -171,3 +171,23 @@ def test_the_spread_of_few_channels_and_of_a_part_is_as_measured(rank: int) -> N
     """A few channels hold most of the squares, whose chance does not average out; nor does that of fewer positions."""
     torch.manual_seed(0)
     assert_spreads(Steps(rank), torch.randn(4, 32, 16), ("softplus", "select"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [0.0, 1.0, -1e10])
+def test_numbers_around_a_signal_take_their_part_of_its_spread(value: float) -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 12)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.pad(self.second(torch.relu(self.first(x))), (2, 2), value=value)
+
+    torch.manual_seed(0)
+    graph = wp.trace(Padded(), torch.randn(16, 8))
+    plan = wp.plan(graph)
+    draws = 60
+    predicted = wp.propagate(graph, weights=plan)["pad"].log2_std
+    measured = wp.measure(graph, plan=plan, draws=draws)["pad"].log2_std
+    assert abs(predicted - measured) < 4.0 * measured / math.sqrt(2 * draws) + 1e-6

@@ -51,7 +51,15 @@ def pad(call: Call, x: State, widths: Any, mode: str | float = "constant", value
     if mode in ("constant", "replicate") and x is not given:
         filled_by = constant if constant == -math.inf or mode == "constant" else None
         call.run.memo["padded", x.serial, x.layout] = Padded(given, _around(rank, steps), filled_by)
-    return x if constant == -math.inf else _with_shape_of(given, x, constant)
+    return x if constant == -math.inf else _with_shape_of(given, _beside_numbers(given, x, constant), constant)
+
+
+def _beside_numbers(given: State, x: State, constant: float) -> State:
+    """Return a padded tensor that varies between weight draws as far as it is not the padding that makes its size."""
+    if not constant or not math.isfinite(constant) or not x.second_moment:
+        return x
+    share = given.second_moment * math.prod(given.shape) / (x.second_moment * math.prod(x.shape))
+    return x.amended(spread=x.spread.times(min(share, 1.0)))
 
 
 def _around(rank: int, steps: list[tuple[int, int, int]]) -> tuple[tuple[int, int], ...]:
