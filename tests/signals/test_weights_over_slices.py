@@ -28,6 +28,15 @@ class Slices(nn.Module):
         return torch.einsum("bnc,bng->bgc", self.values(tokens), (3.0 * self.scores(tokens)).softmax(-1))
 
 
+class Means(Slices):
+    """The means of the tokens in slices: their sums over the sums of their weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.norm(self.embed(x))
+        weights = (3.0 * self.scores(tokens)).softmax(-1)
+        return torch.einsum("bnc,bng->bgc", self.values(tokens), weights) / (weights.sum(1) + 1e-5)[..., None]
+
+
 class Retrieved(nn.Module):
     """How alike keys are to the mean of keys that a query read (one more step of a Hopfield net)."""
 
@@ -55,6 +64,7 @@ class Ray(nn.Module):
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]], str, float]] = {
     "slices": (Slices, lambda: (torch.randn(4, 100, 6),), "einsum", 0.87),
+    "means of slices": (Means, lambda: (torch.randn(4, 100, 6),), "div", 0.47),
     "keys that were read": (Retrieved, lambda: (torch.randn(4, 20, 32),), "matmul#3", 2.0),
     "rays": (Ray, lambda: (torch.randn(32, 16, 6), torch.randn(32, 3)), "exp", math.inf),
 }

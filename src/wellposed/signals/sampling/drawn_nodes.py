@@ -202,7 +202,7 @@ def _meets_its_sum(run: Pass, node: Node) -> bool:
     """Whether a node multiplies a signal by a sum of this signal's own rows, weighted by others (keys by the mean of
     keys that a query read, x xᵀ x): each row finds itself among those that were summed.
     """
-    if not is_product(node.op) or node.index in run.weights.weight_at or len(node.inputs) != 2:
+    if not is_product(node.op) or len(node.inputs) != 2 or not share_sources(run, node.inputs):
         return False
     first, second = node.inputs
     pairs = ((first, second), (second, first))

@@ -103,7 +103,9 @@ def picks_near(run: Pass, node: Node) -> bool:
     """Whether a node picks from what weights made of an input, by an index that was found in this input itself: what
     layers made of points that are near is alike.
     """
-    return not run.independent and not run.drawn.isdisjoint(_picks(run).get(node.index, ()))
+    if run.independent or not facts_of(node.op).indexed or run.drawn.isdisjoint(node.inputs):
+        return False
+    return not run.drawn.isdisjoint(_picks(run).get(node.index, ()))
 
 
 def _picks(run: Pass) -> Mapping[int, frozenset[int]]:

@@ -153,10 +153,12 @@ def _alike_by_chance(call: Call, x: State, axis: int, rho: Array, made: Softmax)
     that are alike by chance hand on, by the mean slope of the weights' covariance over that chance, about ``rho``.
     """
     step = max(node for node, _ in _chance_of_logits(call, x, axis))
+    if not step > 0.0:
+        return NONE
     r = float(np.clip(rho.ravel()[-1], 0.0, 1.0)) if rho.size > 1 else 0.0
     low, mean, high = overlap(r + (1.0 - r) * np.array([-step, 0.0, step]), made.variance, made.keys, made.second)
     left = made.keys * made.second - mean
-    return x.finite_width_correlation.times((high - low) / (2.0 * step * left)) if left * step > 0.0 else NONE
+    return x.finite_width_correlation.times((high - low) / (2.0 * step * left)) if left > 0.0 else NONE
 
 
 @rule(overloads("masked_fill.Scalar", "masked_fill_.Scalar"), tag="approximate", source="mixture of two signals")

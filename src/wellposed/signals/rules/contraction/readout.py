@@ -12,6 +12,9 @@ from wellposed.signals.distributions.views import reshape
 from wellposed.signals.integration import kernels
 from wellposed.structure.tables import readouts
 
+LEAST_SHARE = 0.02
+"""Features by rows of a table from which on a token's own row counts: it adds at most this share. Chosen, for speed."""
+
 
 def with_own_row(call: Call, made: State, data: State, product: Product) -> State:
     """Return the product of a signal with a table, with what those rows add that the signal still holds.
@@ -24,9 +27,11 @@ def with_own_row(call: Call, made: State, data: State, product: Product) -> Stat
     summed = [size for label, size in zip(product.left_axes, data.shape, strict=True) if label not in product.out_axes]
     if call.independent or not tokens or len(summed) != 1 or not kernels.nonzero(data.var):
         return made
+    table = math.prod(made.shape) // max(math.prod(data.shape) // summed[0], 1)
+    if summed[0] < LEAST_SHARE * table:
+        return made
     found = sum(_alike(call, data, rows) ** 2 for value in tokens if (rows := call.run.state(value)) is not None)
     own = summed[0] * min(found, 1.0) * kernels.average(data.var) / data.second_moment
-    table = math.prod(made.shape) // max(math.prod(data.shape) // summed[0], 1)
     return made.with_moments(var=made.var * (1.0 + own / table))
 
 
