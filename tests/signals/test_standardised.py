@@ -435,6 +435,23 @@ def test_uniform_biases_leave_a_linear_layer_all_but_gaussian():
         assert abs(off) < 0.02 + 4.0 * measured[name].log2_error
 
 
+@pytest.mark.parametrize("dim", [0, 1, (0, 1)])
+def test_what_a_batch_norm_has_centred_has_the_variance_of_its_axis(dim) -> None:
+    """Regularisers ask for it (VICReg). How it varies over channels, where a norm has left nothing, is not followed."""
+
+    class Varied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = nn.Linear(16, 64), nn.BatchNorm1d(64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.first(x)).var(dim)
+
+    predicted, measured = compared(Varied(), torch.randn(8, 16), 60)
+    allowed = 0.01 + 4.0 * measured["var"].log2_error
+    assert abs(math.log2(predicted["var"].mean / measured["var"].mean)) < allowed
+
+
 @pytest.mark.parametrize(
     ("norm", "over", "shape"),
     [

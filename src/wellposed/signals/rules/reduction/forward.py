@@ -13,7 +13,7 @@ from wellposed.signals.algebra.pointwise import scalar_pointwise
 from wellposed.signals.algebra.reduction import averaged, axes_of, axis_after
 from wellposed.signals.algebra.statistics import as_mean_of_parts, jointly
 from wellposed.signals.algebra.sums import combine
-from wellposed.signals.context.call import Call
+from wellposed.signals.context.call import Call, PartCall
 from wellposed.signals.distributions.blocks import concatenate, depend
 from wellposed.signals.distributions.marginals import marginal, sign_of
 from wellposed.signals.distributions.state import State, Statistic
@@ -89,7 +89,8 @@ def _variance(call: Call, x: State, dim: Any, unbiased: bool, keepdim: bool, cor
     of = pooled(x)
     square, mean = (averaged(call, one, axes, keepdim=keepdim) for one in (_square(call, of), of))
     shifted = linear(call, of, 1.0, -x.pooled_mean)
-    apart = combine(call, shifted, averaged(call, shifted, axes, keepdim=True), 1.0, -1.0)
+    whole = PartCall(call.run, call.node, x.shape)
+    apart = combine(whole, shifted, averaged(call, shifted, axes, keepdim=True), 1.0, -1.0)
     factor = count / (count - lost) if count > lost else 1.0
     result = linear(call, averaged(call, _square(call, apart), axes, keepdim=keepdim), factor)
     return result.amended(origin=jointly(square, mean, lambda square, mean: factor * (square - mean * mean)))
