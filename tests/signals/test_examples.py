@@ -292,3 +292,22 @@ def test_padding_that_a_model_masks_finds_nothing_where_the_example_holds_it() -
     assert wp.propagate(wp.trace(model, tokens), weights=plan)["table"].second_moment == pytest.approx(share)
     check = wp.check(model, tokens, plan=plan)
     assert check.ok, check
+
+
+class Segments(nn.Module):
+    """Words, and the segment that each belongs to: all to the first, as many encoders say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.segments = nn.Embedding(50, 16, padding_idx=0), nn.Embedding(2, 16)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.words(ids) + self.segments(torch.zeros_like(ids))
+
+
+def test_tables_that_are_read_at_zeros_made_like_tokens_do_not_bound_these() -> None:
+    """Tokens of which every other is padding would leave half of the second moment."""
+    verdict = wp.check(Segments(), torch.randint(1, 50, (8, 12)))
+    assert verdict.ok, verdict.summary()
+    signals = wp.measure(wp.trace(Segments(), torch.randint(1, 50, (8, 12))), draws=32)
+    assert abs(signals["words"].second_moment - 49 / 50) < 4.0 * 49 / 50 * math.log(2.0) * signals["words"].log2_error

@@ -137,15 +137,17 @@ def _descriptor(graph: Graph, value: int, given: Input | torch.Tensor) -> Input:
 
 
 def rows_indexed(graph: Graph, value: int) -> int | None:
-    """Return the number of rows of the smallest embedding that reads ``value``, also through views and casts."""
+    """Return the number of rows of the smallest embedding that reads ``value``, also through views, casts and functions
+    of each element: zeros that are made like it (segments of one text) say nothing of it.
+    """
     users, sizes, todo = graph.users(), [], [value]
     while todo:
         for index in users.get(todo.pop(), ()):
             node = graph.nodes[index]
             if facts_of(node.op).looks_up:
                 sizes.append(graph.values[node.inputs[0]].shape[0])
-            elif len(node.inputs) == 1 and all(graph.values[v].dtype in _INDICES for v in node.outputs):
-                todo.extend(node.outputs)
+            elif len(node.inputs) == 1 and (is_view(node.op) or facts_of(node.op).elementwise):
+                todo.extend(v for v in node.outputs if graph.values[v].dtype in _INDICES)
     return min(sizes, default=None)
 
 

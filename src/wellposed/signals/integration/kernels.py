@@ -360,9 +360,10 @@ def autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
     """`autocorrelation` of a map that is no product, by Fourier transforms along the atoms that have profiles."""
     along = [dim for dim, size in enumerate(u.shape) if size > 1 and lengths[dim] > 1]
     others = tuple([dim for dim in range(u.ndim) if dim not in along])
-    spectrum = np.fft.fftn(u, [2 * u.shape[dim] for dim in along], axes=along)
-    power = np.add.reduce(np.abs(spectrum) ** 2, axis=others, keepdims=True)
-    sums: Array = np.real(np.fft.ifftn(power, axes=along)) / math.prod([u.shape[dim] for dim in others])
+    sizes = [2 * u.shape[dim] for dim in along]
+    spectrum = np.fft.rfftn(u, sizes, axes=along)
+    power = np.add.reduce(np.square(spectrum.real) + np.square(spectrum.imag), axis=others, keepdims=True)
+    sums: Array = np.fft.irfftn(power, sizes, axes=along) / math.prod([u.shape[dim] for dim in others])
     for dim in along:
         size = u.shape[dim]
         # displacements of both signs are pooled
