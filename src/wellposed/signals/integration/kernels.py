@@ -360,6 +360,8 @@ def autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
     """`autocorrelation` of a map that is no product, by Fourier transforms along the atoms that have profiles."""
     along = [dim for dim, size in enumerate(u.shape) if size > 1 and lengths[dim] > 1]
     others = tuple([dim for dim in range(u.ndim) if dim not in along])
+    if not along:
+        return np.asarray(np.mean(u * u, axis=others, keepdims=True))
     sizes = [2 * u.shape[dim] for dim in along]
     spectrum = np.fft.rfftn(u, sizes, axes=along)
     power = np.add.reduce(np.square(spectrum.real) + np.square(spectrum.imag), axis=others, keepdims=True)
