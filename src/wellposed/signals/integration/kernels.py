@@ -357,7 +357,15 @@ def correlation(covariance: Array, var: Array) -> Array:
 
 
 def autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
-    """`autocorrelation` of a map that is no product, by Fourier transforms along the atoms that have profiles."""
+    """`autocorrelation` of a map that is no product, by Fourier transforms along the atoms that have profiles. Where all
+    displacements are one, those of all pairs follow from the averages along an atom.
+    """
+    two = next((dim for dim, size in enumerate(u.shape) if size > 1 and lengths[dim] == 2), None)
+    if two is not None:
+        rest, size = (*lengths[:two], 1, *lengths[two + 1 :]), u.shape[two]
+        here = autocorrelation_exact(u, rest)
+        anywhere = autocorrelation_exact(u.mean(axis=two, keepdims=True), rest)
+        return np.concatenate([here, (size * anywhere - here) / (size - 1)], axis=two)
     along = [dim for dim, size in enumerate(u.shape) if size > 1 and lengths[dim] > 1]
     others = tuple([dim for dim in range(u.ndim) if dim not in along])
     if not along:
