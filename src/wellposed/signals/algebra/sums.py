@@ -30,14 +30,14 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import Aligned, align, covariances, without_repeats
 from wellposed.signals.distributions.blocks import finite_width_correlation_of_parts, laid_out
 from wellposed.signals.distributions.functions import IDENTITY
-from wellposed.signals.distributions.marginals import marginal
+from wellposed.signals.distributions.marginals import has_shape, marginal
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import STEADY, Spread, source
 from wellposed.signals.distributions.state import Ancestry, Marginal, State, weakest
 from wellposed.signals.distributions.views import expand
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.transport import Postponed, Transport, of_sum, of_sum_of_functions
+from wellposed.signals.integration.transport import Postponed, Transport, has_values, of_sum, of_sum_of_functions
 
 
 def combine(call: Call, x: State, y: State, a: float, b: float) -> State:
@@ -240,11 +240,13 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
 def _shape_of_sum(
     call: Call, x: State, y: State, a: float, b: float, independent: bool
 ) -> tuple[bool, Transport | None]:
-    """Return whether a sum is all but Gaussian, and its shape if it is not and that is known."""
+    """Return whether a sum is known to be all but Gaussian, and its shape if it is not."""
     if not independent:
         return False, _shape_of_dependent(call, x, y, a, b)
-    shape = of_sum(a * marginal(x), b * marginal(y))
-    return shape is None, shape
+    first, second = a * marginal(x), b * marginal(y)
+    shape = of_sum(first, second)
+    known = has_shape(x) and has_shape(y) and has_values(first) and has_values(second)
+    return known and shape is None, shape
 
 
 def _shape_of_dependent(call: Call, x: State, y: State, a: float, b: float) -> Transport | None:

@@ -31,6 +31,11 @@ def marginal(x: State) -> Array:
     return values if fn is None else fn(values)
 
 
+def has_shape(x: State) -> bool:
+    """Whether the shape of an element's distribution is known, and not its moments alone."""
+    return x.gauss or x.function is not None or x.transport is not None
+
+
 def _rounded(kappa: float) -> float:
     """Return a local scale's relative variance to three digits, and up to the largest that is followed."""
     return float(f"{min(kappa, 8.0):.3g}")
@@ -81,7 +86,7 @@ def sign_of(x: State) -> int:
     """Return 1 for a tensor that is never negative, -1 for one that is never positive, as far as its marginal tells; 0
     for others.
     """
-    if x.gauss or (x.function is None and x.transport is None):
+    if x.gauss or not has_shape(x):
         return 0
     if x.function is not None:
         values = marginal(x)

@@ -140,7 +140,7 @@ def of_sum(first: Array, second: Array) -> Transport | None:
     ``first`` and ``second`` are x and y as functions of a standard Gaussian each, at the nodes. Both distributions are
     laid on one grid and convolved there.
     """
-    if not (_has_values(first) and _has_values(second)):
+    if not (has_values(first) and has_values(second)):
         return None
     return _of_sum(_rounded(first), _rounded(second))
 
@@ -163,7 +163,7 @@ def of_sum_of_functions(
     return standardised(np.interp(ndtr(NODES), (np.arange(len(ordered)) + 0.5) / len(ordered), ordered))
 
 
-def _has_values(values: Array) -> bool:
+def has_values(values: Array) -> bool:
     """Whether a function has values at all nodes: a root has none below 0."""
     return bool(np.abs(values).max() < LARGEST_NUMBER)
 
@@ -216,7 +216,7 @@ def of_product(first: Array, second: Array, rho: float = 0.0) -> Transport:
 
     The Gaussians that x and y are functions of correlate by ``rho``.
     """
-    if not (_has_values(first) and _has_values(second)):
+    if not (has_values(first) and has_values(second)):
         return standardised(NODES)
     return _of_product(_rounded(first), _rounded(second), round(min(max(rho, -1.0), 1.0), 3))
 

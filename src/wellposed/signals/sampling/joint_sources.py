@@ -17,6 +17,7 @@ from wellposed.operators.facts import facts_of
 from wellposed.operators.product import is_product
 from wellposed.signals.context.arguments import state_of
 from wellposed.signals.context.call import Pass
+from wellposed.signals.distributions.marginals import has_shape
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 
@@ -145,14 +146,10 @@ def _is_source(run: Pass, value: int, at: int, open_: set[int], climbed: int) ->
             earlier |= run.dependent.get(other, 0)
     if run.dependent.get(value, 0) & earlier:
         return False
-    true_to_state = _has_shape(state) and _has_no_profile(state) and _enters_by_profile(run, run.graph.nodes[at])
+    # by its moments alone, weights of a softmax may be negative
+    true_to_state = has_shape(state) and _has_no_profile(state) and _enters_by_profile(run, run.graph.nodes[at])
     true_to_state = true_to_state and not _stands_in(run, at, state)
     return climbed >= CLIMBED_FOR_SHAPE or true_to_state
-
-
-def _has_shape(state: State) -> bool:
-    """Whether draws of a state have its distribution; by its moments alone, weights of a softmax may be negative."""
-    return state.gauss or state.function is not None or state.transport is not None
 
 
 def _has_no_profile(state: State) -> bool:
