@@ -357,8 +357,8 @@ def correlation(covariance: Array, var: Array) -> Array:
 
 
 def autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
-    """`autocorrelation` of a map that is no product, by Fourier transforms along the atoms that have profiles. Where one
-    entry stands for all displacements, it follows from the averages along the atom.
+    """`autocorrelation` of a map that is no product, by Fourier transforms along the atoms that have profiles. An entry
+    that stands for all displacements along an atom follows from the averages along it.
     """
     two = next((dim for dim, size in enumerate(u.shape) if size > 1 and lengths[dim] == 2), None)
     if two is not None:
