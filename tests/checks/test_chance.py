@@ -153,6 +153,28 @@ def test_rounding_is_as_predicted_where_the_prediction_is_rounding():
     assert not wp.checks.compare(predicted, shifted, draws=4, weight_draws=4, graph=graph).ok
 
 
+def test_what_follows_large_negative_scores_is_checked_as_ever():
+    """Beside scores of -1e9 the weights of a softmax are no rounding."""
+
+    class Masked(nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.query, self.key, self.value = (nn.Linear(32, 32) for _ in range(3))
+            self.factor = factor
+
+        def forward(self, x, mask):
+            scores = (self.query(x) @ self.key(x).transpose(1, 2) / 32**0.5).masked_fill(mask, -1e9)
+            return torch.tanh(self.factor * (scores.softmax(-1) @ self.value(x)))
+
+    x, mask = torch.randn(8, 12, 32), torch.ones(12, 12).triu(1).bool()
+    graph, other = wp.trace(Masked(1.0), x, mask), wp.trace(Masked(2.0), x, mask)
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(other, plan=plan, draws=8)
+    verdict = wp.checks.compare(predicted, measured, draws=8, weight_draws=8, graph=graph)
+    assert not verdict.ok
+    assert verdict.first.name == "mul"
+
+
 class Mixed(nn.Module):
     """One random number for a batch weighs two branches."""
 

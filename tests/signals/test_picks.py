@@ -120,3 +120,21 @@ def test_what_is_picked_keeps_what_rows_have_in_common(name: str) -> None:
     error = float(np.std(draws, ddof=1)) / math.sqrt(len(draws))
     off = predicted - math.log2(float(np.mean(np.exp2(draws))))
     assert abs(off) < 4.0 * error + APPROXIMATE < 0.9 * WITHOUT[name], (off, error)
+
+
+def test_one_order_for_all_samples_leaves_what_they_have_in_common_at_a_place() -> None:
+    """Positions that are added to all samples are still the same in all of them."""
+
+    class Shuffled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.positions = nn.Parameter(torch.randn(1, 12, 16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x + self.positions).index_select(1, torch.randperm(12)).mean(0)
+
+    torch.manual_seed(0)
+    graph = wp.trace(Shuffled(), torch.randn(32, 12, 16))
+    predicted, measured = wp.propagate(graph)["mean"], wp.measure(graph, draws=32)["mean"]
+    error = math.log2(predicted.second_moment / measured.second_moment)
+    assert abs(error) < 0.1 + 4.0 * measured.log2_error  # the 192 numbers that are drawn once differ by as much

@@ -24,7 +24,7 @@ ROUNDING = 1e-12
 precision has 24 bits, and sums lose some."""
 
 DOUBLE_ROUNDING = 1e-15
-"""Such a share below which a prediction is rounding itself: predictions are made in double precision."""
+"""Such a share below which the prediction of a sum is rounding itself: predictions are made in double precision."""
 _MANY = 10_000
 """Elements from which on a binomial count is normal."""
 
@@ -117,7 +117,8 @@ def without_rounding(
         for out in node.outputs:
             name = graph.values[out].name
             told, seen = predicted.get(name), measured.get(name)
-            if told is None or seen is None or told.second_moment > DOUBLE_ROUNDING * level:
+            least = DOUBLE_ROUNDING * level if _cancels(node) else 0.0
+            if told is None or seen is None or told.second_moment > least:
                 if parts := [rounded[i] for i in node.inputs if i in rounded]:
                     rounded[out] = max(parts)  # a concatenation may be split again
             elif 0.0 < seen.second_moment <= ROUNDING * level:
@@ -126,6 +127,12 @@ def without_rounding(
                 log2_mean = math.log2(second) if second else -math.inf
                 result[name] = replace(seen, mean=told.mean, var=told.var, log2_mean=log2_mean, log2_error=0.0)
     return result
+
+
+def _cancels(node: Node) -> bool:
+    """Whether a node adds up what it reads, so that little may be left of much: a mean of what has none."""
+    facts = facts_of(node.op)
+    return facts.along == "sum" or len(facts.terms) > 1
 
 
 def _level_before(graph: Graph, node: Node, measured: Mapping[str, Signal], rounded: Mapping[int, float]) -> float:

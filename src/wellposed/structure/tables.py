@@ -63,7 +63,7 @@ def rows_drawn(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
 
 
 @once
-def readouts(graph: Graph) -> dict[int, tuple[int, ...]]:
+def tied_readouts(graph: Graph) -> dict[int, tuple[int, ...]]:
     """Return for each node that multiplies by a table the values that were looked up in it before."""
     rows: dict[str | None, tuple[int, ...]] = {}
     found: dict[int, tuple[int, ...]] = {}

@@ -52,6 +52,15 @@ def _group_size(queries: int, keys: int) -> int:
     return next(sizes, 0)
 
 
+def _is_of_keys(mask: torch.Tensor, shape: tuple[int, ...], token: int) -> bool:
+    """Whether a mask shuts out keys of this ``shape``, with tokens along the axis ``token``, the same ones for all
+    queries: not by heads of queries, of which several share their keys.
+    """
+    alike = mask.ndim <= len(shape) and (mask.ndim < 2 or mask.shape[-2] == 1)
+    ahead = mask.shape[:-2], shape[-mask.ndim : -2]
+    return alike and mask.shape[-1] == shape[token] and all(n in (1, m) for n, m in zip(*ahead, strict=True))
+
+
 def as_seen(x: State, token: int, mask: torch.Tensor | None) -> State:
     """Return keys or values with the variance of those that a mask lets through, where all queries see the same ones
     (samples padded with zeros); each sample counts alike.
@@ -61,7 +70,7 @@ def as_seen(x: State, token: int, mask: torch.Tensor | None) -> State:
         token: the axis of tokens.
         mask: broadcasts over (*batch, heads, queries, tokens).
     """
-    if mask is None or mask.shape[-1] != x.shape[token] or (mask.ndim > 1 and mask.shape[-2] != 1):
+    if mask is None or not _is_of_keys(mask, x.shape, token):
         return x
     merged = x
     for axis in range(len(x.axes)):

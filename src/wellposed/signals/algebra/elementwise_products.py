@@ -246,7 +246,8 @@ def _marginal_of_product(call: Call, x: State, y: State, rho: float) -> tuple[Ma
         return Marginal(transport=mixed), "approximate"
     if call.independent:
         return Marginal(), "exact"
-    return Marginal(transport=Postponed(lambda: of_product(marginal(x), marginal(y), rho))), "exact"
+    made = Postponed(lambda: of_product(marginal(x), marginal(y), rho))
+    return Marginal(transport=made), "exact" if not rho or (x.gauss and y.gauss) else "approximate"
 
 
 def _scale_parameter_of_product(x: State, y: State) -> str | None:

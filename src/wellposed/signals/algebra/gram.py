@@ -20,7 +20,8 @@ LARGEST_GRAM = 512
 
 class GramTerms(NamedTuple):
     """What the dependence of two factors adds to their product: to ``mean`` and ``var``, each (size of the label
-    ``row``, size of the label ``column``). Of two Gaussians x and y of covariance c, Var x y is larger by c².
+    ``row``, size of the label ``column``). Of two Gaussians x and y of covariance c, Var x y is larger by c²;
+    the terms that are summed count as independent of one another.
     """
 
     row: str

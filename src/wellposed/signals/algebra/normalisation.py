@@ -30,6 +30,8 @@ NOTHING_CENTRED = 1e-12
 FEW_NORMALISED = 12
 """Elements up to which one of them divided by their root mean square is no Gaussian, and up to which what they have in
 common without their mean is followed. Chosen."""
+KEPT_SIZE = 0.5
+"""Power of its own size that a tensor keeps, below which its elements count as divided by it. Chosen: half way."""
 SAME_FUNCTION, SAME_SHAPE = 0.05, 0.5
 """Share of the variance that elements averaged together have in common, up to which what is left without it is still
 the function that the tensor was, and up to which its distribution is nearer to the tensor's shape than to a Gaussian's.
@@ -71,7 +73,7 @@ def _divided(
     call: Call, x: State, dims: list[int], parts: _Parts, scale: Array, centre: bool, correction: Array | None,
     *, of_one_size: bool = True,
 ) -> State:  # fmt: skip
-    """Return what is left of x, divided by a scale that its own elements set: samples have one size then, or not."""
+    """Return what is left of x, divided by a scale that its own elements set: by their size, where ``of_one_size``."""
     var = parts.var / scale**2
     pairs = any(map(kernels.positions, parts.kernel.shape))
     square = kernels.autocorrelation(scale, parts.kernel.shape) if pairs else kernels.average(scale**2)
@@ -224,7 +226,7 @@ def standardised(
     grown = np.abs(factor((1 + step) * first, (1 + step) ** 2 * total) * scale)
     left = 1.0 + math.log(kernels.average(grown)) / math.log1p(step)  # the power of its own size that x keeps
     correction = evaluated(x.filters.channel_norm_correction) if within and centre else None
-    result = _divided(call, x, dims, kept, scale, centre, correction, of_one_size=left < 0.5)
+    result = _divided(call, x, dims, kept, scale, centre, correction, of_one_size=left < KEPT_SIZE)
     return result.amended(spread=x.spread.times(left))
 
 

@@ -125,7 +125,11 @@ def _never_positive(call: Call, x: State, function: Pointwise) -> Pointwise:
         and x.transport is not None
         and float((x.mean + x.std() * x.transport.values[-1]).max()) > 0.0
     )
-    negative = crosses and call.node.inputs and bounds(call.graph).get(call.node.inputs[0], ANY).sign == -1
+    if not crosses or not call.node.inputs:
+        return function
+    first = call.run.state(call.node.inputs[0])  # rules ask for functions of other tensors too
+    mine = first is not None and first.serial == x.serial
+    negative = mine and bounds(call.graph).get(call.node.inputs[0], ANY).sign == -1
     return function.clipped(-math.inf, 0.0) if negative else function
 
 

@@ -170,8 +170,8 @@ def _marginal(left: State, right: State, indices: ProductIndices) -> Marginal:
     axes = indices.product.left_axes, indices.product.right_axes
     r, s = (average_correlation(x, own, summed) for x, own in zip((left, right), axes, strict=True))
     common, others = (1.0 + (count - 1) * r) * (1.0 + (count - 1) * s), (1.0 - r) * (1.0 - s)
-    kappa = 2.0 * (common**2 + (count - 1) * others**2) / (common + (count - 1) * others) ** 2
-    shape = of_uneven(kappa)
+    trace = common + (count - 1) * others
+    shape = of_uneven(2.0 * (common**2 + (count - 1) * others**2) / trace**2) if trace > 0.0 else None
     return Marginal(shape is None, transport=shape)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -155,7 +156,8 @@ def _marginal(x: State, result: State) -> Marginal:
         relative, heavy = skew * skew / 4.0, False
     if relative < SKEWED:
         kappa = excess_kurtosis(shape) * (after / before) / 3.0
-        return result.marginal if (made := of_uneven(kappa)) is None else Marginal(transport=made)
+        even = of_uneven(kappa)
+        return result.marginal if even is None else replace(result.marginal, gauss=False, transport=even)
     relative = float(f"{min(relative, LARGEST_UNEVENNESS):.3g}")
     made = of_log_normal(relative) if heavy else of_mean_of_squares(relative)
     return Marginal(transport=made if skew > 0.0 else made.negated())

@@ -214,11 +214,13 @@ exact to 0.01 on average, to 0.08 at 4.5 standard deviations."""
 def of_product(first: Array, second: Array, rho: float = 0.0) -> Transport:
     """Return the transport of x y for x and y given as for `of_sum`; a Gaussian if one has none.
 
-    The Gaussians that x and y are functions of correlate by ``rho``.
+    x and y correlate by ``rho``, as do the Gaussians that they are functions of, but for the sign of falling functions.
     """
     if not (has_values(first) and has_values(second)):
         return standardised(NODES)
-    return _of_product(_rounded(first), _rounded(second), round(min(max(rho, -1.0), 1.0), 3))
+    falls = float(WEIGHTS @ (NODES * first)) * float(WEIGHTS @ (NODES * second)) < 0.0
+    rho = min(max(-rho if falls else rho, -1.0), 1.0)
+    return _of_product(_rounded(first), _rounded(second), round(rho, 3))
 
 
 @lru_cache(maxsize=256)

@@ -30,7 +30,7 @@ from wellposed.signals.sampling.joint_sources import (
 )
 from wellposed.structure.bounds import bounds
 from wellposed.structure.reach import derivatives
-from wellposed.structure.tables import readouts
+from wellposed.structure.tables import tied_readouts
 
 CANCELLING_MEANS = 0.1
 """Product of two means, relative to the larger second moment, above which they cancel in a difference. Chosen."""
@@ -360,7 +360,8 @@ def last_needed(run: Pass) -> dict[int, list[int]]:
     last = {out: node.index for node in run.graph.nodes for out in node.outputs if out not in ends}
     last |= {value: node.index for node in run.graph.nodes for value in node.inputs}
     last |= {value: max(at, last[value]) for at, value in logits_before_shift(run.graph).items()}
-    last |= {value: max(at, last[value]) for at, rows in readouts(run.graph).items() for value in rows if value in last}
+    tied = tied_readouts(run.graph).items()
+    last |= {value: max(at, last[value]) for at, rows in tied for value in rows if value in last}
     if not run.independent:
         for value, at in _last_drawn(run).items():
             last[value] = max(last[value], at)

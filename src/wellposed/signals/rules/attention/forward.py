@@ -74,14 +74,15 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
     logits = logits_before_shift(call.graph).get(call.node.index)
     x = (None if logits is None else state_of(call.run, logits)) or x
     axis = dim % len(x.axes)
+    features = channels(call.graph)[call.node.inputs[0]][axis]
     if x.masked is not None and axis < len(x.axes) - 1:  # which keys a query sees is told along the last axis
         order = [*(at for at in range(len(x.axes)) if at != axis), axis]
-        return permute(_softmax(call, permute(x, order), len(order) - 1), np.argsort(order).tolist())
-    return _softmax(call, x, axis)
+        return permute(_softmax(call, permute(x, order), len(order) - 1, features), np.argsort(order).tolist())
+    return _softmax(call, x, axis, features)
 
 
-def _softmax(call: Call, x: State, axis: int) -> State:
-    """The softmax of logits along an axis."""
+def _softmax(call: Call, x: State, axis: int, features: bool) -> State:
+    """The softmax of logits along an axis, of ``features`` or of positions."""
     mask, x = _let_through(x, axis)
     total = x.shape[axis]
     if not x.axes[axis]:
@@ -100,9 +101,10 @@ def _softmax(call: Call, x: State, axis: int) -> State:
     rho = np.take(x.corr, [0], axis=x.axes[axis][0])
     var = variance_of_weights(x, axis, shares)
     known = known_shares(x, axis, shown, variance)
+    chance = _chance_of_logits(x) if features else ((0.0, 1.0),)
     alike = (
         weight * covariance_of_weights(x, axis, rho + node * (1.0 - rho), variance, shares, known)
-        for node, weight in _chance_of_logits(call, x, axis)
+        for node, weight in chance
     )
     corr = kernels.correlation(kernels.total(*alike), var) if var.any() else np.ones((1,) * len(x.lengths))
     flat = flat_weights(mask, False, x.shape[axis - 1], total) if axis == len(x.shape) - 1 and axis else None
@@ -121,7 +123,12 @@ def _softmax(call: Call, x: State, axis: int) -> State:
     )
     return State(
         x.layout,
-        Moments(np.full((1,) * len(x.lengths), 1.0 / total), var, corr, _alike_by_chance(call, x, axis, rho, made)),
+        Moments(
+            np.full((1,) * len(x.lengths), 1.0 / total),
+            var,
+            corr,
+            _alike_by_chance(x, max(node for node, _ in chance), rho, made),
+        ),
         tag="approximate",
         ancestry=Ancestry((), x.roots | call.root()),
         attention=made,
@@ -137,22 +144,22 @@ def _let_through(x: State, axis: int) -> tuple[torch.Tensor | None, State]:
     return mask, merge_atoms(x, axis - 1) if axis else x
 
 
-def _chance_of_logits(call: Call, x: State, axis: int) -> tuple[tuple[float, float], ...]:
+def _chance_of_logits(x: State) -> tuple[tuple[float, float], ...]:
     """Return nodes, and their weights, of how alike two positions are by chance in the logits of features (slices,
     codes, experts), relative to what not all have in common: Gauss-Hermite, at 0 and sqrt(3) standard deviations.
     """
     chance = x.finite_width_correlation.variance
-    if not chance > 0.0 or not channels(call.graph)[call.node.inputs[0]][axis]:
+    if not chance > 0.0:
         return ((0.0, 1.0),)
     step = min(math.sqrt(3.0 * chance), 1.0)
     return ((0.0, 2.0 / 3.0), (step, 1.0 / 6.0), (-step, 1.0 / 6.0))
 
 
-def _alike_by_chance(call: Call, x: State, axis: int, rho: Array, made: Softmax) -> Sources:
+def _alike_by_chance(x: State, step: float, rho: Array, made: Softmax) -> Sources:
     """Return the finite-width correlation of the weights of two positions over features: what the logits of positions
-    that are alike by chance hand on, by the mean slope of the weights' covariance over that chance, about ``rho``.
+    that are alike by chance hand on, by the mean slope of the weights' covariance over that chance, a ``step`` about
+    ``rho``.
     """
-    step = max(node for node, _ in _chance_of_logits(call, x, axis))
     if not step > 0.0:
         return NONE
     r = float(np.clip(rho.ravel()[-1], 0.0, 1.0)) if rho.size > 1 else 0.0

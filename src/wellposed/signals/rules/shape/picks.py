@@ -22,6 +22,7 @@ from wellposed.signals.algebra.masked_scores import shut_out
 from wellposed.signals.algebra.unfolding import unfolded
 from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.making import exchangeable
+from wellposed.signals.distributions.marginals import one_signed
 from wellposed.signals.distributions.state import Standardised, State, Statistic
 from wellposed.signals.distributions.views import merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
@@ -86,18 +87,28 @@ def _rows_of_samples(graph: Graph, node: Node, axis: int) -> Rows | None:
     repeated; None where it is alike along no other axis.
     """
     value = next(v for v in node.inputs if not graph.values[v].is_signal)
-    shape, repeated = graph.values[value].shape, set[int]()
-    for _ in range(REPETITIONS):
-        before = _seen_by_view(graph, value)
-        wider = None if before is None else _widened(graph.values[before].shape, graph.values[value].shape, len(shape))
-        if before is None or wider is None:
-            break
-        repeated, value = repeated | wider, before
+    shape = graph.values[value].shape
+    value, repeated = _before_repetition(graph, value)
     if len(shape) > 1 and not repeated - {axis}:
         return None
     at = graph.values[value].node
+    ordered = at is not None and facts_of(graph.nodes[at].op).along == "order"
+    if len(shape) < 2:  # one index for all samples
+        return Rows((), ordered)
     apart = tuple(a for a, size in enumerate(shape) if a != axis and a not in repeated and size > 1)
-    return Rows(apart, at is not None and facts_of(graph.nodes[at].op).along == "order" and axis not in repeated)
+    return Rows(apart, ordered and axis not in repeated)
+
+
+def _before_repetition(graph: Graph, value: int) -> tuple[int, set[int]]:
+    """Return what a value repeats, or itself, and along which of its axes it does."""
+    rank, repeated = len(graph.values[value].shape), set[int]()
+    for _ in range(REPETITIONS):
+        before = _seen_by_view(graph, value)
+        wider = None if before is None else _widened(graph.values[before].shape, graph.values[value].shape, rank)
+        if before is None or wider is None:
+            break
+        repeated, value = repeated | wider, before
+    return value, repeated
 
 
 def _seen_by_view(graph: Graph, value: int) -> int | None:
@@ -119,7 +130,7 @@ def _shuffled(x: State, axis: int, apart: Sequence[int]) -> State:
     what follows sees which rows there are, and not where, but for what two samples have at one place.
     """
     corr = _mixed(x, x.corr, x.axes[axis], apart)
-    return x.changed(corr=corr, links=(), origin=None)
+    return x.changed(corr=corr, links=(), origin=None, marginal=one_signed(x))
 
 
 def _mixed(x: State, picked: Array, atoms: Sequence[int], apart: Sequence[int]) -> Array:

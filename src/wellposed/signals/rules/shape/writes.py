@@ -176,7 +176,7 @@ def _along_an_axis(call: Call, target: State, indices: Any, source: State) -> St
     axes = [axis for axis, item in enumerate(indices) if item is not None]
     items = [indices[axis] for axis in axes]
     known = all(isinstance(item, torch.Tensor) and item.ndim == 1 for item in items)
-    if call.independent or not known or axes != list(range(axes[0], axes[0] + len(axes))):
+    if call.independent or not known or not _are_neighbours(axes):
         return None
     sizes = target.shape[axes[0] : axes[-1] + 1]
     places, size = _flat(items, sizes), math.prod(sizes)
@@ -189,6 +189,11 @@ def _along_an_axis(call: Call, target: State, indices: Any, source: State) -> St
     inside = multiply(call, whole, _mask_of(call, written, extent))
     outside = multiply(call, target, _mask_of(call, 1.0 - written, extent))
     return combine(call, inside, outside, 1.0, 1.0)
+
+
+def _are_neighbours(axes: list[int]) -> bool:
+    """Whether there are axes, one beside the other."""
+    return bool(axes) and axes[-1] - axes[0] == len(axes) - 1
 
 
 def _laid_out(target: State, source: State, places: torch.Tensor, axes: list[int]) -> State:
@@ -206,7 +211,7 @@ def _flat(items: list[torch.Tensor], sizes: tuple[int, ...]) -> torch.Tensor | N
     """Return the places, along several axes of some sizes in one, that an index of each names; None of masks beside
     other indices.
     """
-    if items[0].dtype == torch.bool:
+    if any(item.dtype == torch.bool for item in items):
         return items[0].nonzero().flatten() if len(items) == 1 else None
     places = torch.zeros((), dtype=torch.long)
     for item, size in zip(items, sizes, strict=True):
