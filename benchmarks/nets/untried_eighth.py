@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nets.untried import Arguments, Entries, module, noise, tokens
+from nets.untried import Entries, module, noise, tokens
 
 ENTRIES = Entries()
 add, enter = ENTRIES.add, ENTRIES.enter
@@ -233,15 +233,29 @@ enter("sentence-transformers", "LSTM", of_sentences(("LSTM", (32, 32), {"num_lay
     ("Dense", (64, 48), {})), words)  # fmt: skip
 
 # --------------------------------------------------------------------------------------------------------------- graphs
-EDGES = lambda: torch.randint(40, (2, 160))  # noqa: E731
 d = "pygod.nn"
-graph: Arguments = lambda: (torch.randn(40, 12), EDGES())  # noqa: E731
-both: Arguments = lambda: (torch.randn(40, 12), torch.rand(40, 40).gt(0.9).float(), EDGES())  # noqa: E731
+
+
+def edges() -> torch.Tensor:
+    """Return pairs of 40 nodes."""
+    return torch.randint(40, (2, 160))
+
+
+def graph() -> tuple[torch.Tensor, ...]:
+    """Return nodes and edges."""
+    return torch.randn(40, 12), edges()
+
+
+def both() -> tuple[torch.Tensor, ...]:
+    """Return nodes, a dense adjacency and edges."""
+    return torch.randn(40, 12), torch.rand(40, 40).gt(0.9).float(), edges()
+
+
 add("pygod", d, "DOMINANTBase", graph, 12, 32)
 add("pygod", d, "DONEBase", both, 12, 40, 32)
-add("pygod", d, "AnomalyDAEBase", lambda: (torch.randn(40, 12), EDGES(), 40), 12, 40, 32, 32)
+add("pygod", d, "AnomalyDAEBase", lambda: (torch.randn(40, 12), edges(), 40), 12, 40, 32, 32)
 add("pygod", d, "GAEBase", graph, 12, 32)
-add("pygod", d, "GUIDEBase", lambda: (torch.randn(40, 12), torch.rand(40, 5), EDGES()), 12, 5, 32, 8)
+add("pygod", d, "GUIDEBase", lambda: (torch.randn(40, 12), torch.rand(40, 5), edges()), 12, 5, 32, 8)
 add("pygod", d, "CoLABase", graph, 12, 32)
 add("graph-transformer-pytorch", "graph_transformer_pytorch", "GraphTransformer", lambda: (torch.randn(4, 12, 64),
     torch.randn(4, 12, 12, 32)), dim=64, depth=2, dim_head=16, heads=4, edge_dim=32, with_feedforwards=True,
@@ -314,10 +328,16 @@ enter("e2cnn", "C4 steerable CNN", turned, PICTURE)
 
 # ---------------------------------------------------------------------------------------------------------- decisions
 WORLD = SimpleNamespace(action_space=SimpleNamespace(n=4), state_space=SimpleNamespace(shape=(8,)))
-FRAMES = lambda: (torch.randint(256, (4, 4, 84, 84)).float(),)  # noqa: E731
 q = "all.presets"
-add("autonomous-learning-library", f"{q}.atari.models", "nature_dqn", FRAMES, WORLD)
-add("autonomous-learning-library", f"{q}.atari.models", "nature_rainbow", FRAMES, WORLD, hidden=128)
+
+
+def frames() -> tuple[torch.Tensor, ...]:
+    """Return four frames of a game, of each of four samples."""
+    return (torch.randint(256, (4, 4, 84, 84)).float(),)
+
+
+add("autonomous-learning-library", f"{q}.atari.models", "nature_dqn", frames, WORLD)
+add("autonomous-learning-library", f"{q}.atari.models", "nature_rainbow", frames, WORLD, hidden=128)
 add("autonomous-learning-library", f"{q}.classic_control.models", "dueling_fc_relu_q", noise(32, 8), WORLD)
 add("autonomous-learning-library", f"{q}.classic_control.models", "fc_relu_rainbow", noise(32, 8), WORLD)
 
@@ -329,7 +349,8 @@ def policy(where: str, name: str, part: str, many: bool = False) -> Callable[[],
         spaces = module("gymnasium.spaces")
         actions = spaces.Discrete(4) if many else spaces.Box(-1, 1, (2,))
         made = getattr(module(f"sb3_contrib.{where}.policies"), name)(spaces.Box(-1, 1, (8,)), actions, lambda _: 1e-3)
-        return getattr(made, part) if part else made  # type: ignore[no-any-return]
+        found: nn.Module = getattr(made, part) if part else made
+        return found
 
     return make
 
@@ -377,7 +398,7 @@ def joined() -> tuple[Tensor, ...]:
 
 
 add("deeprobust", r, "GCN", joined, nfeat=12, nhid=32, nclass=4, device="cpu")
-add("deeprobust", r, "GAT", lambda: (SimpleNamespace(x=torch.randn(40, 12), edge_index=EDGES()),), nfeat=12, nhid=8,
+add("deeprobust", r, "GAT", lambda: (SimpleNamespace(x=torch.randn(40, 12), edge_index=edges()),), nfeat=12, nhid=8,
     nclass=4, heads=4, device="cpu")  # fmt: skip
 j = "gliner.modeling.span_rep"
 add("gliner", j, "SpanMarkerV0", lambda: (torch.randn(8, 20, 64), torch.randint(20, (8, 20 * 5, 2))), 64, 5)

@@ -28,6 +28,7 @@ from wellposed.signals.sampling.joint_sources import (
     is_too_large,
     share_sources,
 )
+from wellposed.signals.sampling.met_products import is_of_products, meets_its_sum
 from wellposed.structure.bounds import bounds
 from wellposed.structure.reach import derivatives
 from wellposed.structure.tables import tied_readouts
@@ -161,52 +162,13 @@ def _weighs_by_products(run: Pass, node: Node) -> bool:
     """
     if not is_product(node.op) or not share_sources(run, node.inputs):
         return False
-    if not any(_is_of_products(run, value) for value in node.inputs):
+    if not any(is_of_products(run, value) for value in node.inputs):
         return False
     states = [run.state(value) for value in node.inputs]
     if not any(state is not None and any(map(kernels.positions, state.corr.shape)) for state in states):
         return False
     run.scanned.update(node.outputs)
     return True
-
-
-def _is_of_products(run: Pass, value: int) -> bool:
-    """Whether a value is a product of two signals, or a view, a copy or a multiple of one by known numbers."""
-    return len(_factors(run, value)) > 1
-
-
-def _factors(run: Pass, value: int) -> list[int]:
-    """Return the signals that a value, or what it is `_plainly` made of, is a product of; none of others."""
-    at = run.graph.values[_plainly(run, value)].node
-    if at is None or at in run.weights.weight_at or not is_product(run.graph.nodes[at].op):
-        return []
-    return [v for v in run.graph.nodes[at].inputs if not is_constant(run, v)]
-
-
-def _plainly(run: Pass, value: int) -> int:
-    """Return the value that another is a view, a copy or a multiple of by known numbers; itself of others."""
-    for _ in range(CLIMBED_FOR_SHAPE):
-        at = run.graph.values[value].node
-        if at is None or at in run.weights.weight_at:
-            break
-        node = run.graph.nodes[at]
-        signals = [v for v in node.inputs if not is_constant(run, v)]
-        plain = node.op.is_view or is_copy(node.op) or facts_of(node.op).powers
-        if is_product(node.op) or len(signals) != 1 or not plain:
-            break
-        value = signals[0]
-    return value
-
-
-def _meets_its_sum(run: Pass, node: Node) -> bool:
-    """Whether a node multiplies a signal by a sum of this signal's own rows, weighted by others (keys by the mean of
-    keys that a query read, x xᵀ x): each row finds itself among those that were summed.
-    """
-    if not is_product(node.op) or len(node.inputs) != 2 or not share_sources(run, node.inputs):
-        return False
-    first, second = node.inputs
-    pairs = ((first, second), (second, first))
-    return any(_plainly(run, own) in [_plainly(run, v) for v in _factors(run, total)] for total, own in pairs)
 
 
 def _is_outer(run: Pass, node: Node) -> bool:
@@ -227,7 +189,7 @@ def _meets_itself(run: Pass, node: Node) -> bool:
         _weighs_by_products,
         _is_outer,
         _bends_again,
-        _meets_its_sum,
+        meets_its_sum,
         meets_itself,
         is_power_of_input,
         picks_near,
