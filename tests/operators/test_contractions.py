@@ -189,6 +189,16 @@ def test_a_weight_norm_is_scaled_by_its_gain():
     assert found_roles["parametrizations.weight.original1"] == "other"
 
 
+def test_one_number_may_scale_a_whole_weight_by_its_norm():
+    model = nn.utils.parametrizations.weight_norm(nn.Linear(12, 5), dim=None)
+    plan = wp.plan(model, TOKENS)
+    (contraction,) = contractions(wp.trace(model, TOKENS))
+    assert contraction.parameter == "parametrizations.weight.original0"
+    assert (contraction.fan_in, contraction.output_axis) == (12, 0)
+    wp.initialize_(model, TOKENS)
+    assert wp.check(model, TOKENS, plan=plan).ok
+
+
 def test_a_product_of_two_signals_is_no_contraction():
     assert contractions(wp.trace(Apply(lambda x: x @ x.transpose(-1, -2)), TOKENS)) == ()
 

@@ -535,6 +535,14 @@ def _recurrent(sample: Sample, facts: Facts) -> bool | None:
     return bool(weights) and all(t.shape[0] == facts.recurrent * units for t in weights)
 
 
+def _layered(sample: Sample, facts: Facts) -> bool | None:
+    """The last layer's part of the last states, of its way forward, is what it makes at the last step."""
+    first, last = sample.results()[:2]
+    ways, units = first.shape[-1] // last.shape[-1], last.shape[-1]
+    ends = [first[:, -1, :units], first[-1, :, :units]] if first.ndim == 3 else [first[-1, :units]]
+    return any(same([end], [last[-ways]]) for end in ends if end.shape == last[-ways].shape)
+
+
 def _attends(sample: Sample, facts: Facts) -> bool | None:
     if sample.named.get("dropout_p"):
         return None
@@ -554,7 +562,7 @@ CHECKS: Mapping[str, Callable[[Sample, Facts], bool | None]] = {
     "powers": _powers, "raises": _raises, "merges": _merges, "adds": _adds, "segments": _segments,
     "picks": _picks, "pads": _pads, "along": _along,
     "extent": _extent, "above": _above, "modulus": _modulus, "replaces": _replaces, "drops": _drops, "gated": _gated,
-    "recurrent": _recurrent, "attends": _attends, "looks_up": _looks_up,
+    "recurrent": _recurrent, "layered": _layered, "attends": _attends, "looks_up": _looks_up,
 }  # fmt: skip
 
 

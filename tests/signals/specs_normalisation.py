@@ -180,6 +180,14 @@ def _norms() -> Iterator[Spec]:
                 draws=1000,
                 **ratio(64),
             ),
+            Case(
+                "weight norm over the whole weight",
+                lambda v, g: aten._weight_norm(v, g, -1),
+                (),
+                {"v": Weight((4, 32), 0.6), "g": Weight((), 0.0, 1.5)},
+                draws=1000,
+                **ratio(64),
+            ),
         ],
     )
 

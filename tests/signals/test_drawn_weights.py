@@ -17,17 +17,17 @@ from wellposed.structure.meetings import codebook_picks
 Made = tuple[nn.Module, tuple[Tensor, ...]]
 
 
-def dense(*widths: int) -> nn.Sequential:
-    layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())]
+def dense(*widths: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), activation())]
     return nn.Sequential(*layers[:-1])
 
 
 class Towers(nn.Module):
     """Two inputs through one encoder, and what is made of both results."""
 
-    def __init__(self, meet: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, meet: Callable[[Tensor, Tensor], Tensor], activation: type[nn.Module] = nn.ReLU) -> None:
         super().__init__()
-        self.encoder, self.meet = dense(20, 64, 64, 32), meet
+        self.encoder, self.meet = dense(20, 64, 64, 32, activation=activation), meet
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         return self.meet(self.encoder(a), self.encoder(b))
@@ -166,6 +166,7 @@ def pairs() -> tuple[Tensor, ...]:
 
 MODELS: dict[str, Callable[[], Made]] = {
     "cosine": lambda: (Towers(functional.cosine_similarity), pairs()),
+    "products, summed": lambda: (Towers(lambda a, b: (a * b).sum(-1), nn.Tanh), pairs()),
     "distances to prototypes": lambda: (Towers(squared_distance), pairs()),
     "similarities within a batch": lambda: (Towers(contrast), pairs()),
     "late interaction": lambda: (LateInteraction(), (torch.randint(100, (4, 6)), torch.randint(100, (4, 10)))),

@@ -164,7 +164,9 @@ class _Uses:
         else:
             sizes = dict(zip(weight_axes, self.graph.values[weight].shape, strict=True))
             fan_in, fan_out = self._fans(node, product, sizes, own)
-        output_axis = None if scale_parameter is None or not own else scale_parameter.axes[weight_axes.index(own[-1])]
+        output_axis = None
+        if scale_parameter is not None and own and scale_parameter.axes:  # one number may scale the whole weight
+            output_axis = scale_parameter.axes[weight_axes.index(own[-1])]
         return Contraction(
             node.index,
             data,

@@ -75,6 +75,7 @@ class Facts:
         drops: whether it multiplies by a random mask of probability and training flag, its next two arguments.
         gated: whether it multiplies one half of its argument by a function of the other.
         recurrent: how many gates the weights of a recurrent layer or cell stack.
+        layered: whether its results after the first stack layers and directions along their first axis.
         attends: whether it is all of an attention.
         looks_up: whether it looks rows of a table up.
     """
@@ -107,6 +108,7 @@ class Facts:
     drops: bool = False
     gated: bool = False
     recurrent: int = 0
+    layered: bool = False
     attends: bool = False
     looks_up: bool = False
 
@@ -189,8 +191,8 @@ _are("logit", domain=Bounds(0.0, 1.0))
 _are("log log10 log2 pow reciprocal rsqrt sqrt lgamma", domain=POSITIVE)
 _are("log1p", domain=Bounds(-1.0))
 _are("acosh", domain=Bounds(1.0))
-_are("abs square std var norm linalg_norm linalg_vector_norm hypot rnn_relu rnn_relu_cell mse_loss l1_loss huber_loss "
-     "smooth_l1_loss cross_entropy_loss binary_cross_entropy", range=POSITIVE)
+_are("abs square std var norm linalg_norm linalg_vector_norm hypot rnn_relu rnn_relu_cell mse_loss "
+     "l1_loss huber_loss smooth_l1_loss cross_entropy_loss binary_cross_entropy", range=POSITIVE)
 _are("softmax _softmax _safe_softmax", range=Bounds(0.0, 1.0))
 _are("log_softmax _log_softmax", range=Bounds(-math.inf, 0.0))
 _are("cosh", range=Bounds(1.0))
@@ -253,6 +255,7 @@ _are("glu", gated=True)
 _are("lstm lstm_cell", recurrent=4)
 _are("gru gru_cell", recurrent=3)
 _are("rnn_tanh rnn_relu rnn_tanh_cell rnn_relu_cell", recurrent=1)
+_are("lstm gru rnn_tanh rnn_relu", layered=True)
 _are("scaled_dot_product_attention", attends=True)
 _linear("scaled_dot_product_attention", "value")
 _linear("embedding embedding_bag _embedding_bag", "weight", looks_up=True)

@@ -41,7 +41,10 @@ def tilt_kernel(
     if len(tokens) != 1:
         return np.zeros((1,) * len(labels)), 0.0
     axis = product.right_axes.index(tokens[0])
-    if channels(call.graph)[product.right][axis]:  # attention over channels: keys and values have weights of their own
+    made = dict(zip(product.right_axes, channels(call.graph)[product.right], strict=True))
+    features = [label for label in product.right_axes if label not in product.left_axes]
+    # over channels of positions keys and values have weights of their own; channels of learned tokens are features
+    if made[tokens[0]] and not any(made[label] for label in features):
         return np.zeros((1,) * len(labels)), 0.0
     own = 1.0 - token_correlation(values, axis) if values.axes[axis] else 0.0
     law = Logits(softmax.variance, *softmax.law)

@@ -61,7 +61,8 @@ def meets_itself(run: Pass, node: Node) -> bool:
 
     Its operands are made of what one weight made at different nodes: directly, so that they have this weight in common,
     or with other weights in between, so that positions are alike in both by the same chance, of which a sum of products
-    over positions consists. Products and differences element by element are left to links for inputs of one shape.
+    over positions consists. Products and differences element by element are left to links for inputs of one shape, but
+    for products that are summed, whose terms all have in common how alike the two are by chance.
     """
     weights, rule = run.weights, RULES.get(node.op)
     if run.independent or not weights.repeated or node.index in weights.weight_at:
@@ -74,7 +75,7 @@ def meets_itself(run: Pass, node: Node) -> bool:
     if rule is None or rule.tag == "sampled":
         return uses.meet(node)
     if _is_pair(node):
-        return uses.meet_in_other_shapes(node)
+        return uses.meet_in_other_shapes(node) or (_is_summed(run.graph, node) and uses.meet(node))
     return is_product(node.op) and (uses.meet(node) or uses.meet_apart(node))
 
 
@@ -82,6 +83,12 @@ def _is_pair(node: Node) -> bool:
     """Whether a node multiplies or subtracts two tensors element by element."""
     facts = facts_of(node.op)
     return len(node.inputs) == 2 and facts.elementwise and (facts.multiplies or facts.subtracts)
+
+
+def _is_summed(graph: Graph, node: Node) -> bool:
+    """Whether a node multiplies element by element what a sum or a mean reads at once: a product of two vectors."""
+    readers = [facts_of(graph.nodes[at].op) for out in node.outputs for at in graph.users().get(out, ())]
+    return facts_of(node.op).multiplies and any(facts.along == "sum" and facts.extent == "axis" for facts in readers)
 
 
 def is_largest_of_picked(graph: Graph, node: Node) -> bool:

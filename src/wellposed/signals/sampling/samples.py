@@ -12,6 +12,7 @@ import torch
 
 from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.run import call_apart
+from wellposed.operators.facts import facts_of
 from wellposed.random_states import seeded
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.distributions.lazy import LocalScales, evaluated
@@ -20,12 +21,14 @@ from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.sampling.states_of_draws import shared_sizes, state_of_samples
+from wellposed.signals.sampling.states_of_draws import LAYERS, shared_sizes, state_of_samples
 
 MOST_SAMPLED = 1 << 22
 """Most elements of all tensors of an operator that is run on samples of its operands. Chosen for cost."""
 LEAST_REPETITIONS, MOST_REPETITIONS = 2, 256
 """Samples that an operator is run on, at least and at most. Chosen for cost."""
+DRAWS_OF_WEIGHTS = 16
+"""Samples that a recurrent operator is run on at least: what it makes varies with its weights. Chosen for cost."""
 ELEMENTS_OF_SAMPLES = 1 << 16
 """Elements of all samples of an operator, where that gives 2 to 256 of them. Chosen for cost."""
 MOST_FEATURES = 1 << 16
@@ -323,7 +326,7 @@ def sample_operator(
     if sum(sizes) > MOST_SAMPLED:
         return None
     generator = torch.Generator().manual_seed(node.index)
-    repeats = repetitions(sum(sizes))
+    repeats = max(repetitions(sum(sizes)), DRAWS_OF_WEIGHTS if facts_of(node.op).recurrent else 0)
     draws: list[list[Any]] = []
     try:
         with seeded(node.index), torch.no_grad():
@@ -342,7 +345,8 @@ def sample_operator(
         tensors = [d[index] for d in draws]
         if any(tuple(t.shape) != info.shape for t in tensors):
             return None
-        state = state_of_samples(tensors, root(), pairs=pairs)
+        apart = LAYERS if index and facts_of(node.op).layered else ()
+        state = state_of_samples(tensors, root(), pairs=pairs, apart=apart)
         kernel = shared_sizes(tensors, state) if info.is_signal and state.masked is None else None
         results.append(state if kernel is None else state.amended(local_scales=LocalScales.of(kernel)))
     return results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -37,6 +38,8 @@ FEW = 8
 """Most elements whose second moment varies from draw to draw by what they are (losses). Chosen."""
 WIDE = math.log(2.0) ** 2
 """Variance of ln(second moment) from one draw to another above which it is no error of few draws. Chosen: an octave."""
+LAYERS = (0,)
+"""Axis of the layers and directions of a recurrent stack, in its last hidden states."""
 LEAST_FOR_SIZES = 3
 """Draws from which on the sizes that elements share are measured. Chosen."""
 
@@ -59,7 +62,8 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
         if not (info.is_signal or info.dtype == torch.bool):
             results.append(None)
             continue
-        found = _known(run, out, entering, heavy, spread)
+        stacked = facts_of(node.op).layered and out != node.outputs[0]
+        found = _known(run, out, entering, heavy, spread, LAYERS if stacked else ())
         if isinstance(found, PostponedState):
             run.postponed[out] = found
         results.append(found if isinstance(found, State) else None)
@@ -67,11 +71,13 @@ def states_of_draws(run: Pass, node: Node) -> list[State | None]:
     return results
 
 
-def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> State | PostponedState:
+def _known(
+    run: Pass, out: int, entering: int, heavy: bool, spread: Spread, apart: Collection[int]
+) -> State | PostponedState:
     """Return the state of a value that has draws, or what is known of it while its moments are postponed.
 
     Of its node's operands, ``entering`` are the sources, as bits, ``heavy`` says whether one that was not drawn has a
-    heavy tail, and ``spread`` is theirs where the operator keeps their scale.
+    heavy tail, and ``spread`` is theirs where the operator keeps their scale. Moments differ along the axes ``apart``.
     """
     draws, is_signal = [dense(draw) for draw in run.draws[out]], run.graph.values[out].is_signal
     tag: Tag = "sampled"
@@ -87,7 +93,7 @@ def _known(run: Pass, out: int, entering: int, heavy: bool, spread: Spread) -> S
         made = _pooled(run, out, draws, totals)
         return made.amended(tag=tag, roots=roots, spread=spread)
     scale = run.dependence.source()
-    make = partial(_state_of, draws, roots, run.segmented, is_signal, tag, spread, new_serial(), scale)
+    make = partial(_state_of, draws, roots, run.segmented, is_signal, tag, spread, new_serial(), scale, apart)
     if not run.postpones or (draws[0].is_floating_point() and is_mask(draws[0])):
         return make()
     return PostponedState(tag, roots, spread, make)
@@ -121,6 +127,7 @@ def _state_of(
     spread: Spread,
     serial: int,
     scale: int,
+    apart: Collection[int],
 ) -> State:
     """Return the `state_of_samples` of a value's draws; of a mask that is added to scores, one draw stands for all.
 
@@ -130,7 +137,7 @@ def _state_of(
     if draws[0].is_floating_point() and is_mask(draws[0]):
         state = known_state(draws[0], root)
     else:
-        state = state_of_samples(draws, root, pairs=pairs)
+        state = state_of_samples(draws, root, pairs=pairs, apart=apart)
     shape = state.marginal
     if is_signal and kernels.nonzero(state.var) and state.masked is None:
         few = [draw.ravel()[:: max(draw.numel() * len(draws) // ELEMENTS_FOR_SHAPE, 1)] for draw in draws]
@@ -141,7 +148,9 @@ def _state_of(
     return replace(state, spread=spread, tag=tag, marginal=shape, serial=serial)
 
 
-def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None = None) -> State:
+def state_of_samples(
+    draws: list[torch.Tensor], root: int, *, pairs: int | None = None, apart: Collection[int] = ()
+) -> State:
     """Return the state of sampled tensors: moments (by position along axes where they differ), correlations by axis.
 
     Infinite elements, which shut out scores, leave the moments to the others.
@@ -150,12 +159,14 @@ def state_of_samples(draws: list[torch.Tensor], root: int, *, pairs: int | None 
         draws: tensors of one shape.
         root: the source of the state, as a bit.
         pairs: the axis along which correlations are told apart by pair of positions.
+        apart: axes along which moments differ by what positions are, however few draws there are.
     """
     values, finite = _stacked(draws)
     shape = tuple(draws[0].shape)
     long = [axis for axis, size in enumerate(shape) if size > 1]
     powers = (values, values.square())
-    alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in long or not _differs(powers, axis))]
+    told = {axis for axis in long if axis in apart or _differs(powers, axis)}
+    alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in told)]
     mean = values.mean(dim=alike, keepdim=True)
     share = 1.0 if finite is None else finite.double().mean(dim=alike, keepdim=True).clamp(min=1e-300)
     mean = mean / share

@@ -15,11 +15,13 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.reduction.statistics import at_shape
-from wellposed.signals.sampling.samples import sample_state
-from wellposed.signals.sampling.states_of_draws import state_of_samples
+from wellposed.signals.sampling.samples import DRAWS_OF_WEIGHTS, sample_state
+from wellposed.signals.sampling.states_of_draws import LAYERS, state_of_samples
 
-SAMPLES, STEPS, WIDTH, DRAWS = 8, 64, 256, 16
-"""Largest batch, sequence and width that are run, and how often. Chosen for cost."""
+SAMPLES, WIDTH = 8, 256
+"""Largest batch and width that are run. Chosen for cost."""
+STEPS, WORK = 512, 1 << 16
+"""Most steps that are run, as states may grow for hundreds of them, and most steps times the width. Chosen for cost."""
 
 
 @rule(
@@ -47,7 +49,7 @@ def recurrent(
     weights = [_narrowed(p, i in takes_input, features, width, narrow) for i, p in enumerate(params)]
     runs = _runs(call, x, start, weights, several, (biases, layers, dropout, train, both, batch_first))
     return tuple(
-        at_shape(state_of_samples([run[i] for run in runs], call.root()), call.shape(i))
+        at_shape(state_of_samples([run[i] for run in runs], call.root(), apart=LAYERS if i else ()), call.shape(i))
         for i in range(len(call.node.outputs))
     )
 
@@ -63,11 +65,11 @@ def _sampled_part(
 ) -> tuple[State, list[State]]:
     """Return the part of the input and of the hidden states that is run."""
     x = laid_out(x)
-    last = len(x.axes) - 1
+    last, steps = len(x.axes) - 1, max(min(STEPS, WORK // units), 1)
     if last == 1:  # without batch
-        return _cut(x, {0: STEPS, 1: features}), [_cut(h, {1: units}) for h in start]
+        return _cut(x, {0: steps, 1: features}), [_cut(h, {1: units}) for h in start]
     batch_axis, time_axis = (0, 1) if batch_first else (1, 0)
-    x = _cut(x, {batch_axis: SAMPLES, time_axis: STEPS, 2: features})
+    x = _cut(x, {batch_axis: SAMPLES, time_axis: steps, 2: features})
     return x, [_cut(h, {1: SAMPLES, 2: units}) for h in start]
 
 
@@ -78,7 +80,7 @@ def _runs(
     generator = torch.Generator().manual_seed(call.node.index)
     runs: list[list[torch.Tensor]] = []
     with seeded(call.node.index), torch.no_grad():
-        for _ in range(DRAWS):
+        for _ in range(DRAWS_OF_WEIGHTS):
             hidden = [sample_state(h, generator) for h in start]
             given = sample_state(x, generator)
             drawn = [sample_state(w, generator) for w in weights]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from wellposed.signals.algebra.affine import linear
@@ -95,11 +96,9 @@ def group_norm(
 
 @rule(overloads("_weight_norm.default"), source="Salimans & Kingma 2016")
 def weight_norm(call: Call, direction: State, gain: State, dim: int = 0) -> State:
-    """g v / |v|, the norm taken over all axes but one: every element has variance g² / n."""
+    """g v / |v|, the norm taken over all axes but one (over all for -1): every element has variance g² / n."""
     shape = direction.shape
-    count = 1
-    for axis, size in enumerate(shape):
-        count *= size if axis != dim % len(shape) else 1
+    count = math.prod(size for axis, size in enumerate(shape) if axis != dim)
     return make_state(
         shape,
         0.0,
