@@ -239,3 +239,34 @@ def test_rows_looked_up_twice_are_one_signal(known: bool) -> None:
     mean = sum(draws) / len(draws)
     error = (sum((d - mean) ** 2 for d in draws) / (len(draws) - 1) / len(draws)) ** 0.5
     assert abs(mean - 8.0) < 4.0 * error
+
+
+class Matched(nn.Module):
+    """The difference of two texts' means over tokens, behind segments, positions and layers of attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.segments = nn.Embedding(100, 64), nn.Embedding(12, 64), nn.Embedding(2, 64)
+        self.layers = nn.Sequential(*(nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True) for _ in range(2)))
+        self.out = nn.Linear(64, 8)
+
+    def encoded(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the mean over tokens."""
+        placed = self.words(tokens) + self.places(torch.arange(12)) + self.segments(torch.zeros_like(tokens))
+        return self.layers(placed).mean(1)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """Return what a head makes of the difference."""
+        return self.out(self.encoded(a) - self.encoded(b))
+
+
+@pytest.mark.slow
+def test_two_inputs_of_one_encoder_have_in_common_what_two_samples_have() -> None:
+    """Positions, segments and what attention makes of them: three octaves of the difference, if they counted as apart."""
+    torch.manual_seed(0)
+    graph = wp.trace(Matched(), *(torch.randint(100, (16, 12)) for _ in range(2)))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=60)
+    error = math.log2(predicted["sub"].second_moment / measured["sub"].second_moment)
+    assert abs(error) < 0.2 + 3.0 * measured["sub"].log2_error
+    assert abs(predicted["sub"].similarity - measured["sub"].similarity) < 0.1

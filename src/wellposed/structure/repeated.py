@@ -39,7 +39,7 @@ class Same:
             info = self._graph.values[value]
             found: object = self._graph.aliases.get(info.name, info.name)
             node = None if info.node is None else self._graph.nodes[info.node]
-            if node is not None and node.inputs and not traits(node.op).random:
+            if node is not None and not traits(node.op).random:
                 made = (node.op, info.index, self.key((*node.args, *node.kwargs.values())))
                 # a number in its place: tuples of tuples of tuples would be hashed as trees
                 found = ("made", self._numbers.setdefault(made, len(self._numbers)))

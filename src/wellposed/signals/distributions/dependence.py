@@ -17,6 +17,7 @@ from wellposed.signals.distributions.repeats import REPEATED, Factors, Made
 from wellposed.signals.distributions.state import LinearMap, Scaled, State
 from wellposed.signals.integration import gaussian, kernels, maps
 from wellposed.signals.integration.kernels import Array
+from wellposed.structure.twins import Twin
 
 SMALL = 16
 """Entries of a kernel up to which an operator on it is kept as a matrix. Chosen, for speed."""
@@ -30,6 +31,7 @@ class Dependence:
     Attributes:
         made: of results of weights that are met more than once, and of views and sums of these, how they were made.
         factors: of products that depend on such weights, or that no link leads back from, their factors.
+        twins: of what one encoder makes of an input, how its twins are told, and the atom of the samples.
     """
 
     def __init__(self) -> None:
@@ -41,6 +43,7 @@ class Dependence:
         self._coefficients: dict[int, Coefficients] = {}
         self.made: dict[int, Made] = {}
         self.factors: dict[int, Factors] = {}
+        self.twins: dict[int, tuple[Twin, int]] = {}
 
     def root(self) -> int:
         """Return a bit that no state has yet."""
@@ -131,6 +134,18 @@ class Dependence:
         if any(link.taps for link in x.links):
             return 1
         return 2 if x.function is not None or x.serial in self.factors else 3
+
+    def _of_twins(self, x: State, y: State, where: Dims, _: int) -> list[Array] | None:
+        """Return the covariance of what one encoder makes of two inputs: that of two samples of one of them. None of
+        other states, and where samples are told apart otherwise than as one and the others.
+        """
+        first, second = self.twins.get(x.serial), self.twins.get(y.serial)
+        if first is None or second is None or first[1] != second[1] or not first[0].is_of(second[0]):
+            return None
+        kernel, at = x.covariance(), first[1]
+        if where != tuple(range(len(x.lengths))) or x.lengths != y.lengths or kernel.shape[at] != 2:
+            return None
+        return [np.take(kernel, [1, 1], axis=at)]
 
     def _of_repeated_weight(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
         """Return the covariance of two results of one repeated weight, as parts; None of other tensors."""
@@ -365,6 +380,7 @@ class Way(NamedTuple):
 
 
 WAYS = (
+    Way("what one encoder makes of two inputs", Dependence._of_twins),  # each step back from these loses a part
     Way(
         "results of one weight that is met more than once", Dependence._of_repeated_weight
     ),  # no link leads back from these

@@ -32,6 +32,7 @@ from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.drawn_nodes import last_needed
 from wellposed.signals.sampling.joint_draws import forget_read
 from wellposed.signals.signal import Signal, Signals
+from wellposed.signals.weights.shared_weights import note_twins
 from wellposed.structure.samples import samples_of
 from wellposed.threads import one_thread
 
@@ -127,6 +128,7 @@ def _follow(run: Pass, node: Node) -> None:
     if note or tag != "exact":
         run.outcomes.append(Outcome(node.index, tag, note))
     operand = partial(_at_scale, run)
+    note_twins(run, node, results)
     for out, result in zip(node.outputs, results, strict=True):
         if out not in run.postponed:
             run.states[out] = None if result is None else run.weights.marked(out, result, operand)

@@ -7,20 +7,22 @@ has the kernel in place of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from wellposed.graphs import Ref
+from wellposed.graphs import Node, Ref
 from wellposed.operators.product import describe
-from wellposed.signals.context.call import Call
+from wellposed.signals.context.call import Call, Pass
 from wellposed.signals.distributions.making import rescaled
 from wellposed.signals.distributions.repeats import REPEATED, Made
 from wellposed.signals.distributions.state import WHOLE, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import Rule
+from wellposed.structure.samples import Samples, samples_of
+from wellposed.structure.twins import twins
 
 
 def remember(call: Call, rule: Rule, args: Any, kwargs: Any, results: list[State | None]) -> None:
@@ -42,6 +44,30 @@ def remember(call: Call, rule: Rule, args: Any, kwargs: Any, results: list[State
             continue
         key = call.run.weights.same.number((node.op, index, *node.args, *node.kwargs.values()))
         results[index] = dependence.keep(result, Made(key, tuple(again.operands), again, again.raw))
+
+
+def note_twins(run: Pass, node: Node, results: Sequence[State | None]) -> None:
+    """Keep of which of a node's results there are twins, where one encoder meets several inputs."""
+    if not run.weights.repeated or len(run.graph.inputs) < 2:
+        return
+    if "twins" not in run.memo:
+        run.memo["twins"] = twins(run.graph, run.weights.same)
+    found, samples = run.memo["twins"], samples_of(run.graph)
+    for out, result in zip(node.outputs, results, strict=True):
+        if result is not None and out in found and out in samples:
+            atom = _atom_of(result, samples[out])
+            if atom is not None:
+                run.dependence.twins.setdefault(result.serial, (found[out], atom))
+
+
+def _atom_of(x: State, samples: Samples) -> int | None:
+    """Return the atom that tells samples apart."""
+    before = 1
+    for atom in x.axes[samples.axis]:
+        if before == samples.before and x.lengths[atom] == samples.size:
+            return atom
+        before *= x.lengths[atom]
+    return None
 
 
 class _Again:
