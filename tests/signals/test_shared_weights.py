@@ -262,7 +262,7 @@ class Matched(nn.Module):
 
 @pytest.mark.slow
 def test_two_inputs_of_one_encoder_have_in_common_what_two_samples_have() -> None:
-    """Positions, segments and what attention makes of them: three octaves of the difference, if they counted as apart."""
+    """Positions, segments and what attention makes of them are three octaves of the difference."""
     torch.manual_seed(0)
     graph = wp.trace(Matched(), *(torch.randint(100, (16, 12)) for _ in range(2)))
     plan = wp.plan(graph)
