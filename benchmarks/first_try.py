@@ -32,6 +32,7 @@ from nets import (
     untried_eighth,
     untried_fifth,
     untried_fourth,
+    untried_ninth,
     untried_pictures,
     untried_seventh,
     untried_sixth,
@@ -45,6 +46,12 @@ from nets.typed import (
     eighth_rest,
     fifth,
     fourth,
+    ninth,
+    ninth_last,
+    ninth_more,
+    ninth_rest,
+    ninth_speech,
+    ninth_wave,
     seventh,
     seventh_last,
     seventh_more,
@@ -64,11 +71,19 @@ LATER = {
     6: (untried_sixth.ENTRIES, {**sixth.NETS, **sixth_more.NETS}),
     7: (untried_seventh.ENTRIES, {**seventh.NETS, **seventh_more.NETS, **seventh_last.NETS}),
     8: (untried_eighth.ENTRIES, {**eighth.NETS, **eighth_more.NETS, **eighth_last.NETS, **eighth_rest.NETS}),
+    9: (
+        untried_ninth.ENTRIES,
+        {
+            name: net
+            for part in (ninth, ninth_more, ninth_last, ninth_rest, ninth_speech, ninth_wave)
+            for name, net in part.NETS.items()
+        },
+    ),
 }
 """Models of libraries, and typed ones, of batches that have lists of their own."""
 LOT = 45
 """Seed of the drawing."""
-LIBRARY_MODELS, LIBRARIES, EACH = (40,) * 8, 28, (3, 3, 3, 3, 3, 3, 4, 4)
+LIBRARY_MODELS, LIBRARIES, EACH = (40,) * 9, 28, (3, 3, 3, 3, 3, 3, 4, 4, 4)
 """Models of libraries in each batch, libraries of the first batch, and models of one library in a batch, at most."""
 TYPED = (20, 10)
 """Typed models in each batch."""

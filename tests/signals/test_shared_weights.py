@@ -270,3 +270,30 @@ def test_two_inputs_of_one_encoder_have_in_common_what_two_samples_have() -> Non
     error = math.log2(predicted["sub"].second_moment / measured["sub"].second_moment)
     assert abs(error) < 0.2 + 3.0 * measured["sub"].log2_error
     assert abs(predicted["sub"].similarity - measured["sub"].similarity) < 0.1
+
+
+class Leaky(nn.Module):
+    """A leaky sum of what one layer with a bias makes of the steps of a series."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.Linear(6, 128), nn.Linear(128, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what a head makes of the last sum."""
+        total = x.new_zeros(len(x), 128)
+        for step in range(x.shape[1]):
+            total = 0.5 * total + self.layer(x[:, step]).tanh()
+        return self.out(total)
+
+
+@pytest.mark.slow
+def test_a_bias_that_all_steps_have_in_common_is_common_to_samples() -> None:
+    """It is in each step of each sample: of a sum over steps samples have more in common than of one step."""
+    torch.manual_seed(0)
+    graph = wp.trace(Leaky(), torch.randn(16, 10, 6))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=40)
+    for step in (1, 3, 6, 10):
+        name = "add" if step == 1 else f"add#{step}"
+        assert abs(predicted[name].similarity - measured[name].similarity) < 0.06

@@ -39,7 +39,7 @@ def remember(call: Call, rule: Rule, args: Any, kwargs: Any, results: list[State
             continue
         if not sums and (result.links or result.function is not None):
             continue
-        again = _Again(call, rule, args, kwargs, index, sums)
+        again = _Again(call, rule, args, kwargs, index, result.axes, sums)
         if result.serial in [x.serial for x in again.operands]:
             continue
         key = call.run.weights.same.number((node.op, index, *node.args, *node.kwargs.values()))
@@ -73,8 +73,11 @@ def _atom_of(x: State, samples: Samples) -> int | None:
 class _Again:
     """A rule that is asked again: for the kernel of its result, given another kernel of one operand."""
 
-    def __init__(self, call: Call, rule: Rule, args: Any, kwargs: Any, index: int, sums: bool) -> None:
-        self._call, self._rule, self._args, self._kwargs, self._index = call, rule, args, kwargs, index
+    def __init__(
+        self, call: Call, rule: Rule, args: Any, kwargs: Any, index: int, axes: tuple[tuple[int, ...], ...], sums: bool
+    ) -> None:
+        self._call, self._rule, self._args, self._kwargs = call, rule, args, kwargs
+        self._index, self._axes = index, axes
         self._kept = {call.run.weights.weight_at[call.node.index]} if sums else _others(call, rule)
         given = [(state, raw) for state, raw in _pairs((args, kwargs), self._raw()) if not self._is_kept(raw)]
         self.operands = [state for state, _ in given]
@@ -125,7 +128,19 @@ class _Again:
         with self._call.run.dependence.aside():
             result = self._rule.function(self._call, *args, **kwargs)
         result = result[self._index] if isinstance(result, (tuple, list)) else result
-        return np.asarray(result.covariance())
+        kernel = np.asarray(result.covariance())
+        order = _order(self._axes, result.axes)
+        return kernel if order == sorted(order) or len(order) != kernel.ndim else kernel.transpose(order)
+
+
+def _order(axes: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> list[int]:
+    """Return for each atom of some axes the one that stands in its place in others: where only one operand varies, the
+    atoms that it lacks may come last. None where axes hold other numbers of atoms.
+    """
+    if [len(own) for own in axes] != [len(own) for own in others]:
+        return []
+    pairs = [pair for own, told in zip(axes, others, strict=True) for pair in zip(own, told, strict=True)]
+    return [other for _, other in sorted(pairs)]
 
 
 def _others(call: Call, rule: Rule) -> set[int]:
