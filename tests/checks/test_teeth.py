@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -117,9 +118,22 @@ class OwnNorm(nn.Module):
         return torch.where(x.isfinite(), torch.relu(self.leave(x)), x.exp())
 
 
-def predicted_wrongly(name: str, factor: float = 8.0, spread_at: str = "") -> Verdict:
-    """Check a net with its own norm, of which one second moment is predicted too large."""
-    graph = trace(OwnNorm(), torch.zeros(64, 32))
+class Steps(nn.Module):
+    """A recurrent layer that is read at all of its steps, and whose last states nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.leave = nn.GRU(32, 32, batch_first=True), nn.Linear(32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.leave(self.layer(x[:, None].expand(-1, 6, -1))[0])
+
+
+def predicted_wrongly(
+    name: str, factor: float = 8.0, spread_at: str = "", model: Callable[[], nn.Module] = OwnNorm
+) -> Verdict:
+    """Check a net, of which one second moment is predicted too large."""
+    graph = trace(model(), torch.zeros(64, 32))
     right = plan(graph)
     signals = tuple(
         replace(s, mean=0.0, var=factor * s.second_moment) if s.name == name else s
@@ -146,6 +160,14 @@ def test_what_no_weight_and_no_output_meets_is_a_remark(name: str) -> None:
     assert [cause.first.name for cause in found.idle] == [name]
     assert "1 off that no weight and no output meets" in found.summary()
     assert f"a remark, as no weight and no output meets it: {name}" in found.summary()
+
+
+@pytest.mark.slow
+def test_of_several_results_only_those_that_are_read_fail() -> None:
+    unread, read = (predicted_wrongly(name, model=Steps) for name in ("layer[1]", "layer"))
+    assert unread.ok
+    assert [cause.first.name for cause in unread.idle] == ["layer[1]"]
+    assert not read.ok
 
 
 @pytest.mark.slow

@@ -117,6 +117,21 @@ def test_wrappers_take_the_arguments_of_what_they_wrap(wrap):
         plan(model, input_id=x)
 
 
+def test_a_forward_that_takes_any_keyword_may_name_its_tensor_as_an_option_is_named():
+    class Wrapping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, *args, **kwargs):
+            return self.inner(*args, **kwargs)
+
+    model, x = Wrapping(), torch.zeros(2, 3)
+    assert plan(model, input=x).prescriptions == plan(model, x).prescriptions
+    with pytest.raises(OptionError, match="did you mean 'skip'"):
+        plan(model, x, skipp="inner")
+
+
 @pytest.mark.parametrize("build", [Masked, Anything])
 def test_misspelt_options_are_not_passed_on(build):
     message = "'distributoin' is no option of method 'kaiming' nor an argument of .*; did you mean 'distribution'"

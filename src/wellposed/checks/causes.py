@@ -72,8 +72,12 @@ class _Trail:
             elif known is not None:
                 self._ends[known] = node.name
         if node.op not in NORMS and not self._weights.isdisjoint(node.inputs):
-            met = {self._signals.get(value) for value in (*node.inputs, *node.outputs)}
+            met = {self._signals.get(value) for value in (*node.inputs, *filter(self._is_read, node.outputs))}
             self._resting |= {cause for cause in met if cause is not None}
+
+    def _is_read(self, value: int) -> bool:
+        """Whether anything reads a value (of the last states of a recurrent layer often nothing does)."""
+        return bool(self._graph.users().get(value)) or value in self._graph.outputs
 
     def follow_back(self, gradients: Sequence[Comparison]) -> None:
         """Take the gradients, in the order in which a backward pass makes them."""

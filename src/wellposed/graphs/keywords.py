@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from wellposed.errors import OptionError, near_matches
 from wellposed.graphs.graph import Graph
@@ -24,7 +24,8 @@ def split_keywords(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split keyword arguments into options and arguments of the model's forward.
 
-    What is known is an option; everything else goes to the model, if its ``forward`` can take it.
+    What is known is an option; everything else goes to the model, if its ``forward`` can take it. Where that takes any
+    keyword, one that is like an option's name goes to it if its value is a tensor.
 
     Args:
         what: what has the options, for messages: ``method 'autoinit'``.
@@ -41,8 +42,10 @@ def split_keywords(
     rest = {key: value for key, value in given.items() if key not in known}
     accepted, anything = _taken_by(unwrap(model)) if isinstance(model, nn.Module) else (set[str](), False)
     everything = [*known, *own]
-    for key in rest:
-        if key in accepted or (anything and not difflib.get_close_matches(key, everything, n=1, cutoff=0.8)):
+    for key, value in rest.items():
+        # of tensors no option is meant: a forward that takes any keyword may call its own argument `input`
+        meant = isinstance(value, Tensor) or not difflib.get_close_matches(key, everything, n=1, cutoff=0.8)
+        if key in accepted or (anything and meant):
             continue
         where = f" nor an argument of {class_name(unwrap(model))}.forward" if isinstance(model, nn.Module) else ""
         other = (elsewhere or {}).get(key)

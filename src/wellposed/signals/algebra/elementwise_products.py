@@ -10,6 +10,7 @@ import torch
 
 from wellposed.signals.algebra.affine import reciprocal_of, scaled
 from wellposed.signals.algebra.finite_width import finite_width_correlation_of_product, finite_width_covariance
+from wellposed.signals.algebra.gates_over_time import with_squares_in_common
 from wellposed.signals.algebra.local_scales import EVEN_SCALES, marginal_with, scales_by_factor, scales_of_product
 from wellposed.signals.algebra.operands import (
     Recogniser,
@@ -137,6 +138,9 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
         kernel = kernels.total(kernel, cross**2, 2 * kernels.average(mean) * cross)
         mean, var = mean + c, var + c * c + 2 * p.mean * q.mean * c
     kernel, var = _with_common_scales(kernel, np.asarray(var), together, p, q)
+    if not together.any():
+        squares = (p.var + p.mean**2) * (q.var + q.mean**2)
+        kernel, var = with_squares_in_common(call, x, y, kernel, squares, var)
     finite_width = finite_width_correlation_of_product(call, (x, y), (p, q), layout, kernels.average(var))
     marginal_of, shape_is = _marginal_of_product(call, x, y, rho)
     by_factor = None
