@@ -41,10 +41,7 @@ def tilt_kernel(
     if len(tokens) != 1:
         return np.zeros((1,) * len(labels)), 0.0
     axis = product.right_axes.index(tokens[0])
-    made = dict(zip(product.right_axes, channels(call.graph)[product.right], strict=True))
-    features = [label for label in product.right_axes if label not in product.left_axes]
-    # over channels of positions keys and values have weights of their own; channels of learned tokens are features
-    if made[tokens[0]] and not any(made[label] for label in features):
+    if _is_over_channels(call, product, tokens[0]):
         return np.zeros((1,) * len(labels)), 0.0
     own = 1.0 - token_correlation(values, axis) if values.axes[axis] else 0.0
     law = Logits(softmax.variance, *softmax.law)
@@ -63,6 +60,14 @@ def tilt_kernel(
     kernel = kernel * (lifted * kernels.average(values.var) / max(float(kernel.ravel()[0]), 1e-300))
     kernel = _over_heads(kernel, indices, [labels.index(label) for label in summed if label != tokens[0]])
     return kernel, pulled / lifted if lifted > 0.0 else 0.0
+
+
+def _is_over_channels(call: Call, product: Product, token: str) -> bool:
+    """Whether attention weighs channels of positions, of which keys and values have weights of their own; tokens that a
+    model has learned are none, as their features are channels too.
+    """
+    made = dict(zip(product.right_axes, channels(call.graph)[product.right], strict=True))
+    return made[token] and not any(made[label] for label in product.right_axes if label not in product.left_axes)
 
 
 def _over_heads(kernel: Array, indices: ProductIndices, heads: list[int]) -> Array:

@@ -10,7 +10,7 @@ import torch
 
 from wellposed.signals.algebra.affine import reciprocal_of, scaled
 from wellposed.signals.algebra.finite_width import finite_width_correlation_of_product, finite_width_covariance
-from wellposed.signals.algebra.gates_over_time import with_squares_in_common
+from wellposed.signals.algebra.gates_over_time import squares_in_common
 from wellposed.signals.algebra.local_scales import EVEN_SCALES, marginal_with, scales_by_factor, scales_of_product
 from wellposed.signals.algebra.operands import (
     Recogniser,
@@ -137,10 +137,7 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
         rho = kernels.average(c) / max(math.sqrt(kernels.average(p.var) * kernels.average(q.var)), 1e-300)
         kernel = kernels.total(kernel, cross**2, 2 * kernels.average(mean) * cross)
         mean, var = mean + c, var + c * c + 2 * p.mean * q.mean * c
-    kernel, var = _with_common_scales(kernel, np.asarray(var), together, p, q)
-    if not together.any():
-        squares = (p.var + p.mean**2) * (q.var + q.mean**2)
-        kernel, var = with_squares_in_common(call, x, y, kernel, squares, var)
+    kernel, var = _with_common_squares(call, (x, y), (p, q), kernel, np.asarray(var), together)
     finite_width = finite_width_correlation_of_product(call, (x, y), (p, q), layout, kernels.average(var))
     marginal_of, shape_is = _marginal_of_product(call, x, y, rho)
     by_factor = None
@@ -175,14 +172,27 @@ def _times_known(part: Aligned, covariance: Array, known: Array) -> Array:
     return corr * kernels.autocorrelation(np.sqrt(part.var) * known, covariance.shape)
 
 
-def _with_common_scales(kernel: Array, var: Array, together: Array, p: Aligned, q: Aligned) -> tuple[Array, Array]:
-    """Return covariance kernel and variance of a product of factors whose local scales have the covariance kernel
-    ``together``.
+def _with_common_squares(
+    call: Call,
+    states: tuple[State, State],
+    aligned: tuple[Aligned, Aligned],
+    kernel: Array,
+    var: Array,
+    together: Array,
+) -> tuple[Array, Array]:
+    """Return covariance kernel and variance of a product with what the squares of its factors have in common: local
+    scales, which have the covariance kernel ``together``, or gates that are met again.
     """
+    p, q = aligned
+    squares = (p.var + p.mean**2) * (q.var + q.mean**2)
     if together.any():
         kernel, others = kernels.common(kernel, together)
         kernel = kernel * (1.0 + others)
-        var = var + float(together.ravel()[0]) * (p.var + p.mean**2) * (q.var + q.mean**2)
+        var = var + float(together.ravel()[0]) * squares
+    elif more := squares_in_common(call, *states):
+        kernel = kernel.copy()
+        kernel[(0,) * kernel.ndim] += more * kernels.average(squares)
+        var = var + more * squares
     return kernel, np.maximum(var, 0.0)
 
 

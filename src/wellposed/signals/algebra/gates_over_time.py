@@ -13,7 +13,6 @@ from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.marginals import marginal
 from wellposed.signals.distributions.mixtures import LARGEST_VARIANCE
 from wellposed.signals.distributions.state import Scaled, State
-from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS
 from wellposed.signals.integration.kernels import Array
 
@@ -95,18 +94,3 @@ def _of_functions(call: Call, x: State, y: State) -> float:
 def _squares(base: State, function: Pointwise, z: Array) -> Array:
     """Return the squares of a function of a Gaussian tensor at standardised points."""
     return np.asarray(function(float(base.pooled_mean) + math.sqrt(base.pooled_var) * z) ** 2)
-
-
-def with_squares_in_common(
-    call: Call, x: State, y: State, kernel: Array, squares: Array, var: Array
-) -> tuple[Array, Array]:
-    """Return covariance kernel and variance of a product x y, whose factors' second moments multiply to ``squares``,
-    with what their squares have in common.
-    """
-    more = squares_in_common(call, x, y)
-    if not more:
-        return kernel, var
-    added = more * squares
-    kernel = kernels.promote(kernel, kernel.shape).copy()
-    kernel[(0,) * kernel.ndim] += kernels.average(added)
-    return kernel, np.maximum(var + added, 0.0)

@@ -326,7 +326,7 @@ def sample_operator(
     if sum(sizes) > MOST_SAMPLED:
         return None
     generator = torch.Generator().manual_seed(node.index)
-    repeats = max(repetitions(sum(sizes)), DRAWS_OF_WEIGHTS if facts_of(node.op).recurrent else 0)
+    repeats = max(repetitions(sum(sizes)), bool(facts_of(node.op).recurrent) * DRAWS_OF_WEIGHTS)
     draws: list[list[Any]] = []
     try:
         with seeded(node.index), torch.no_grad():
@@ -338,18 +338,19 @@ def sample_operator(
         return None
     results: list[State | None] = []
     for index, out in enumerate(node.outputs):
-        info = graph.values[out]
-        if not info.is_followed:
-            results.append(None)
-            continue
-        tensors = [d[index] for d in draws]
-        if any(tuple(t.shape) != info.shape for t in tensors):
+        info, tensors = graph.values[out], [d[index] for d in draws]
+        if info.is_followed and any(tuple(t.shape) != info.shape for t in tensors):
             return None
         apart = LAYERS if index and facts_of(node.op).layered else ()
-        state = state_of_samples(tensors, root(), pairs=pairs, apart=apart)
-        kernel = shared_sizes(tensors, state) if info.is_signal and state.masked is None else None
-        results.append(state if kernel is None else state.amended(local_scales=LocalScales.of(kernel)))
+        results.append(_told(tensors, root(), info.is_signal, pairs, apart) if info.is_followed else None)
     return results
+
+
+def _told(tensors: list[Any], root: int, is_signal: bool, pairs: int | None, apart: Collection[int]) -> State:
+    """Return the state that an operator's results on samples show (`state_of_samples`), with the sizes they share."""
+    state = state_of_samples(tensors, root, pairs=pairs, apart=apart)
+    kernel = shared_sizes(tensors, state) if is_signal and state.masked is None else None
+    return state if kernel is None else state.amended(local_scales=LocalScales.of(kernel))
 
 
 def _drawn(tree: Any, generator: torch.Generator, graph: Graph, raw: Any) -> Any:

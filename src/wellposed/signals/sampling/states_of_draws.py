@@ -165,8 +165,7 @@ def state_of_samples(
     shape = tuple(draws[0].shape)
     long = [axis for axis, size in enumerate(shape) if size > 1]
     powers = (values, values.square())
-    told = {axis for axis in long if axis in apart or _differs(powers, axis)}
-    alike = [0, *(1 + axis for axis in range(len(shape)) if axis not in told)]
+    alike = [0, *_alike(powers, apart)]
     mean = values.mean(dim=alike, keepdim=True)
     share = 1.0 if finite is None else finite.double().mean(dim=alike, keepdim=True).clamp(min=1e-300)
     mean = mean / share
@@ -294,6 +293,14 @@ def _told_apart(state: State, unit: Array, atom: int) -> State:
     matrix = np.where(np.abs(matrix - average) > 2.0 / math.sqrt(len(unit)), matrix, average)
     others = np.moveaxis(kernels.at_zero(state.corr, (atom,)), atom, -1)[..., None]
     return state.changed(corr=kernels.with_diagonal(np.array(kernels.by_pair(others * matrix, atom))))
+
+
+def _alike(powers: tuple[torch.Tensor, ...], apart: Collection[int]) -> list[int]:
+    """Return the dimensions of powers, of shape (draws, *shape), along which their means do not differ by position, the
+    axes ``apart`` of the shape aside.
+    """
+    sizes = powers[0].shape[1:]
+    return [1 + axis for axis, n in enumerate(sizes) if n == 1 or not (axis in apart or _differs(powers, axis))]
 
 
 def _differs(powers: tuple[torch.Tensor, ...], axis: int) -> bool:

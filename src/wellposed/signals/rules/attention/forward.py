@@ -62,6 +62,7 @@ from wellposed.signals.rules.attention.shares import (
     over_samples,
     variance_of_means,
     variance_of_weights,
+    with_all_for_none,
 )
 from wellposed.structure.widths import channels
 
@@ -91,8 +92,9 @@ def _softmax(call: Call, x: State, axis: int, features: bool) -> State:
         second = float(interpolated_participations(np.array([float(total)]), x.pooled_var)[0]) / total
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
     variance = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
-    shown = array_of(mask) if mask is not None and axis == len(x.shape) - 1 and mask.shape[-1] == total else None
-    keys = keys_seen(x, axis, shown)
+    keys = keys_seen(x, axis, _shown(mask, x, axis), variance)
+    mask = with_all_for_none(mask)
+    shown = _shown(mask, x, axis)
     bias = variance_of_means(x, axis, shown, keys)
     told = law_told(x)
     law = Logits(variance + bias, *(summed([(variance, told), (bias, ())]) if bias else told))
@@ -133,6 +135,12 @@ def _softmax(call: Call, x: State, axis: int, features: bool) -> State:
         ancestry=Ancestry((), x.roots | call.root()),
         attention=made,
     )
+
+
+def _shown(mask: torch.Tensor | None, x: State, axis: int) -> Array | None:
+    """Return a mask of the keys along the last axis of logits; None of others."""
+    last = axis == len(x.shape) - 1
+    return array_of(mask) if mask is not None and last and mask.shape[-1] == x.shape[axis] else None
 
 
 def _let_through(x: State, axis: int) -> tuple[torch.Tensor | None, State]:

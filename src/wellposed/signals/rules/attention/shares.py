@@ -8,12 +8,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 
 from wellposed.signals.algebra.softmax import variance_of
 from wellposed.signals.algebra.softmax_overlap import overlap
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+
+LARGEST_EVEN = 4.0
+"""Largest variance of logits that even weights are corrected for: E exp(x)² / (E exp x)² is exp of it. Chosen."""
 
 
 def covariance_of_weights(
@@ -98,13 +102,26 @@ def variance_of_weights(x: State, axis: int, shares: Array) -> Array:
     return np.maximum(shares / total - mean * mean, 0.0).reshape(extent)
 
 
-def keys_seen(x: State, axis: int, shown: Array | None) -> Array:
+def with_all_for_none(mask: torch.Tensor | None) -> torch.Tensor | None:
+    """Return a mask that lets all keys through for queries to which it lets none: where all scores are one number, as
+    those of padding are, the weights are even.
+    """
+    if mask is None or mask.dtype != torch.bool or not mask.ndim:
+        return mask
+    return mask | ~mask.any(dim=-1, keepdim=True)
+
+
+def keys_seen(x: State, axis: int, shown: Array | None, variance: float) -> Array:
     """Return how many keys each query sees along an axis under a mask, averaged over samples (`over_samples`):
     (queries,), or (1,) where all see as many.
+
+    Queries to which none is let through share their weights evenly among all (`with_all_for_none`): as if they saw so
+    many more that logits of this ``variance`` left them as even.
     """
     if shown is None:
         return np.array([float(x.shape[axis])])
-    counts = np.maximum(shown.sum(axis=-1), 1.0)
+    counts = shown.sum(axis=-1)
+    counts = np.where(counts > 0.0, np.maximum(counts, 1.0), x.shape[axis] * math.exp(min(variance, LARGEST_EVEN)))
     if counts.ndim and axis and counts.shape[-1] == x.shape[axis - 1]:
         counts = over_samples(counts.reshape(-1, counts.shape[-1]))
     return np.asarray(counts, dtype=np.float64).ravel()

@@ -48,9 +48,10 @@ def recurrent(
     takes_input = (0, each) if both else (0,)
     weights = [_narrowed(p, i in takes_input, features, width, narrow) for i, p in enumerate(params)]
     runs = _runs(call, x, start, weights, several, (biases, layers, dropout, train, both, batch_first))
+    axes = [(), *[LAYERS] * (len(call.node.outputs) - 1)]  # along which moments differ, of each result
     return tuple(
-        at_shape(state_of_samples([run[i] for run in runs], call.root(), apart=LAYERS if i else ()), call.shape(i))
-        for i in range(len(call.node.outputs))
+        at_shape(state_of_samples([run[i] for run in runs], call.root(), apart=apart), call.shape(i))
+        for i, apart in enumerate(axes)
     )
 
 
