@@ -19,6 +19,7 @@ from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import describe
 from wellposed.operators.scale_parameters import parameter_values
+from wellposed.operators.schema import named_arguments
 from wellposed.operators.views import is_view
 from wellposed.ranks import is_held
 from wellposed.signals.inputs import Input
@@ -149,6 +150,13 @@ def rows_indexed(graph: Graph, value: int) -> int | None:
             elif len(node.inputs) == 1 and (is_view(node.op) or facts_of(node.op).elementwise):
                 todo.extend(v for v in node.outputs if graph.values[v].dtype in _INDICES)
     return min(sizes, default=None)
+
+
+def paddings(graph: Graph, value: int) -> set[int]:
+    """Return the rows that embeddings which read ``value`` hold for padding."""
+    nodes = [graph.nodes[index] for index in graph.users().get(value, ())]
+    rows = [named_arguments(node).get("padding_idx") for node in nodes if facts_of(node.op).looks_up]
+    return {row for row in rows if isinstance(row, int) and row >= 0}
 
 
 def compared_with_numbers(graph: Graph, value: int) -> list[Node]:

@@ -9,7 +9,7 @@ import torch
 
 from wellposed.errors import InputError
 from wellposed.graphs import Graph
-from wellposed.signals.examples import compared_with_numbers, is_rounded, rows_indexed
+from wellposed.signals.examples import compared_with_numbers, is_rounded, paddings, rows_indexed
 from wellposed.signals.inputs import Input
 
 
@@ -18,7 +18,7 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
 
     Inputs that are described as given, and numbers that the model makes integers of, keep the example's values. Of
     tokens that a model compares with a number, those keep the example's for which it would come out otherwise: a mask
-    of padding, which plans take from the example, stays that mask.
+    of padding, which plans take from the example, stays that mask. Padding of which the example has none is not drawn.
 
     Raises:
         InputError: an input that keeps its values has none (it is on meta).
@@ -39,7 +39,7 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
         vocabulary = descriptor.vocabulary or rows_indexed(graph, value)
         if vocabulary is not None:
             tokens = descriptor.sample(entry.shape, generator, vocabulary=vocabulary).to(entry.dtype)
-            drawn[value] = _with_padding(graph, value, tokens)
+            drawn[value] = _with_padding(graph, value, _without_padding(graph, value, tokens, vocabulary))
         elif graph.example[value].is_meta:
             raise InputError(
                 f"input {entry.name!r} of {graph.model} indexes no embedding and is on meta; give an example with "
@@ -48,6 +48,15 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
         else:
             drawn[value] = graph.example[value]
     return drawn
+
+
+def _without_padding(graph: Graph, value: int, tokens: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """Return drawn tokens, the next one in the place of each that is padding of which the example has none."""
+    example = graph.example[value]
+    for padding in () if example.is_meta or vocabulary < 2 else paddings(graph, value):
+        if not bool((example == padding).any()):
+            tokens = torch.where(tokens == padding, (padding + 1) % vocabulary, tokens)
+    return tokens
 
 
 def _with_padding(graph: Graph, value: int, tokens: torch.Tensor) -> torch.Tensor:

@@ -113,13 +113,15 @@ def looked_up(call: Call, weight: State, indices: Any) -> State:
 
 def _found(call: Call, rows: int) -> Array | None:
     """Return what an input finds at each position, by how much that is more than what a table with one row of padding
-    holds, and 0 where there is padding; None where the model does not mask the padding of its example.
+    holds, and 0 where there is padding; None where the model does not mask the padding that its example has.
     """
     padding, tokens = (call.node.args[2] if len(call.node.args) > 2 else -1), call.value_of(1)
     example = None if tokens is None else call.graph.example.get(tokens)
     if tokens is None or example is None or example.is_meta or not isinstance(padding, int) or padding < 0 or rows < 2:
         return None
-    if not compared_with_numbers(call.graph, tokens) or not bool((example == padding).any()):
+    if not bool((example == padding).any()):
+        return np.full((1,) * sum(size != 1 for size in call.shape()), rows / (rows - 1))
+    if not compared_with_numbers(call.graph, tokens):
         return None
     sizes = [size for size in call.shape()[:-1] if size != 1] + [1] * (call.shape()[-1] != 1)
     return array_of((example != padding).double()).reshape(sizes) * rows / (rows - 1)
