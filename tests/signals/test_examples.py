@@ -311,3 +311,31 @@ def test_tables_that_are_read_at_zeros_made_like_tokens_do_not_bound_these() -> 
     assert verdict.ok, verdict.summary()
     signals = wp.measure(wp.trace(Segments(), torch.randint(1, 50, (8, 12))), draws=32)
     assert abs(signals["words"].second_moment - 49 / 50) < 4.0 * 49 / 50 * math.log(2.0) * signals["words"].log2_error
+
+
+class Scaled(nn.Module):
+    """Rows of a table with one for padding, divided by their own size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(20, 16, padding_idx=0), nn.Linear(16, 4)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.table(tokens)
+        return self.out(x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt())
+
+
+def test_padding_of_which_an_example_has_none_is_neither_assumed_nor_drawn() -> None:
+    """One zero row of twenty would make the inverse of the size 220 in the root mean square, where it is 11."""
+    graph = wp.trace(Scaled(), torch.randint(1, 20, (16, 12)))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=20)
+    for name in ("table", "rsqrt"):
+        assert predicted[name].second_moment == pytest.approx(measured[name].second_moment, rel=0.15)
+    assert measured["rsqrt"].second_moment < 2.0 / plan.prescriptions["table.weight"].std ** 2
+
+
+def test_padding_that_an_example_has_is_drawn_as_often_as_other_rows() -> None:
+    graph = wp.trace(Scaled(), torch.randint(20, (16, 12)).fill_(0))
+    measured = wp.measure(graph, plan=wp.plan(graph), draws=20)
+    assert measured["rsqrt"].second_moment > 1e3
