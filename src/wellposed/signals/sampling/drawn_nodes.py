@@ -47,7 +47,8 @@ def is_drawn(run: Pass, node: Node) -> bool:
     noted in ``run.scanned``, and one that masks or subtracts, but whose tensors are too large, in ``run.too_large``.
     """
     first = node.index not in _undrawn(run.graph) or (run.weights.repeated and facts_of(node.op).multiplies)
-    return bool(first or not run.drawn.isdisjoint(node.inputs)) and _asked(run, node)
+    may = bool(first or not run.drawn.isdisjoint(node.inputs))
+    return may and not _adds_undrawn(run, node) and _asked(run, node)
 
 
 def _asked(run: Pass, node: Node) -> bool:
@@ -142,6 +143,15 @@ def _is_position(run: Pass, node: Node) -> bool:
     """Whether a view is one position of an axis."""
     before, after = (run.graph.values[value].shape for value in (node.inputs[0], node.outputs[0]))
     return len(after) < len(before) and math.prod(after) < math.prod(before)
+
+
+def _adds_undrawn(run: Pass, node: Node) -> bool:
+    """Whether a node adds signals without draws at places that an index tells: what experts make of the tokens that are
+    sent to them. Its rule follows how much such sums differ from token to token.
+    """
+    facts, values = facts_of(node.op), run.graph.values
+    scatters = facts.adds and facts.merges == "scatter"
+    return scatters and run.drawn.isdisjoint(value for value in node.inputs if values[value].is_signal)
 
 
 def _selects(run: Pass, node: Node) -> bool:
