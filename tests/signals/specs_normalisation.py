@@ -181,6 +181,14 @@ def _norms() -> Iterator[Spec]:
                 **ratio(64),
             ),
             Case(
+                "weight norm, counted from the end",
+                lambda v, g: aten._weight_norm(v, g, -2),
+                (),
+                {"v": Weight((4, 32), 0.6), "g": Weight((4, 1), 0.0, 1.5)},
+                draws=1000,
+                **ratio(64),
+            ),
+            Case(
                 "weight norm over the whole weight",
                 lambda v, g: aten._weight_norm(v, g, -1),
                 (),

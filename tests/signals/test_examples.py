@@ -310,7 +310,7 @@ def test_tables_that_are_read_at_zeros_made_like_tokens_do_not_bound_these() -> 
     verdict = wp.check(Segments(), torch.randint(1, 50, (8, 12)))
     assert verdict.ok, verdict.summary()
     signals = wp.measure(wp.trace(Segments(), torch.randint(1, 50, (8, 12))), draws=32)
-    assert abs(signals["words"].second_moment - 49 / 50) < 4.0 * 49 / 50 * math.log(2.0) * signals["words"].log2_error
+    assert abs(signals["words"].second_moment - 1.0) < 4.0 * math.log(2.0) * signals["words"].log2_error
 
 
 class Scaled(nn.Module):
@@ -339,3 +339,19 @@ def test_padding_that_an_example_has_is_drawn_as_often_as_other_rows() -> None:
     graph = wp.trace(Scaled(), torch.randint(20, (16, 12)).fill_(0))
     measured = wp.measure(graph, plan=wp.plan(graph), draws=20)
     assert measured["rsqrt"].second_moment > 1e3
+
+
+def test_a_row_of_padding_that_was_drawn_with_the_others_is_one_of_them() -> None:
+    model = nn.Sequential(nn.Embedding(4, 64, padding_idx=0), nn.Linear(64, 4))
+    nn.init.normal_(model[0].weight)
+    graph = wp.trace(model, torch.randint(1, 4, (16, 8)))
+    predicted, measured = wp.propagate(graph)["0"], wp.measure(graph, draws=40)["0"]
+    assert predicted.second_moment == pytest.approx(measured.second_moment, rel=0.15)
+
+
+def test_two_rows_that_remain_are_drawn_as_often() -> None:
+    graph = wp.trace(nn.Sequential(nn.Embedding(3, 16, padding_idx=0), nn.Linear(16, 4)), torch.randint(1, 3, (64, 8)))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan)["0"], wp.measure(graph, plan=plan, draws=60)["0"]
+    assert predicted.similarity == pytest.approx(0.5)
+    assert measured.similarity == pytest.approx(0.5, abs=0.05)

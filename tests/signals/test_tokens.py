@@ -580,3 +580,26 @@ def test_learned_tokens_are_favoured_as_keys_and_as_values():
     inputs = torch.randn(4, 64, 32), torch.randn(4, 12, 16), torch.ones(4, 12, dtype=torch.bool), torch.randn(4, 16)
     predicted, measured = predicted_and_measured(Conditioned(), inputs, 40)
     assert_alike(predicted["out"], measured["out"], 0.2)
+
+
+class Padded(nn.Module):
+    """Attention under a mask that lets padded queries see no key: written over the scores, or added to them."""
+
+    def __init__(self, added):
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(32, 32) for _ in range(4))
+        self.added = added
+
+    def forward(self, x, seen):
+        scores, both = self.q(x) @ self.k(x).mT * 32**-0.5, seen[:, :, None] & seen[:, None]
+        scores = scores + ~both * self.added if self.added else scores.masked_fill(~both, -1e4)
+        return self.out(scores.softmax(-1) @ self.v(x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("added", [0.0, -1e4, -1e9], ids=["written", "added", "added, far below"])
+def test_queries_that_see_no_key_have_even_weights_or_those_of_their_scores(added):
+    """Half of the queries: 0.8 octaves of the weights, if they saw one key each."""
+    seen = torch.arange(16)[None] < torch.full((4, 1), 8)
+    predicted, measured = predicted_and_measured(Padded(added), (torch.randn(4, 16, 32), seen), 40)
+    assert_alike(predicted["softmax"], measured["softmax"], 0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +30,7 @@ class Towers(nn.Module):
 def told(model: nn.Module, *inputs: Tensor) -> dict[str, int]:
     """Return the kinds of the values that have twins, by name."""
     graph = wp.trace(model, *inputs)
-    found = twins(graph, Same(graph, parameter_values(graph)))
+    found = twins(graph, Same(graph, parameter_values(graph)), lambda value: ())
     return {graph.values[value].name: twin.kind for value, twin in found.items()}
 
 
@@ -67,3 +68,41 @@ def test_norms_over_the_batch_end_them():
     assert "first" in kinds
     assert "norm" not in kinds
     assert "last" not in kinds
+
+
+def test_what_is_formed_along_the_samples_ends_them():
+    class Centred(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def encoded(self, x: Tensor) -> Tensor:
+            made = self.first(x)
+            return self.last(made - made.mean(0)).softmax(-1)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            return self.encoded(a) - self.encoded(b)
+
+    kinds = told(Centred(), torch.randn(4, 8), torch.randn(4, 8))
+    assert "first" in kinds
+    assert kinds.keys().isdisjoint({"mean", "sub", "last", "softmax"})
+
+
+@pytest.mark.parametrize("common", [True, False])
+def test_random_numbers_that_both_are_given_are_something_in_common(common: bool):
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, a: Tensor, b: Tensor) -> Tensor:
+            noise = torch.randn(4, 8)
+            other = noise if common else torch.randn(4, 8)
+            return self.layer(a + noise) - self.layer(b + other)
+
+    assert ("layer" in told(Noisy(), torch.randn(4, 8), torch.randn(4, 8))) != common
+
+
+def test_inputs_that_are_described_otherwise_make_no_twins():
+    graph = wp.trace(Towers(), torch.randint(20, (4, 12)), torch.randint(20, (4, 12)))
+    assert twins(graph, Same(graph, parameter_values(graph)), lambda value: value) == {}

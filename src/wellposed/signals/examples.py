@@ -152,11 +152,17 @@ def rows_indexed(graph: Graph, value: int) -> int | None:
     return min(sizes, default=None)
 
 
-def paddings(graph: Graph, value: int) -> set[int]:
-    """Return the rows that embeddings which read ``value`` hold for padding."""
+def absent_paddings(graph: Graph, value: int) -> list[int]:
+    """Return, in order, the rows that embeddings which read an input hold for padding, and of which its example has
+    none.
+    """
+    example = graph.example.get(value)
+    if example is None or example.is_meta:
+        return []
     nodes = [graph.nodes[index] for index in graph.users().get(value, ())]
     rows = [named_arguments(node).get("padding_idx") for node in nodes if facts_of(node.op).looks_up]
-    return {row for row in rows if isinstance(row, int) and row >= 0}
+    known = {row for row in rows if isinstance(row, int) and row >= 0}
+    return sorted(row for row in known if not bool((example == row).any()))
 
 
 def compared_with_numbers(graph: Graph, value: int) -> list[Node]:

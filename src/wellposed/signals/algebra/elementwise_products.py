@@ -137,7 +137,7 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
         rho = kernels.average(c) / max(math.sqrt(kernels.average(p.var) * kernels.average(q.var)), 1e-300)
         kernel = kernels.total(kernel, cross**2, 2 * kernels.average(mean) * cross)
         mean, var = mean + c, var + c * c + 2 * p.mean * q.mean * c
-    kernel, var = _with_common_squares(call, (x, y), (p, q), kernel, np.asarray(var), together)
+    kernel, var = _with_common_squares(call, (x, y), (p, q), mean, kernel, np.asarray(var), together)
     finite_width = finite_width_correlation_of_product(call, (x, y), (p, q), layout, kernels.average(var))
     marginal_of, shape_is = _marginal_of_product(call, x, y, rho)
     by_factor = None
@@ -176,23 +176,26 @@ def _with_common_squares(
     call: Call,
     states: tuple[State, State],
     aligned: tuple[Aligned, Aligned],
+    mean: Array,
     kernel: Array,
     var: Array,
     together: Array,
 ) -> tuple[Array, Array]:
-    """Return covariance kernel and variance of a product with what the squares of its factors have in common: local
-    scales, which have the covariance kernel ``together``, or gates that are met again.
+    """Return covariance kernel and variance of a product of this ``mean`` with what the squares of its factors have in
+    common: local scales, which have the covariance kernel ``together``, or gates that are met again, whichever is more.
     """
     p, q = aligned
     squares = (p.var + p.mean**2) * (q.var + q.mean**2)
-    if together.any():
+    more = squares_in_common(call, *states)
+    if together.any() and abs(more) <= abs(float(together.ravel()[0])):
         kernel, others = kernels.common(kernel, together)
         kernel = kernel * (1.0 + others)
         var = var + float(together.ravel()[0]) * squares
-    elif more := squares_in_common(call, *states):
+    elif more:
+        added = (1.0 + more) * squares - mean**2 - var  # of which a covariance is a part already
         kernel = kernel.copy()
-        kernel[(0,) * kernel.ndim] += more * kernels.average(squares)
-        var = var + more * squares
+        kernel[(0,) * kernel.ndim] += kernels.average(added)
+        var = var + added
     return kernel, np.maximum(var, 0.0)
 
 

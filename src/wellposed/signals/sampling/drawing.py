@@ -9,7 +9,7 @@ import torch
 
 from wellposed.errors import InputError
 from wellposed.graphs import Graph
-from wellposed.signals.examples import compared_with_numbers, is_rounded, paddings, rows_indexed
+from wellposed.signals.examples import absent_paddings, compared_with_numbers, is_rounded, rows_indexed
 from wellposed.signals.inputs import Input
 
 
@@ -38,8 +38,9 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
             continue
         vocabulary = descriptor.vocabulary or rows_indexed(graph, value)
         if vocabulary is not None:
-            tokens = descriptor.sample(entry.shape, generator, vocabulary=vocabulary).to(entry.dtype)
-            drawn[value] = _with_padding(graph, value, _without_padding(graph, value, tokens, vocabulary))
+            rows = _rows(graph, value, vocabulary)
+            tokens = rows[descriptor.sample(entry.shape, generator, vocabulary=len(rows)).long()].to(entry.dtype)
+            drawn[value] = _with_padding(graph, value, tokens)
         elif graph.example[value].is_meta:
             raise InputError(
                 f"input {entry.name!r} of {graph.model} indexes no embedding and is on meta; give an example with "
@@ -50,13 +51,11 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
     return drawn
 
 
-def _without_padding(graph: Graph, value: int, tokens: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """Return drawn tokens, the next one in the place of each that is padding of which the example has none."""
-    example = graph.example[value]
-    for padding in () if example.is_meta or vocabulary < 2 else paddings(graph, value):
-        if not bool((example == padding).any()):
-            tokens = torch.where(tokens == padding, (padding + 1) % vocabulary, tokens)
-    return tokens
+def _rows(graph: Graph, value: int, vocabulary: int) -> torch.Tensor:
+    """Return the rows that tokens may name: all but those of padding of which the example has none."""
+    absent = absent_paddings(graph, value)
+    rows = [row for row in range(vocabulary) if row not in absent] if absent else range(vocabulary)
+    return torch.tensor(rows or range(vocabulary))
 
 
 def _with_padding(graph: Graph, value: int, tokens: torch.Tensor) -> torch.Tensor:

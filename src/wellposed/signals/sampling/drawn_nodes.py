@@ -150,8 +150,25 @@ def _adds_undrawn(run: Pass, node: Node) -> bool:
     sent to them. Its rule follows how much such sums differ from token to token.
     """
     facts, values = facts_of(node.op), run.graph.values
-    scatters = facts.adds and facts.merges == "scatter"
-    return scatters and run.drawn.isdisjoint(value for value in node.inputs if values[value].is_signal)
+    if not (facts.adds and facts.merges == "scatter"):
+        return False
+    signals = [value for value in node.inputs if values[value].is_signal]
+    return run.drawn.isdisjoint(signals) and any(_is_of_weight(run, value) for value in signals)
+
+
+def _is_of_weight(run: Pass, value: int) -> bool:
+    """Whether a value is what weights made, or parts of that side by side, multiplied by numbers: and no pick of it."""
+    for _ in range(CLIMBED_FOR_SHAPE):
+        at = run.graph.values[value].node
+        if at is None or facts_of(run.graph.nodes[at].op).indexed:
+            return False
+        if at in run.weights.weight_at:
+            return True
+        undrawn = [v for v in run.graph.nodes[at].inputs if v not in run.drawn and not is_constant(run, v)]
+        if not undrawn:
+            return False
+        value = undrawn[0]
+    return False
 
 
 def _selects(run: Pass, node: Node) -> bool:

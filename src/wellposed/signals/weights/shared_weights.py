@@ -7,7 +7,8 @@ has the kernel in place of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,13 +52,20 @@ def note_twins(run: Pass, node: Node, results: Sequence[State | None]) -> None:
     if not run.weights.repeated or len(run.graph.inputs) < 2:
         return
     if "twins" not in run.memo:
-        run.memo["twins"] = twins(run.graph, run.weights.same)
+        run.memo["twins"] = twins(run.graph, run.weights.same, partial(_described, run))
     found, samples = run.memo["twins"], samples_of(run.graph)
     for out, result in zip(node.outputs, results, strict=True):
         if result is not None and out in found and out in samples:
             atom = _atom_of(result, samples[out])
             if atom is not None:
                 run.dependence.twins.setdefault(result.serial, (found[out], atom))
+
+
+def _described(run: Pass, value: int) -> Hashable:
+    """Return what two inputs are alike by: what is assumed of them, but for a pattern that samples of one share."""
+    descriptor = run.inputs[value]
+    known = descriptor.kind == "given" and run.graph.values[value].is_signal
+    return value if known or descriptor.similarity is not None or descriptor.kind == "measured" else descriptor
 
 
 def _atom_of(x: State, samples: Samples) -> int | None:

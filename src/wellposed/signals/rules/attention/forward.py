@@ -57,7 +57,9 @@ from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.attention.shares import (
     covariance_of_weights,
+    is_one_number,
     keys_seen,
+    keys_shown,
     known_shares,
     over_samples,
     variance_of_means,
@@ -84,6 +86,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
 
 def _softmax(call: Call, x: State, axis: int, features: bool) -> State:
     """The softmax of logits along an axis, of ``features`` or of positions."""
+    even = is_one_number(call, x)
     mask, x = _let_through(x, axis)
     total = x.shape[axis]
     if not x.axes[axis]:
@@ -92,9 +95,9 @@ def _softmax(call: Call, x: State, axis: int, features: bool) -> State:
         second = float(interpolated_participations(np.array([float(total)]), x.pooled_var)[0]) / total
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
     variance = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
-    keys = keys_seen(x, axis, _shown(mask, x, axis), variance)
+    keys = keys_seen(x, axis, keys_shown(mask, x, axis), variance if even else 0.0)
     mask = with_all_for_none(mask)
-    shown = _shown(mask, x, axis)
+    shown = keys_shown(mask, x, axis)
     bias = variance_of_means(x, axis, shown, keys)
     told = law_told(x)
     law = Logits(variance + bias, *(summed([(variance, told), (bias, ())]) if bias else told))
@@ -135,12 +138,6 @@ def _softmax(call: Call, x: State, axis: int, features: bool) -> State:
         ancestry=Ancestry((), x.roots | call.root()),
         attention=made,
     )
-
-
-def _shown(mask: torch.Tensor | None, x: State, axis: int) -> Array | None:
-    """Return a mask of the keys along the last axis of logits; None of others."""
-    last = axis == len(x.shape) - 1
-    return array_of(mask) if mask is not None and last and mask.shape[-1] == x.shape[axis] else None
 
 
 def _let_through(x: State, axis: int) -> tuple[torch.Tensor | None, State]:

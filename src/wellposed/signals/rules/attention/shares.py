@@ -10,11 +10,16 @@ import math
 import numpy as np
 import torch
 
+from wellposed.arrays import array_of
+from wellposed.operators.facts import facts_of
 from wellposed.signals.algebra.softmax import variance_of
 from wellposed.signals.algebra.softmax_overlap import overlap
+from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.sampling.samples import outside
+from wellposed.structure.patches import unviewed
 
 LARGEST_EVEN = 4.0
 """Largest variance of logits that even weights are corrected for: E exp(x)² / (E exp x)² is exp of it. Chosen."""
@@ -100,6 +105,27 @@ def variance_of_weights(x: State, axis: int, shares: Array) -> Array:
         shares = np.full(1, kernels.average(shares))
     mean = 1.0 / total
     return np.maximum(shares / total - mean * mean, 0.0).reshape(extent)
+
+
+def keys_shown(mask: torch.Tensor | None, x: State, axis: int) -> Array | None:
+    """Return a mask of the keys along the last axis of logits; None of others."""
+    last = axis == len(x.shape) - 1
+    return array_of(mask) if mask is not None and last and mask.shape[-1] == x.shape[axis] else None
+
+
+def is_one_number(call: Call, x: State) -> bool:
+    """Whether logits that a mask shuts out are one number: written over, or beyond what a sum in single precision keeps
+    of the scores.
+    """
+    at = call.graph.values[unviewed(call.graph, call.node.inputs[0])].node
+    if at is not None and facts_of(call.graph.nodes[at].op).merges == "choice":
+        return True
+    scores = None if x.masked is None else x.masked.scores
+    return scores is None or abs(outside(x)) > LARGEST_EXACT * math.sqrt(scores.pooled_var)
+
+
+LARGEST_EXACT = 2.0**24
+"""Ratio of two numbers from which on a sum in single precision keeps nothing of the smaller. Source: IEEE 754."""
 
 
 def with_all_for_none(mask: torch.Tensor | None) -> torch.Tensor | None:

@@ -20,7 +20,7 @@ from wellposed.signals.context.call import Call, Unknown
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.distributions.views import pooled
-from wellposed.signals.examples import compared_with_numbers
+from wellposed.signals.examples import absent_paddings, compared_with_numbers
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.sampling.constant_folding import numbers
@@ -99,7 +99,8 @@ def looked_up(call: Call, weight: State, indices: Any) -> State:
     mean, var = weight.pooled_mean, weight.pooled_var
     if tokens is not None:
         vocabulary = call.run.inputs[tokens].vocabulary or weight.shape[0]
-        equal: list[float | None] = [1.0 / vocabulary] * (len(shape) - 1)
+        lacking = len(absent_paddings(call.graph, tokens)) if tokens == value else 0
+        equal: list[float | None] = [1.0 / max(vocabulary - lacking, 1)] * (len(shape) - 1)
     elif isinstance(indices, torch.Tensor):
         equal = _equalities(indices)
     else:
@@ -111,6 +112,12 @@ def looked_up(call: Call, weight: State, indices: Any) -> State:
     return made if found is None else made.with_moments(mean=made.mean * found, var=made.var * found)
 
 
+def _is_zero_row(call: Call, row: int) -> bool:
+    """Whether a table holds zeros in a row, as that of padding stays; a model may have drawn it with the others."""
+    table = next((p for p in call.graph.parameters.values() if p.value == call.value_of(0)), None)
+    return table is not None and table.values is not None and not bool(table.values[row].any())
+
+
 def _found(call: Call, rows: int) -> Array | None:
     """Return what an input finds at each position, by how much that is more than what a table with one row of padding
     holds, and 0 where there is padding; None where the model does not mask the padding that its example has.
@@ -119,8 +126,9 @@ def _found(call: Call, rows: int) -> Array | None:
     example = None if tokens is None else call.graph.example.get(tokens)
     if tokens is None or example is None or example.is_meta or not isinstance(padding, int) or padding < 0 or rows < 2:
         return None
-    if not bool((example == padding).any()):
-        return np.full((1,) * sum(size != 1 for size in call.shape()), rows / (rows - 1))
+    if padding in absent_paddings(call.graph, tokens):
+        zero = _is_zero_row(call, padding)
+        return np.full((1,) * sum(size != 1 for size in call.shape()), rows / (rows - 1)) if zero else None
     if not compared_with_numbers(call.graph, tokens):
         return None
     sizes = [size for size in call.shape()[:-1] if size != 1] + [1] * (call.shape()[-1] != 1)

@@ -20,8 +20,9 @@ from wellposed.signals.sampling.states_of_draws import LAYERS, state_of_samples
 
 SAMPLES, WIDTH = 8, 256
 """Largest batch and width that are run. Chosen for cost."""
-STEPS, WORK = 512, 1 << 16
-"""Most steps that are run, as states may grow for hundreds of them, and most steps times the width. Chosen for cost."""
+FEWEST_STEPS, STEPS, WORK = 64, 512, 1 << 16
+"""Steps that are always run, most that are, as states may grow for hundreds of them, and most above the first times the
+width, the layers and the directions. Chosen for cost."""
 
 
 @rule(
@@ -66,7 +67,8 @@ def _sampled_part(
 ) -> tuple[State, list[State]]:
     """Return the part of the input and of the hidden states that is run."""
     x = laid_out(x)
-    last, steps = len(x.axes) - 1, max(min(STEPS, WORK // units), 1)
+    stacked = start[0].shape[0]
+    last, steps = len(x.axes) - 1, max(min(STEPS, WORK // (units * stacked)), FEWEST_STEPS)
     if last == 1:  # without batch
         return _cut(x, {0: steps, 1: features}), [_cut(h, {1: units}) for h in start]
     batch_axis, time_axis = (0, 1) if batch_first else (1, 0)

@@ -98,7 +98,8 @@ def group_norm(
 def weight_norm(call: Call, direction: State, gain: State, dim: int = 0) -> State:
     """g v / |v|, the norm taken over all axes but one (over all for -1): every element has variance g² / n."""
     shape = direction.shape
-    count = math.prod(size for axis, size in enumerate(shape) if axis != dim)
+    own = None if dim == -1 else dim % len(shape)
+    count = math.prod(size for axis, size in enumerate(shape) if axis != own)
     return make_state(
         shape,
         0.0,
