@@ -138,3 +138,48 @@ def test_one_order_for_all_samples_leaves_what_they_have_in_common_at_a_place() 
     predicted, measured = wp.propagate(graph)["mean"], wp.measure(graph, draws=32)["mean"]
     error = math.log2(predicted.second_moment / measured.second_moment)
     assert abs(error) < 0.1 + 4.0 * measured.log2_error  # the 192 numbers that are drawn once differ by as much
+
+
+class Sent(nn.Module):
+    """Tokens that are sent to two experts each, and what comes back, weighted and added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.out = nn.Linear(64, 4, bias=False), nn.Linear(64, 8)
+        self.expert = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        best, which = self.router(x).topk(2, -1)
+        order = which.flatten().argsort()
+        weights = (3.0 * best).softmax(-1).flatten()[order]
+        made = self.expert(x[order // 2]) * weights[:, None]
+        return self.out(torch.zeros_like(x).index_add(0, order // 2, made))
+
+
+class Near(nn.Module):
+    """What each row made, added up at the rows that are nearest to it: some are near to many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        near = torch.cdist(x, x).topk(4, largest=False)[1].reshape(-1)
+        made = self.layer(x)[torch.arange(len(x)).repeat_interleave(4)]
+        return self.out(torch.zeros_like(x).index_add(0, near, made))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "width"), [(Sent, 64), (Near, 16)])
+def test_sums_at_found_places_are_as_large_as_what_is_added_there(model: Callable[[], nn.Module], width: int) -> None:
+    """Two experts' results for one token have more in common than draws of them, one by one, would say (0.27 octaves);
+    how many rows are near to one is told by draws alone (0.32 octaves).
+    """
+    torch.manual_seed(0)
+    graph = wp.trace(model(), torch.randn(64, width))
+    plan = wp.plan(graph)
+    predicted, measured = (
+        s["index_add"] for s in (wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=60))
+    )
+    error = math.log2(predicted.second_moment / measured.second_moment)
+    assert abs(error) < 0.15 + 3.0 * measured.log2_error
