@@ -70,6 +70,7 @@ class _Reader:
         self._sources += 1
 
     def _follow(self, node: Node) -> None:
+        """Number the results of a node by how they were made, and note their sources."""
         sources = 0
         for value in node.inputs:
             sources |= self.found[value].sources if value in self.found else 0

@@ -39,7 +39,7 @@ FEW = 8
 WIDE = math.log(2.0) ** 2
 """Variance of ln(second moment) from one draw to another above which it is no error of few draws. Chosen: an octave."""
 LAYERS = (0,)
-"""Axis of the layers and directions of a recurrent stack, in its last hidden states."""
+"""Axis of the layers and directions of a recurrent stack, in its last hidden states. Source: torch.nn.LSTM."""
 LEAST_FOR_SIZES = 3
 """Draws from which on the sizes that elements share are measured. Chosen."""
 
