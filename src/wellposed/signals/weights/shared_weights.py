@@ -143,7 +143,7 @@ class _Again:
 
 def _order(axes: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> list[int]:
     """Return for each atom of some axes the one that stands in its place in others: where only one operand varies, the
-    atoms that it lacks may come last. None where axes hold other numbers of atoms.
+    atoms that it lacks may come last. Empty where axes hold other numbers of atoms.
     """
     if [len(own) for own in axes] != [len(own) for own in others]:
         return []
