@@ -141,9 +141,15 @@ add("pi-vae-pytorch", "pi_vae_pytorch", "PiVAE", lambda: (torch.randn(32, 20), t
     discrete_labels=False, encoder_hidden_layer_dim=32, label="PiVAE, continuous labels")  # fmt: skip
 add("nd-vq-vae", "nd_vq_vae", "NDimVQVAE", noise(4, 3, 16, 16), embedding_dim=16, n_codes=32, n_dims=2,
     downsample=[2, 2], n_hiddens=32, n_res_layers=1, codebook_beta=0.1, input_shape=[16, 16])  # fmt: skip
-PLACES = lambda: (torch.rand(4, 64, 2) * 2 - 1,)  # noqa: E731
+
+
+def places() -> tuple[Any, ...]:
+    """Return points of the plane, between -1 and 1."""
+    return (torch.rand(4, 64, 2) * 2 - 1,)
+
+
 i = "INR_collection.modules"
-add("inr-collection", i, "SIREN", PLACES, 2, 3, num_hidden=64)
+add("inr-collection", i, "SIREN", places, 2, 3, num_hidden=64)
 add("inr-collection", i, "piGAN", lambda: (torch.rand(4, 64, 2) * 2 - 1, torch.randn(4, 1, 32)), 2, 3,
     num_INR_layers=4, num_hidden_mapping=64, num_hidden_INR=64, z_size=32)  # fmt: skip
 add("inr-collection", i, "IMNET", lambda: (torch.rand(4, 64, 1) * 2 - 1, torch.randn(4, 1, 32)), 1, 1,
@@ -188,10 +194,16 @@ def clifford(block: str) -> nn.Module:
 for kind in ("CliffordBasicBlock2d", "CliffordFourierBasicBlock2d"):
     enter("cliffordlayers", f"CliffordNet2d of {kind}", lambda kind=kind: clifford(kind), noise(4, 3, 32, 32, 3))
 k = "tensorkrowch.models"
-UNIT = lambda: (torch.rand(32, 16, 2),)  # noqa: E731
-add("tensorkrowch", k, "MPSLayer", UNIT, n_features=17, in_dim=2, out_dim=10, bond_dim=8, init_method="randn_eye",
+
+
+def unit() -> tuple[Any, ...]:
+    """Return points of the unit square."""
+    return (torch.rand(32, 16, 2),)
+
+
+add("tensorkrowch", k, "MPSLayer", unit, n_features=17, in_dim=2, out_dim=10, bond_dim=8, init_method="randn_eye",
     std=1e-3)  # fmt: skip
-add("tensorkrowch", k, "MPSLayer", UNIT, n_features=17, in_dim=2, out_dim=10, bond_dim=8, label="MPSLayer, randn")
+add("tensorkrowch", k, "MPSLayer", unit, n_features=17, in_dim=2, out_dim=10, bond_dim=8, label="MPSLayer, randn")
 add("tensorkrowch", k, "ConvMPSLayer", lambda: (torch.rand(4, 2, 16, 16),), in_channels=2, out_channels=8, bond_dim=4,
     kernel_size=3)  # fmt: skip
 
@@ -246,10 +258,14 @@ def tabular(kind: str, **options: Any) -> nn.Module:
     return made
 
 
-ROW = lambda: ({"continuous": torch.randn(32, 4), "categorical": torch.randint(4, (32, 2))},)  # noqa: E731
-enter("pytorch-tabular", "CategoryEmbeddingModel", lambda: tabular("CategoryEmbeddingModel", layers="64-32"), ROW)
+def row() -> tuple[Any, ...]:
+    """Return rows of numbers and of classes."""
+    return ({"continuous": torch.randn(32, 4), "categorical": torch.randint(4, (32, 2))},)
+
+
+enter("pytorch-tabular", "CategoryEmbeddingModel", lambda: tabular("CategoryEmbeddingModel", layers="64-32"), row)
 enter("pytorch-tabular", "FTTransformerModel", lambda: tabular("FTTransformer", input_embed_dim=16, num_heads=4,
-    num_attn_blocks=2), ROW)  # fmt: skip
+    num_attn_blocks=2), row)  # fmt: skip
 
 
 def of_columns(where: str, name: str, **options: Any) -> nn.Module:
@@ -293,10 +309,16 @@ add("pykt-toolkit", f"{q}.sakt", "SAKT", lambda: (*learning(), learning()[0]), 4
 add("pykt-toolkit", f"{q}.akt", "AKT", lambda: (*learning(), torch.randint(20, (8, 20))), 40, 20, 32, 2, 0.1, d_ff=64,
     final_fc_dim=64, num_attn_heads=4)  # fmt: skip
 add("pykt-toolkit", f"{q}.kqn", "KQN", lambda: (*learning(), learning()[0]), 40, 32, 32, 32, 0.1)
-PUPILS = lambda: (torch.randint(50, (32,)), torch.randint(30, (32,)), torch.randint(2, (32, 12)).float())  # noqa: E731
-add("educdm", "EduCDM.NCDM.NCDM", "Net", PUPILS, 12, 30, 50)
-add("educdm", "EduCDM.KaNCD.KaNCD", "Net", PUPILS, 30, 50, 12, "gmf", 16, label="Net of KaNCD")
-add("educdm", "EduCDM.MIRT.MIRT", "MIRTNet", lambda: PUPILS()[:2], 50, 30, 8, 2)
+
+
+def pupils() -> tuple[Any, ...]:
+    """Return pupils, tasks, and which skills these ask for."""
+    return (torch.randint(50, (32,)), torch.randint(30, (32,)), torch.randint(2, (32, 12)).float())
+
+
+add("educdm", "EduCDM.NCDM.NCDM", "Net", pupils, 12, 30, 50)
+add("educdm", "EduCDM.KaNCD.KaNCD", "Net", pupils, 30, 50, 12, "gmf", 16, label="Net of KaNCD")
+add("educdm", "EduCDM.MIRT.MIRT", "MIRTNet", lambda: pupils()[:2], 50, 30, 8, 2)
 
 
 def shop(name: str, **options: Any) -> nn.Module:
@@ -312,9 +334,13 @@ def shop(name: str, **options: Any) -> nn.Module:
     return made
 
 
-BOUGHT = lambda: ({"item_id": torch.randint(40, (8, 20))}, torch.ones(8, 20, dtype=torch.bool))  # noqa: E731
-enter("replay-rec", "SasRecModel", lambda: shop("SasRecModel", hidden_size=32, max_len=20), BOUGHT)
-enter("replay-rec", "Bert4RecModel", lambda: shop("Bert4RecModel", hidden_size=32, max_len=20), lambda: (*BOUGHT(),
+def bought() -> tuple[Any, ...]:
+    """Return what was bought, in order."""
+    return ({"item_id": torch.randint(40, (8, 20))}, torch.ones(8, 20, dtype=torch.bool))
+
+
+enter("replay-rec", "SasRecModel", lambda: shop("SasRecModel", hidden_size=32, max_len=20), bought)
+enter("replay-rec", "Bert4RecModel", lambda: shop("Bert4RecModel", hidden_size=32, max_len=20), lambda: (*bought(),
     torch.rand(8, 20) > 0.2))  # fmt: skip
 
 
@@ -381,9 +407,13 @@ def played(**options: Any) -> nn.Module:
     return made
 
 
-OBSERVED = lambda: ({"obs": torch.randn(32, 8)},)  # noqa: E731
-enter("rl-games", "A2C", lambda: played(), OBSERVED)
-enter("rl-games", "A2C, apart", lambda: played(separate=True), OBSERVED)
+def observed() -> tuple[Any, ...]:
+    """Return what players see."""
+    return ({"obs": torch.randn(32, 8)},)
+
+
+enter("rl-games", "A2C", lambda: played(), observed)
+enter("rl-games", "A2C, apart", lambda: played(separate=True), observed)
 s = "sample_factory.model.encoder"
 PLAY = SimpleNamespace(nonlinearity="elu", encoder_mlp_layers=[64, 32], encoder_conv_mlp_layers=[64],
     encoder_conv_architecture="convnet_atari", actor_critic_share_weights=True)  # fmt: skip

@@ -241,6 +241,15 @@ def test_rows_looked_up_twice_are_one_signal(known: bool) -> None:
     assert abs(mean - 8.0) < 4.0 * error
 
 
+def both(
+    model: nn.Module, *inputs: torch.Tensor, draws: int = 40, **described: object
+) -> tuple[wp.Signals, wp.Signals]:
+    """Return the predicted and the measured signals of a model under its plan."""
+    graph = wp.trace(model, *inputs)
+    plan = wp.plan(graph, **described)
+    return wp.propagate(graph, weights=plan, **described), wp.measure(graph, plan=plan, draws=draws, **described)
+
+
 class Matched(nn.Module):
     """The difference of two texts' means over tokens, behind segments, positions and layers of attention."""
 
@@ -264,9 +273,7 @@ class Matched(nn.Module):
 def test_two_inputs_of_one_encoder_have_in_common_what_two_samples_have() -> None:
     """Positions, segments and what attention makes of them are three octaves of the difference."""
     torch.manual_seed(0)
-    graph = wp.trace(Matched(), *(torch.randint(100, (16, 12)) for _ in range(2)))
-    plan = wp.plan(graph)
-    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=60)
+    predicted, measured = both(Matched(), *(torch.randint(100, (16, 12)) for _ in range(2)), draws=60)
     error = math.log2(predicted["sub"].second_moment / measured["sub"].second_moment)
     assert abs(error) < 0.2 + 3.0 * measured["sub"].log2_error
     assert abs(predicted["sub"].similarity - measured["sub"].similarity) < 0.1
@@ -291,9 +298,7 @@ class Leaky(nn.Module):
 def test_a_bias_that_all_steps_have_in_common_is_common_to_samples() -> None:
     """It is in each step of each sample: of a sum over steps samples have more in common than of one step."""
     torch.manual_seed(0)
-    graph = wp.trace(Leaky(), torch.randn(16, 10, 6))
-    plan = wp.plan(graph)
-    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=40)
+    predicted, measured = both(Leaky(), torch.randn(16, 10, 6))
     for step in (1, 3, 6, 10):
         name = "add" if step == 1 else f"add#{step}"
         assert abs(predicted[name].similarity - measured[name].similarity) < 0.06
@@ -320,9 +325,7 @@ class Gates(nn.Module):
 def test_a_state_is_large_where_its_gates_were_large_before() -> None:
     """Gates of neighbouring steps are alike: 0.4 octaves of what they leave of the state, if they counted as apart."""
     torch.manual_seed(0)
-    graph = wp.trace(Gates(), torch.randn(16, 16, 64))
-    plan = wp.plan(graph)
-    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=40)
+    predicted, measured = both(Gates(), torch.randn(16, 16, 64))
     for name in ("mul#25", "mul#46"):
         error = math.log2(predicted[name].second_moment / measured[name].second_moment)
         assert abs(error) < 0.25 + 3.0 * measured[name].log2_error, name
@@ -354,10 +357,8 @@ DESCRIBED = {
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_inputs_that_are_described_otherwise_are_not_as_two_samples(name: str) -> None:
     inputs = dict(zip("01", DESCRIBED[name], strict=True))
-    graph = wp.trace(Apart(), torch.randn(16, 20), torch.randn(16, 20))
-    plan = wp.plan(graph, inputs=inputs)
-    predicted = wp.propagate(graph, inputs=inputs, weights=plan)["sub"]
-    measured = wp.measure(graph, inputs=inputs, plan=plan, draws=40)["sub"]
+    signals = both(Apart(), torch.randn(16, 20), torch.randn(16, 20), inputs=inputs)
+    predicted, measured = (each["sub"] for each in signals)
     assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.15 + 3.0 * measured.log2_error
     assert abs(predicted.similarity - measured.similarity) < 0.08
 
@@ -386,8 +387,6 @@ PRODUCTS = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_what_a_covariance_tells_is_not_told_twice_by_squares(name: str) -> None:
     torch.manual_seed(0)
-    graph = wp.trace(Gated2(PRODUCTS[name]), torch.randn(32, 32), torch.randn(32, 32))
-    plan = wp.plan(graph)
-    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=40)
+    predicted, measured = both(Gated2(PRODUCTS[name]), torch.randn(32, 32), torch.randn(32, 32))
     error = math.log2(predicted["mul#2"].second_moment / measured["mul#2"].second_moment)
     assert abs(error) < 0.1 + 3.0 * measured["mul#2"].log2_error

@@ -191,8 +191,8 @@ _are("logit", domain=Bounds(0.0, 1.0))
 _are("log log10 log2 pow reciprocal rsqrt sqrt lgamma", domain=POSITIVE)
 _are("log1p", domain=Bounds(-1.0))
 _are("acosh", domain=Bounds(1.0))
-_are("abs square std var norm linalg_norm linalg_vector_norm hypot rnn_relu rnn_relu_cell mse_loss "
-     "l1_loss huber_loss smooth_l1_loss cross_entropy_loss binary_cross_entropy", range=POSITIVE)
+_are("abs square std var norm linalg_norm linalg_vector_norm hypot rnn_relu rnn_relu_cell mse_loss l1_loss huber_loss "
+     "smooth_l1_loss cross_entropy_loss binary_cross_entropy", range=POSITIVE)
 _are("softmax _softmax _safe_softmax", range=Bounds(0.0, 1.0))
 _are("log_softmax _log_softmax", range=Bounds(-math.inf, 0.0))
 _are("cosh", range=Bounds(1.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -31,6 +31,17 @@ class Samples(NamedTuple):
     before: int
     size: int
     after: int
+
+    def atom(self, axes: Sequence[Sequence[int]], lengths: Sequence[int]) -> int | None:
+        """Return the one of the indices in each axis (``axes``, outermost first), of these ``lengths``, that tells
+        samples apart; None where it is part of another.
+        """
+        before = 1
+        for index in axes[self.axis]:
+            if before == self.before and lengths[index] == self.size:
+                return index
+            before *= lengths[index]
+        return None
 
 
 def similarity(tensor: Tensor, samples: Samples) -> float:

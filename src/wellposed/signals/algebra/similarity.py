@@ -23,20 +23,10 @@ def similarity(state: State, samples: Samples | None) -> float:
         Between -1 and 1; NaN where no index tells samples apart, and of zeros.
     """
     second = state.second_moment
-    atom = None if samples is None else _atom_of(state, samples)
+    atom = None if samples is None else samples.atom(state.axes, state.lengths)
     if atom is None or not 0.0 < second < math.inf:
         return math.nan
     mean = kernels.mean_over(state.mean, (atom,))
     kernel = kernels.off_diagonal_mean(state.covariance(), state.lengths, atom)
     shared = float(kernels.at_zero(kernel, range(kernel.ndim)).ravel()[0]) + kernels.average(mean * mean)
     return min(max(shared / second, -1.0), 1.0)
-
-
-def _atom_of(state: State, samples: Samples) -> int | None:
-    """Return the atom of a state that tells samples apart."""
-    before = 1
-    for atom in state.axes[samples.axis]:
-        if before == samples.before and state.lengths[atom] == samples.size:
-            return atom
-        before *= state.lengths[atom]
-    return None

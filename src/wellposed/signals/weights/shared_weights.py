@@ -22,7 +22,7 @@ from wellposed.signals.distributions.state import WHOLE, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import Rule
-from wellposed.structure.samples import Samples, samples_of
+from wellposed.structure.samples import samples_of
 from wellposed.structure.twins import twins
 
 
@@ -56,7 +56,7 @@ def note_twins(run: Pass, node: Node, results: Sequence[State | None]) -> None:
     found, samples = run.memo["twins"], samples_of(run.graph)
     for out, result in zip(node.outputs, results, strict=True):
         if result is not None and out in found and out in samples:
-            atom = _atom_of(result, samples[out])
+            atom = samples[out].atom(result.axes, result.lengths)
             if atom is not None:
                 run.dependence.twins.setdefault(result.serial, (found[out], atom))
 
@@ -66,16 +66,6 @@ def _described(run: Pass, value: int) -> Hashable:
     descriptor = run.inputs[value]
     known = descriptor.kind == "given" and run.graph.values[value].is_signal
     return value if known or descriptor.similarity is not None or descriptor.kind == "measured" else descriptor
-
-
-def _atom_of(x: State, samples: Samples) -> int | None:
-    """Return the atom that tells samples apart."""
-    before = 1
-    for atom in x.axes[samples.axis]:
-        if before == samples.before and x.lengths[atom] == samples.size:
-            return atom
-        before *= x.lengths[atom]
-    return None
 
 
 class _Again:
