@@ -184,14 +184,16 @@ def _with_common_squares(
     """Return covariance kernel and variance of a product of this ``mean`` with what the squares of its factors have in
     common: local scales, which have the covariance kernel ``together``, or gates that are met again, whichever is more.
     """
+    more = squares_in_common(call, *states)
+    if not (more or together.any()):
+        return kernel, np.maximum(var, 0.0)
     p, q = aligned
     squares = (p.var + p.mean**2) * (q.var + q.mean**2)
-    more = squares_in_common(call, *states)
-    if together.any() and abs(more) <= abs(float(together.ravel()[0])):
+    if abs(more) <= abs(float(together.ravel()[0])):
         kernel, others = kernels.common(kernel, together)
         kernel = kernel * (1.0 + others)
         var = var + float(together.ravel()[0]) * squares
-    elif more:
+    else:
         added = (1.0 + more) * squares - mean**2 - var  # of which a covariance is a part already
         kernel = kernel.copy()
         kernel[(0,) * kernel.ndim] += kernels.average(added)
