@@ -129,6 +129,27 @@ def test_tensors_in_slots_are_inputs_and_outputs() -> None:
     assert graph.remarks == ()
 
 
+class InAList(Net):
+    """Layers in a plain list, and a tensor that is trained by itself, are no parameters of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = [nn.Linear(6, 6) for _ in range(2)]
+        self.scale = torch.ones(6, requires_grad=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.hidden:
+            x = torch.relu(layer(x))
+        return self.last(x * self.scale)
+
+
+def test_trainable_tensors_that_no_module_holds_are_named_with_the_remedy() -> None:
+    (remark,) = wp.trace(InAList(), X.clone().requires_grad_()).remarks
+    assert re.match(r"5 trainable tensor\(s\) .* of InAList uses \(tests/graphs/test_remarks.py:\d+, ", remark)
+    assert "nn.ModuleList" in remark
+    assert remark in wp.plan(InAList(), X).warnings
+
+
 class Logging(Net):
     """Values are read, and nothing comes back of them."""
 

@@ -127,3 +127,22 @@ def test_known_complex_numbers_keep_the_phases_by_which_they_cancel(nodes, turne
     predicted, measured = predicted_and_measured(Edges(nodes, turned=turned), example, draws=16)
     for name in ("scatter_add", "read"):
         assert_alike(predicted[name], measured[name], 0.1)
+
+
+class Modulus(nn.Module):
+    """The square of the modulus of complex features, about which a known point lies."""
+
+    def __init__(self, point: complex) -> None:
+        super().__init__()
+        self.weight, self.point = nn.Parameter(torch.randn(128, 64, dtype=torch.cfloat)), point
+
+    def forward(self, z: Tensor) -> Tensor:
+        return (z @ self.weight + self.point).abs() ** 2
+
+
+@pytest.mark.parametrize("point", [0.0, 1.0, 3.0])
+def test_powers_of_a_modulus_have_its_own_tails(point: float):
+    """Var |z|² = s² (s + 2 |m|²) for a complex normal z of mean m and variance s; of a real one it is twice that."""
+    model, z = Modulus(point), torch.randn(64, 128, dtype=torch.cfloat)
+    predicted, measured = predicted_and_measured(model, z, draws=8)
+    assert_alike(predicted["pow"], measured["pow"], 0.1)

@@ -359,3 +359,22 @@ def test_two_rows_that_remain_are_drawn_as_often() -> None:
     predicted, measured = wp.propagate(graph, weights=plan)["0"], wp.measure(graph, plan=plan, draws=60)["0"]
     assert predicted.similarity == pytest.approx(0.5)
     assert abs(measured.similarity - 0.5) < 4.0 * measured.similarity_error
+
+
+class Boxes(nn.Module):
+    """Boxes of words on a page (Xu et al. 2020): their corners, and their sizes as differences of these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.corner, self.size, self.out = nn.Embedding(32, 16), nn.Embedding(32, 16), nn.Linear(16, 4)
+
+    def forward(self, boxes: torch.Tensor) -> torch.Tensor:
+        low, high = boxes[..., :2], boxes[..., 2:]
+        return self.out((self.corner(low) + self.corner(high) + self.size(high - low)).sum(-2))
+
+
+def test_tokens_of_which_parts_meet_are_drawn_as_whole_samples() -> None:
+    """The size of a box of corners drawn apart is below 0 as often as not, and no row of its table."""
+    corners = torch.randint(0, 32, (8, 12, 2, 2), generator=torch.Generator().manual_seed(0)).sort(-2).values
+    verdict = wp.check(Boxes(), corners.flatten(-2))
+    assert verdict.ok, verdict

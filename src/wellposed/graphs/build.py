@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from wellposed.errors import listed
+from wellposed.errors import joined, listed
 from wellposed.graphs.graph import Graph, Node, Parameter, Value
 from wellposed.graphs.naming import node_names
 from wellposed.graphs.raw import RawValue
@@ -36,7 +36,8 @@ class HeldParameter:
 @dataclass(frozen=True, slots=True)
 class TracedModel:
     """What a tracing knows beside the recorder's nodes and values; ``returned`` is the class of what forward returned,
-    None where it failed, and ``untold`` what is not known of a model on meta.
+    None where it failed, ``untold`` what is not known of a model on meta, and ``strangers`` where the forward uses
+    trainable tensors that no module holds.
     """
 
     model: str
@@ -50,6 +51,7 @@ class TracedModel:
     outputs: Sequence[int]
     returned: str | None = None
     untold: tuple[str, ...] = ()
+    strangers: tuple[str, ...] = ()
     kept: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -113,6 +115,7 @@ def _remarks(
 ) -> Iterator[str]:
     """Yield what keeps the graph from showing the whole model."""
     yield from traced.untold
+    yield from _of_strangers(traced)
     if traced.returned is None:
         return
     what = f"the forward of {traced.model} returned an object of class {traced.returned}"
@@ -142,6 +145,19 @@ def _remarks(
             f"values leave PyTorch at {source} (Tensor.{name}): what comes back of them as a tensor counts as a "
             "constant of that one pass, and no signal or gradient is followed through it"
         )
+
+
+def _of_strangers(traced: TracedModel) -> Iterator[str]:
+    """Yield what is said of trainable tensors that no module holds."""
+    if not traced.strangers:
+        return
+    places = joined(filter(None, dict.fromkeys(traced.strangers)), 3)
+    yield (
+        f"{len(traced.strangers)} trainable tensor(s) that the forward of {traced.model} uses"
+        f"{f' ({places})' if places else ''} are no parameters of it: they count as constants and are not planned; "
+        "if they are to be trained, give them to the model: nn.ModuleList in the place of a list, "
+        "nn.ParameterList, nn.Parameter"
+    )
 
 
 def _value(identity: int, raw: RawValue, names: Sequence[str]) -> Value:

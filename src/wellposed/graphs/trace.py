@@ -24,7 +24,7 @@ from wellposed.graphs.operators import INTEGERS
 from wellposed.graphs.recorder import Recorder
 from wellposed.graphs.restore import restored_attributes, set_mode_
 from wellposed.graphs.run import dense
-from wellposed.graphs.source import error_line
+from wellposed.graphs.source import error_line, user_line
 from wellposed.graphs.support import check_inputs, check_parameters
 from wellposed.graphs.tree import apart, describe, input_tensors, output_tensors, with_twins
 from wellposed.graphs.unwrap import class_name, eager, flat_parameters, unwrap, unwrap_all
@@ -157,6 +157,7 @@ class _Tracing:
         self.example: dict[int, torch.Tensor] = {}
         self.made: Mapping[int, torch.Tensor] = {}
         self.untold: list[Untold] = []
+        self.strangers: list[str] = []
         self.attributes: dict[int, str] | None = None
         self.constants = 0
 
@@ -209,6 +210,7 @@ class _Tracing:
             outputs=outputs,
             returned=returned,
             untold=tuple(map(str, self.untold)),
+            strangers=tuple(self.strangers),
             kept=vars(self.model).get("kept_by_plans", {}),
         )
 
@@ -298,6 +300,8 @@ class _Tracing:
 
     def _constant_name(self, tensor: torch.Tensor) -> str:
         """Return a name for a tensor that is no input, parameter or buffer: its attribute's path if it has one."""
+        if tensor.requires_grad and tensor.is_leaf:
+            self.strangers.append(user_line(2))
         if self._is_attribute(tensor):
             return self._attributes()[id(tensor)]
         self.constants += 1

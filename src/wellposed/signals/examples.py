@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
@@ -176,6 +177,14 @@ def compared_with_numbers(graph: Graph, value: int) -> list[Node]:
         and not node.kwargs
         and graph.values[node.outputs[0]].dtype == torch.bool
     ]
+
+
+def meets_itself(graph: Graph, value: int) -> bool:
+    """Whether whole numbers are made of several parts of an input, as sizes are of the corners of a box: the parts say
+    something of one another.
+    """
+    readers = Counter(node.index for _, node in _readers(graph, value))
+    return any(n > 1 and graph.values[graph.nodes[at].outputs[0]].dtype in _INDICES for at, n in readers.items())
 
 
 def is_rounded(graph: Graph, value: int) -> bool:

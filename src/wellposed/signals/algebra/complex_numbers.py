@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import ndtr, ndtri
 
 from wellposed.signals.algebra.operands import operand
 from wellposed.signals.algebra.pointwise import apply_pointwise
@@ -18,15 +20,30 @@ from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.state import Ancestry, Marginal, State, weakest
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import NODES
+from wellposed.signals.integration.transport import QUANTILES, Transport, of_values
 
 
 def modulus(call: Call, z: State) -> State:
-    """Return |z|, for normal real and imaginary parts of one variance (Rayleigh): E|z| = √(π E|z|² / 4)."""
+    """Return |z|, for normal real and imaginary parts of one variance (Rice 1944; Rayleigh where z has no mean)."""
     q = z.mean**2 + z.var
-    level = math.sqrt(math.pi / 4.0)
+    total = kernels.average(q)
+    level, transport = _of_rice(round(kernels.average(z.mean**2) / total, 2) if total > 0.0 else 0.0)
     state = make_state(call.shape(), tag=weakest(z.tag, "approximate"), roots=z.roots, spread=z.spread)
     moments = Moments(level * np.sqrt(q), (1.0 - level**2) * q, z.corr**2)
-    return state.changed(layout=z.layout, moments=moments)
+    return state.changed(layout=z.layout, moments=moments, marginal=Marginal(False, transport=transport))
+
+
+@lru_cache(maxsize=128)
+def _of_rice(share: float) -> tuple[float, Transport | None]:
+    """Return E|z| / sqrt(E|z|²), and the shape of |z|, for complex normal numbers of which the mean has this ``share``
+    of E|z|².
+    """
+    quantiles = ndtri((np.arange(QUANTILES) + 0.5) / QUANTILES) * math.sqrt((1.0 - share) / 2.0)
+    moduli = np.sort(np.hypot(math.sqrt(share) + quantiles[:, None], quantiles), axis=None)
+    moduli /= math.sqrt(float((moduli**2).mean()))
+    below = (np.arange(moduli.size) + 0.5) / moduli.size
+    return float(moduli.mean()), of_values(np.interp(ndtr(NODES), below, moduli))
 
 
 def turned(call: Call, angle: State) -> State:

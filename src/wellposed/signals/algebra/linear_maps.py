@@ -19,6 +19,8 @@ from wellposed.signals.integration.windows import Indices
 
 LARGEST_LINKED_MAP = 1 << 16
 """Most numbers of a map whose result is linked to what it maps, position by position. Chosen for cost."""
+MOST_PAIRS = 1 << 22
+"""Most pairs of positions, along all axes, that are told apart. Chosen for cost: 32 MB of each kernel."""
 MOST_ENDS = 24
 """Positions of a running sum among whose pairs the correlation of two differences is averaged. Chosen for cost."""
 
@@ -35,6 +37,7 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
     if pairs:
         x, weights = _as_one_map(x, at, weights)
     size = len(weights)
+    x = _told_apart_along(x, at, max(weights.shape))
     covariance = _mapped_covariance(x, at, weights)
     level = x.var.mean(axis=at, keepdims=True)
     share = level / level.mean() if level.any() else np.ones_like(level)
@@ -54,6 +57,13 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
     follows = x.roots and weights.size <= LARGEST_LINKED_MAP
     links = (Link(x, Scaled(1.0), dims, taps=((at, of_matrix(weights)),)),) if follows else ()
     return result.amended(marginal=shape, origin=LinearMap(x, at, weights, pairs, sign), links=links)
+
+
+def _told_apart_along(x: State, at: int, size: int) -> State:
+    """Return a state that tells pairs apart along no atom but one, where those along several are too many."""
+    if size**2 * (x.corr.size // x.corr.shape[at]) <= MOST_PAIRS:
+        return x
+    return x.amended(corr=kernels.by_displacement(x.corr, [i for i in range(x.corr.ndim) if i != at]))
 
 
 def _as_one_map(x: State, at: int, weights: Array) -> tuple[State, Array]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtr
 
 from wellposed.signals.algebra.effective_dims import finite_width_after_norm
 from wellposed.signals.algebra.local_scales import marginal_with, scales_of_filters
@@ -21,6 +22,7 @@ from wellposed.signals.distributions.spread import STEADY
 from wellposed.signals.distributions.state import Ancestry, FunctionOf, Link, Marginal, State
 from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels, maps
+from wellposed.signals.integration.gaussian import NODES, WEIGHTS
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.transport import Transport, of_few
 
@@ -32,6 +34,8 @@ FEW_NORMALISED = 12
 common without their mean is followed. Chosen."""
 KEPT_SIZE = 0.5
 """Power of its own size that a tensor keeps, below which its elements count as divided by it. Chosen: half way."""
+LEAST_SHARE = 1e-3
+"""Share of channels that vary, at least. Chosen: a norm of none would have no size."""
 SAME_FUNCTION, SAME_SHAPE = 0.05, 0.5
 """Share of the variance that elements averaged together have in common, up to which what is left without it is still
 the function that the tensor was, and up to which its distribution is nearer to the tensor's shape than to a Gaussian's.
@@ -55,7 +59,7 @@ def normalise(
     dims = [i for axis in over for i in x.axes[axis]]
     parts = _centred(x, dims, evaluated(x.filters.margin) if per_channel else None) if centre else _as_it_is(x, dims)
     scale = np.sqrt(np.maximum(parts.square, 0.0) + eps)
-    scale = np.where(scale > 0, scale, 1.0)
+    scale = np.where(scale > 0, scale, 1.0) * (_share_that_varies(x, dims) ** -0.5 if per_channel else 1.0)
     result = _divided(
         call, x, dims, parts, scale, centre, evaluated(x.filters.channel_norm_correction) if per_channel else None
     )
@@ -67,6 +71,23 @@ def normalise(
         scales = scales_of_filters(x, dims, x.axes[1], inverse_dims, left)
         result = result.amended(marginal=marginal_with(scales, True))
     return result.amended(finite_width_correlation=x.finite_width_correlation.times(math.sqrt(left)))
+
+
+def _share_that_varies(x: State, dims: list[int]) -> float:
+    """Return the share of channels whose elements do not all lie where the function that made them is flat: of samples
+    that are alike, ReLU leaves nothing but zeros in many a channel, and a norm nothing of these (signals.md 5.5).
+    """
+    base, fn = x.gaussian_source()
+    count = math.prod(x.lengths[i] for i in dims)
+    if fn is None or not base.gauss or count < 2 or base.lengths != x.lengths or base.mean.size + base.var.size > 2:
+        return 1.0
+    common = float(kernels.pair_mean(base.corr, base.lengths, dims).mean())
+    common = min(max((common * count - 1.0) / (count - 1.0), 0.0), 1.0 - 1e-6)
+    values = fn(base.mean.item() + math.sqrt(base.var.item()) * NODES)
+    ends = [int(np.argmin(ordered == ordered[0])) for ordered in (values, values[::-1])]
+    # each element beyond a point that most lie beyond together: a common part, and one of its own
+    own = [(NODES[end] - math.sqrt(common) * NODES) / math.sqrt(1.0 - common) for end in ends if end > 1]
+    return max(1.0 - sum(float(WEIGHTS @ ndtr(z) ** count) for z in own), LEAST_SHARE)
 
 
 def _divided(
@@ -182,7 +203,7 @@ def _centred(x: State, dims: list[int], margin: Array | None) -> _Parts:
         x.mean - centre,
         left,
         covariance - kernels.pair_mean(covariance, x.lengths, dims) * (2 * relative - 1),
-        average(x.var) - of_mean + average(x.mean**2) - centre**2,
+        average(left) + average(x.mean**2) - centre**2,
         centre,
         level,
     )

@@ -98,11 +98,24 @@ def _covariance_of_means(call: Call, x: State, dims: list[int], count: int) -> t
     covariance = kernels.total(pairs, *_by_shared_scale(x, dims))
     if _at_one_place(covariance) < -IMPRECISE * kernels.average(x.var):
         covariance, tag = alone, weakest(tag, "approximate")
-    spread = kernels.mean_over(x.std(), dims)
+    spread = _std_of_means(x, dims, count)
     level = kernels.average(spread**2)
     here = max(_at_one_place(covariance), 0.0)
     var = spread**2 * (here / level) if level > 0 else np.zeros_like(spread)
     return covariance, spread, np.broadcast_to(var, [1 if i in dims else n for i, n in enumerate(var.shape)]), tag
+
+
+def _std_of_means(x: State, dims: list[int], count: int) -> Array:
+    """Return how the standard deviation of the mean of x over some atoms differs by position, but for a factor: what
+    elements have in common adds up by their deviations, what they have not by their variances.
+    """
+    common = kernels.mean_over(x.std(), dims)
+    if common.size == 1 or all(x.var.shape[i] == 1 for i in dims):
+        return common
+    share = float(kernels.pair_mean(kernels.at_zero(x.corr, [i for i in range(x.corr.ndim) if i not in dims]),
+        x.lengths, dims).ravel()[0])  # fmt: skip
+    alike = min(max((share * count - 1.0) / max(count - 1, 1), 0.0), 1.0)
+    return np.sqrt(alike * common**2 + (1.0 - alike) / count * kernels.mean_over(x.var, dims))
 
 
 def _at_one_place(kernel: Array) -> float:

@@ -18,6 +18,8 @@ from wellposed.signals.integration.windows import Axis
 
 LONGEST = 512
 """Axis length above which the border is too small a part to matter. Chosen."""
+SMALLEST_LEVEL = 1e-2
+"""Square of the mean over positions, relative to the mean square over them, from which on there is a margin. Chosen."""
 
 
 def margin(mean: Array, total: Array, dims: list[int], steps: list[Axis], channels: int) -> Array | None:
@@ -34,12 +36,13 @@ def margin(mean: Array, total: Array, dims: list[int], steps: list[Axis], channe
         channels: input channels that one output spans.
 
     Returns:
-        A map over ``dims``, or None where nothing is padded or the input has no mean.
+        A map over ``dims``, or None where nothing is padded or the input has no mean, or one that differs by position
+        alone: no product of factors is that.
     """
     if not mean.any() or not any(step.padded for step in steps) or any(step.out > LONGEST for step in steps):
         return None
     level = float(np.mean(mean))
-    if level == 0.0:
+    if level * level <= SMALLEST_LEVEL * float(np.mean(mean * mean)):
         return None
     exact, stationary = np.ones((1,) * mean.ndim), np.ones((1,) * mean.ndim)
     for dim, step in zip(dims, steps, strict=True):

@@ -9,7 +9,7 @@ import torch
 
 from wellposed.errors import InputError
 from wellposed.graphs import Graph
-from wellposed.signals.examples import absent_paddings, compared_with_numbers, is_rounded, rows_indexed
+from wellposed.signals.examples import absent_paddings, compared_with_numbers, is_rounded, meets_itself, rows_indexed
 from wellposed.signals.inputs import Input
 
 
@@ -19,6 +19,7 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
     Inputs that are described as given, and numbers that the model makes integers of, keep the example's values. Of
     tokens that a model compares with a number, those keep the example's for which it would come out otherwise: a mask
     of padding, which plans take from the example, stays that mask. Padding of which the example has none is not drawn.
+    Of tokens of which parts meet (the corners of a box), whole samples of the example are drawn.
 
     Raises:
         InputError: an input that keeps its values has none (it is on meta).
@@ -37,7 +38,10 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
             drawn[value] = descriptor.sample(entry.shape, generator).to(entry.dtype)
             continue
         vocabulary = descriptor.vocabulary or rows_indexed(graph, value)
-        if vocabulary is not None:
+        if entry.shape and vocabulary and not graph.example[value].is_meta and meets_itself(graph, value):
+            order = torch.randint(entry.shape[0], (entry.shape[0],), generator=generator)
+            drawn[value] = graph.example[value][order]
+        elif vocabulary is not None:
             rows = _rows(graph, value, vocabulary)
             tokens = rows[descriptor.sample(entry.shape, generator, vocabulary=len(rows)).long()].to(entry.dtype)
             drawn[value] = _with_padding(graph, value, tokens)

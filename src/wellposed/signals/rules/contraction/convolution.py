@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
+from wellposed.arrays import array_of
+from wellposed.graphs.run import dense
 from wellposed.operators.product import Product, Window
 from wellposed.signals.algebra.box_filters import box, filtered
+from wellposed.signals.algebra.linear_maps import MOST_PAIRS, mapped
 from wellposed.signals.algebra.weighted import (
     FiniteWidth,
     Pairs,
@@ -22,8 +26,9 @@ from wellposed.signals.distributions.spread import source
 from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.windows import Axis
+from wellposed.signals.integration.windows import Axis, Indices
 from wellposed.signals.rules.contraction.filters import Sliding, sliding_window, with_later_facts
+from wellposed.signals.sampling.constant_folding import numbers
 
 
 def convolve(
@@ -175,7 +180,12 @@ def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int
 
 
 def _fixed_filter(call: Call, sliding: Sliding, weight: State, product: Product, window: Window) -> State | None:
-    """A depthwise convolution with known numbers (a blur): taken as a box with the same sum, which it may not be."""
+    """Return a depthwise convolution with one known filter for all channels: a map along each axis where it is a
+    product of one factor for each (a blur, an upsampling), else a box with the same sum, which it may not be.
+    """
+    factors = _factors_of_filter(call, sliding, product)
+    if factors is not None:
+        return _through_factors(sliding, factors)
     if product.transposed:
         return None
     total = kernels.average(weight.mean) * window.taps
@@ -185,3 +195,67 @@ def _fixed_filter(call: Call, sliding: Sliding, weight: State, product: Product,
         return None
     result = filtered(call, sliding.data, sliding.space, sliding.steps, total, include_padding=True)
     return result if weight.is_constant else result.amended(tag=weakest("approximate", result.tag))
+
+
+MOST_POSITIONS = 512
+"""Positions of an axis, before or after, up to which a filter is written out as a matrix. Chosen for cost."""
+NOT_SEPARABLE = 1e-5
+"""Second singular value of a filter, relative to the first, above which it is no product of factors. Chosen."""
+
+
+def _factors_of_filter(call: Call, sliding: Sliding, product: Product) -> list[Array] | None:
+    """Return the taps along each axis of a filter of which all channels have the same; None of others."""
+    known = numbers(call.run, product.right)
+    data, steps = sliding.data, sliding.steps
+    others = max((data.corr.size // data.corr.shape[i] for i, _ in sliding.moving), default=1)
+    longest = min(max(max(step.size, step.out) for step in steps), MOST_POSITIONS)
+    alone = any(step.size == 1 for step in steps)  # an axis of one position has no atom to map along
+    if known is None or alone or len(steps) > 2 or others * longest**2 > MOST_PAIRS:
+        return None
+    values = array_of(dense(known)).reshape(-1, *[step.kernel for step in steps])
+    if len(values) != data.shape[sliding.channel_axis] or not np.isrealobj(values) or (values != values[0]).any():
+        return None
+    if len(steps) == 1:
+        return [values[0]]
+    left, sizes, right = np.linalg.svd(values[0])
+    return [left[:, 0] * sizes[0], right[0]] if sizes[1:].sum() <= NOT_SEPARABLE * sizes[0] else None
+
+
+def _through_factors(sliding: Sliding, factors: list[Array]) -> State:
+    """Return data through a map along each axis that slides a factor of a filter over it. Of long axes the middle is
+    left out, and is then what it is beside that.
+    """
+    data = sliding.data
+    for axis, step, taps in zip(sliding.space, sliding.steps, factors, strict=True):
+        each = (1, step.stride) if step.transposed else (step.stride, 1)  # positions of either side that go together
+        less = max(*(-(-(n - MOST_POSITIONS) // k) for n, k in zip((step.size, step.out), each, strict=True)), 0)
+        short = replace(step, size=step.size - less * each[0], out=step.out - less * each[1])
+        index = windows.table(short)
+        matrix = np.zeros((short.out, short.size))
+        out, tap = np.nonzero(index >= 0)
+        np.add.at(matrix, (out, index[out, tap]), taps[tap])
+        cut = data if not less else _at_positions(data, axis, _without_middle(step.size, short.size))
+        data = mapped(cut, axis, matrix)
+        if less:
+            data = _at_positions(data, axis, _with_middle(short.out, step.out, each[1])).amended(links=())
+    return data
+
+
+def _without_middle(size: int, left: int) -> Indices:
+    """Return which of ``size`` positions are left where the middle ones are not."""
+    return np.concatenate([np.arange(left // 2), np.arange(size - (left - left // 2), size)])
+
+
+def _with_middle(size: int, whole: int, period: int) -> Indices:
+    """Return for each of ``whole`` positions which of ``size`` it is like, those in the middle being periodic."""
+    before = size // 2 // period * period
+    middle = before - period + np.arange(whole - size) % period
+    return np.concatenate([np.arange(before), middle, np.arange(before, size)])
+
+
+def _at_positions(x: State, axis: int, source: Indices) -> State:
+    """Return a tensor at other positions along an axis, correlated as those are at the same displacement."""
+    at = x.axes[axis][0]
+    mean, var = (np.take(array, source, axis=at) if array.shape[at] > 1 else array for array in (x.mean, x.var))
+    corr = kernels.by_lag(x.corr, at, kernels.lag_cap(1))
+    return x.with_moments(layout=x.layout.resized(at, len(source)), mean=mean, var=var, corr=corr)

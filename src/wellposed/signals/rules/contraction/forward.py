@@ -23,6 +23,7 @@ from wellposed.signals.algebra.box_filters import filtered
 from wellposed.signals.algebra.linear_maps import mapped
 from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.reduction import averaged
+from wellposed.signals.algebra.statistics import is_centred
 from wellposed.signals.algebra.sums import combine
 from wellposed.signals.algebra.weighted import Pairs
 from wellposed.signals.context.call import Call
@@ -202,17 +203,25 @@ def _pairs(call: Call, weight: State, product: Product) -> Pairs | None:
     count = math.prod(weight.shape[i] for i in summed)
     if call.independent or count <= 1 or product.transposed:
         return None
+    found = _share_of_sums(call, weight, product, summed, count)
+    return Pairs(found[0], count, found[1]) if found is not None and found[0] < CENTRED_SHARE else None
+
+
+def _share_of_sums(
+    call: Call, weight: State, product: Product, summed: list[int], count: int
+) -> tuple[float, bool] | None:
+    """Return E (sum w)² / E sum w² over the ``count`` elements along the axes ``summed`` of a weight, and whether its
+    filters differ in size by less than those of independent numbers do; None where nothing is known of that.
+    """
+    atoms = [atom for i in summed for atom in weight.axes[i]]
+    if is_centred(call, weight, atoms):
+        return 0.0, True
     if weight.corr.size > 1:
-        atoms = [atom for i in summed for atom in weight.axes[i]]
-        share, sized = count * float(kernels.pair_mean(weight.corr, weight.lengths, atoms).ravel()[0]), True
-    elif weight.scale_parameter is None and call.graph.values[product.right].kind != "parameter":
+        return count * float(kernels.pair_mean(weight.corr, weight.lengths, atoms).ravel()[0]), True
+    if weight.scale_parameter is None and call.graph.values[product.right].kind != "parameter":
         values = numbers(call.run, product.right)
-        if values is None:
-            return None
-        share, sized = _of_known_filters(values, summed)
-    else:
-        return None
-    return Pairs(share, count, sized) if share < CENTRED_SHARE else None
+        return None if values is None else _of_known_filters(values, summed)
+    return None
 
 
 def _of_known_filters(values: torch.Tensor, summed: list[int]) -> tuple[float, bool]:

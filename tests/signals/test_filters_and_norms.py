@@ -1,0 +1,162 @@
+"""Known filters, standardised filters, and norms over what is dead, uneven or centred by position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import wellposed as wp
+
+from .test_joint_sampling import assert_by_chance
+
+TAPS = torch.tensor([-0.1, 0.2, 0.8, 0.8, 0.2, -0.1])
+BLUR, SLOPE = torch.tensor([1.0, 2.0, 1.0]) / 4, torch.tensor([1.0, 0.0, -1.0])
+
+
+def last(net: nn.Module, x: Tensor, draws: int) -> tuple[wp.Signal, wp.Signal]:
+    """Return the last signal of a planned model as predicted and as measured."""
+    torch.manual_seed(0)
+    graph = wp.trace(net, x)
+    plan = wp.plan(graph, method="autoinit")
+    predicted, measured = wp.propagate(graph, weights=plan), wp.measure(graph, plan=plan, draws=draws)
+    name = graph.values[graph.outputs[0]].name
+    return predicted[name], measured[name]
+
+
+class Filtered(nn.Module):
+    """A known filter, one for all channels, slides over what a convolution has made."""
+
+    def __init__(self, taps: Tensor, stride: int, *, transposed: bool, channels: int = 16) -> None:
+        super().__init__()
+        rank = taps.ndim
+        self.register_buffer("taps", taps[None, None])
+        self.conv = (nn.Conv1d, nn.Conv2d)[rank - 1](4, channels, 3)
+        name = ("conv_transpose" if transposed else "conv") + f"{rank}d"
+        self.slide, self.options = getattr(F, name), {"stride": stride, "padding": 1, "groups": channels}
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv(x))
+        return self.slide(x, self.taps.expand(x.shape[1], *self.taps.shape[1:]), **self.options)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(
+    ("taps", "length"),
+    [(TAPS, 40), (TAPS, 1400), (BLUR[:, None] * BLUR, 14), (BLUR[:, None] * SLOPE, 14)],
+    ids=["low pass", "long low pass", "blur", "slope"],
+)
+def test_known_filters_have_the_size_of_their_own_taps(taps: Tensor, length: int, stride: int, transposed: bool):
+    net = Filtered(taps, stride, transposed=transposed)
+    x = torch.randn(8, 4, *[length] * taps.ndim)
+    assert_by_chance(*last(net, x, 24))
+
+
+def standardised(w: Tensor, gain: Tensor) -> Tensor:
+    mean, var = w.mean((1, 2, 3), keepdim=True), w.var((1, 2, 3), keepdim=True, unbiased=False)
+    return (w - mean) * torch.rsqrt(var * w[0].numel() + 1e-4) * gain
+
+
+def folded(w: Tensor, gain: Tensor) -> Tensor:
+    """As normaliser-free networks write it (Brock et al. 2021)."""
+    mean, var = w.mean((1, 2, 3), keepdim=True), w.var((1, 2, 3), keepdim=True, unbiased=False)
+    scale = torch.rsqrt(torch.maximum(var * w[0].numel(), torch.tensor(1e-4))) * gain
+    return w * scale - mean * scale
+
+
+class StandardisedFilters(nn.Module):
+    def __init__(self, make: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.randn(24, 24, 3, 3) for _ in range(3))
+        self.gains = nn.ParameterList(torch.ones(24, 1, 1, 1) for _ in range(3))
+        self.make = make
+
+    def forward(self, x: Tensor) -> Tensor:
+        for weight, gain in zip(self.weights, self.gains, strict=True):
+            x = F.conv2d(F.relu(x), self.make(weight, gain))
+        return x
+
+
+@pytest.mark.parametrize("make", [standardised, folded])
+def test_filters_of_mean_zero_with_a_gain_pass_no_mean_on(make):
+    """Without that, ReLU's mean adds half an octave at each layer."""
+    assert_by_chance(*last(StandardisedFilters(make), torch.randn(8, 24, 12, 12), 24))
+
+
+class NormOfAlike(nn.Module):
+    """A batch norm of a function of samples that are alike, as a maximum over many points makes them."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.points, self.dense, self.norm = nn.Linear(64, 256), nn.Linear(256, 256), nn.BatchNorm1d(256)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(self.points(x).amax(1))))
+
+
+@pytest.mark.parametrize("samples", [4, 16])
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.ReLU6(), nn.Hardtanh(-0.5, 0.5)], ids=repr)
+def test_a_norm_leaves_channels_zero_in_which_no_sample_differs(activation: nn.Module, samples: int):
+    """Where all samples are zero, as in a third of the channels after ReLU, a norm has nothing to bring to size 1."""
+    assert_by_chance(*last(NormOfAlike(activation), torch.randn(samples, 40, 64), 32))
+
+
+class ShuffledHalves(nn.Module):
+    """Two normed halves, shuffled, through grouped filters with padding, and a norm: its mean is 0 but for rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm, self.last = nn.BatchNorm2d(16), nn.BatchNorm2d(16)
+        self.conv = nn.Conv2d(32, 16, 3, stride=2, padding=1, groups=2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.silu(self.stem(x))
+        both = torch.cat([self.norm(x), self.norm(F.silu(x))], 1)
+        shuffled = both.reshape(len(x), 2, 16, *x.shape[2:]).permute(0, 2, 1, 3, 4).flatten(1, 2)
+        return self.last(self.conv(shuffled))
+
+
+def test_a_norm_gives_one_whatever_its_margins_are():
+    predicted, _ = last(ShuffledHalves(), torch.randn(8, 3, 8, 8), 2)
+    assert predicted.second_moment == pytest.approx(1.0, abs=1e-3)
+
+
+class MeansOfThoseThere(nn.Module):
+    """Means over those of several paths that a mask of each sample lets through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.ReLU()) for _ in range(3))
+        there = torch.rand(3, 24, 1, generator=torch.Generator().manual_seed(0)) < 0.5
+        there[0] |= ~there.any(0)
+        self.register_buffer("there", there.float())
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = torch.stack([path(x) for path in self.paths])
+        return (made * self.there).sum(0) / self.there.sum(0)
+
+
+def test_means_over_parts_that_differ_by_sample_have_the_variance_of_their_own_number():
+    assert_by_chance(*last(MeansOfThoseThere(), torch.randn(24, 32), 64))
+
+
+def test_maps_of_known_numbers_along_two_long_axes_tell_pairs_apart_along_one_at_a_time():
+    """Along both they would have 240 million pairs; what they have in common along the other one is an average."""
+    tokens, features = torch.randn(96, 96), torch.randn(160, 160)
+
+    class Mixed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(2):
+                x = F.linear(F.linear(x.transpose(1, 2), tokens).transpose(1, 2), features)
+            return x
+
+    graph = wp.trace(Mixed(), torch.randn(4, 96, 160))
+    (*_, made) = wp.propagate(graph, inputs=wp.Input.white())
+    exact = (tokens @ tokens).square().sum() / 96 * (features @ features).square().sum() / 160
+    assert made.second_moment == pytest.approx(float(exact), rel=0.05)
