@@ -266,8 +266,9 @@ class _Reader:
         left = dict(zip(product.left_axes, self.axes[product.left], strict=True))
         right = dict(zip(product.right_axes, self.axes[product.right], strict=True))
         weighted = product.right in self.fixed or product.left in self.fixed
-        operand = product.left if product.left in self.fixed else product.right
-        weight, data = (left, right) if product.left in self.fixed else (right, left)
+        of_left = product.left in self.fixed and product.right not in self.weights
+        operand = product.left if of_left else product.right
+        weight, data = (left, right) if of_left else (right, left)
         trained = weighted and any(True for _ in self.parameters_of(operand))
         for label in set(left) & set(right):
             unite(data[label], weight[label])

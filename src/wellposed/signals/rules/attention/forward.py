@@ -232,7 +232,8 @@ def attention(
     alone = law_of(product, q, k, at, q.shape[-1], keys)
     law = Logits(alone.variance + bias, *summed([(alone.variance, alone[1:]), (bias, ())]))
     a2, pull, picked = interpolated(seen, law)
-    of_one_token = float(not channels(call.graph)[call.node.args[2].value][token])
+    made_by_weights = channels(call.graph)[call.node.args[2].value]
+    of_one_token = float(made_by_weights[-1] or not made_by_weights[token])  # channels of positions have their own
     flat = flat_weights(mask, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
     before = _axes_of_heads(v, token)
     if before is not None:

@@ -18,6 +18,7 @@ from wellposed.arrays import array_of
 from wellposed.graphs import Ref
 from wellposed.graphs.run import dense
 from wellposed.operators.product import GROUPED, Product, describe
+from wellposed.operators.scores import score_products
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.box_filters import filtered
 from wellposed.signals.algebra.linear_maps import mapped
@@ -27,6 +28,7 @@ from wellposed.signals.algebra.sums import combine
 from wellposed.signals.algebra.weighted import Pairs
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.lazy import evaluated
+from wellposed.signals.distributions.attention import Softmax
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.distributions.views import unpaired
@@ -64,7 +66,7 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
         return None
     bias = states.get(product.bias) if product.bias is not None else None
     weighted = _with_weight(call, product)
-    if weighted is None:
+    if weighted is None or _is_of_learned_tokens(call, states[weighted.left], states[weighted.right], weighted):
         made = product_of_signals(call, states[product.left], states[product.right], product)
         return _with_bias(call, made, bias, product)
     return _with_bias(call, _of_weight(call, states[weighted.left], states[weighted.right], weighted), bias, weighted)
@@ -193,6 +195,14 @@ def _with_weight(call: Call, product: Product) -> Product | None:
     if product.window is not None or (right_fixed and (named or not left_fixed)):
         return product
     return product.swapped() if left_fixed and not right_fixed else None
+
+
+def _is_of_learned_tokens(call: Call, data: State, weight: State, product: Product) -> bool:
+    """Whether a weight is keys or values that other weights made of learned tokens (memory slots, latents): they have
+    in common what those tokens have, as keys and values of signals do.
+    """
+    made = weight.scale_parameter is None and bool(weight.finite_width_correlation.amounts.size)
+    return made and (data.known_as(Softmax) is not None or call.node.index in score_products(call.graph))
 
 
 def _pairs(call: Call, weight: State, product: Product) -> Pairs | None:
