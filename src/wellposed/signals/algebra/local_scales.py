@@ -103,9 +103,10 @@ def scales_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> 
     rank = max(len(x.axes), len(y.axes))
     own, others = ((1,) * (rank - len(state.axes)) + state.shape for state in (x, y))
     shared = math.prod(n for n, other in zip(own, others, strict=True) if other == 1)
-    if shared < SHARED_BY or any(n == 1 < other for n, other in zip(own, others, strict=True)):
-        return None
-    if not x.gauss or kernels.nonzero(x.mean) or not kernels.nonzero(y.var):
+    if shared < SHARED_BY or any(n == 1 < other for n, other in zip(own[1:], others[1:], strict=True)):
+        return None  # numbers that all samples share (embeddings of features) are no less one number's
+    shaped = x.function is not None or x.transport is not None
+    if shaped or (kernels.nonzero(x.mean) and kernels.nonzero(y.mean)) or not kernels.nonzero(y.var):
         return None
     squares = marginal(y) ** 2
     level = float(WEIGHTS @ squares)
