@@ -305,8 +305,10 @@ def _with_bias(call: Call, result: State, bias: State | None, product: Product) 
         return result
     if bias.is_constant and bias.masked is None:
         return linear(call, result, 1.0, product.bias_scale * bias.pooled_mean)
-    if "o" in product.out_axes and len(bias.axes) == 1:
-        where = product.out_axes.index("o")
-        axes = tuple(bias.axes[0] if i == where else () for i in range(len(product.out_axes)))
-        bias = bias.amended(axes=axes)
-    return combine(call, result, bias, 1.0, product.bias_scale)
+    if "o" not in product.out_axes or len(bias.axes) != 1:
+        return combine(call, result, bias, 1.0, product.bias_scale)
+    where = product.out_axes.index("o")
+    bias = bias.amended(axes=tuple(bias.axes[0] if i == where else () for i in range(len(product.out_axes))))
+    made = combine(call, result, bias, 1.0, product.bias_scale)
+    # tokens on a sphere lie on it still, about another centre
+    return made.amended(equal_norm_inverse_dim=result.equal_norm_inverse_dim)
