@@ -15,7 +15,7 @@ import torch
 
 from wellposed.arrays import array_of
 from wellposed.graphs import Ref
-from wellposed.operators.scores import logits_before_shift
+from wellposed.operators.product import Product
 from wellposed.signals.algebra.attention_products import finite_width_correlation_after_attention, tilt
 from wellposed.signals.algebra.causal_queries import (
     as_seen,
@@ -26,17 +26,17 @@ from wellposed.signals.algebra.causal_queries import (
     levels_of_seen,
     with_pairs,
 )
+from wellposed.signals.algebra.gram import gram_terms
 from wellposed.signals.algebra.local_scales import marginal_with, scales_after_attention
 from wellposed.signals.algebra.masked_scores import is_shut_out, shut_out
 from wellposed.signals.algebra.mixtures import chosen, mixture, within
 from wellposed.signals.algebra.operands import operand
+from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.softmax import (
     Places,
     interpolated,
-    interpolated_participations,
     is_uneven,
     law_of,
-    law_told,
     off_diagonal,
     summed,
     variance_of,
@@ -44,133 +44,21 @@ from wellposed.signals.algebra.softmax import (
 )
 from wellposed.signals.algebra.softmax_overlap import overlap
 from wellposed.signals.algebra.tokens import tokens_of
-from wellposed.signals.context.arguments import MASKED, state_of
-from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.distributions.attention import Logits, Softmax
+from wellposed.signals.context.arguments import MASKED
+from wellposed.signals.context.call import Call, PartCall, Unknown
+from wellposed.signals.distributions.attention import Logits
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.spread import NONE, Sources
-from wellposed.signals.distributions.state import Ancestry, State, weakest
-from wellposed.signals.distributions.views import merge_atoms, permute, reshape
+from wellposed.signals.distributions.spread import Sources
+from wellposed.signals.distributions.state import State, weakest
+from wellposed.signals.distributions.views import merge_atoms, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.rules.attention.shares import (
-    covariance_of_weights,
-    is_one_number,
-    keys_seen,
-    keys_shown,
-    known_shares,
     over_samples,
-    variance_of_means,
-    variance_of_weights,
-    with_all_for_none,
 )
+from wellposed.signals.rules.attention.weights import weights_along
 from wellposed.structure.widths import channels
-
-
-@rule(overloads("softmax.int", "_softmax.default", "_safe_softmax.default"), tag="approximate", source="signals: 5.8")
-def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype: Any = None) -> State:
-    """exp(x_j) / sum exp(x): mean 1 / T, second moment A2 / T; the part of x common to the axis cancels."""
-    if not x.axes:
-        return make_state(x.shape, 1.0, 0.0)
-    logits = logits_before_shift(call.graph).get(call.node.index)
-    x = (None if logits is None else state_of(call.run, logits)) or x
-    axis = dim % len(x.axes)
-    features = channels(call.graph)[call.node.inputs[0]][axis]
-    if x.masked is not None and axis < len(x.axes) - 1:  # which keys a query sees is told along the last axis
-        order = [*(at for at in range(len(x.axes)) if at != axis), axis]
-        return permute(_softmax(call, permute(x, order), len(order) - 1, features), np.argsort(order).tolist())
-    return _softmax(call, x, axis, features)
-
-
-def _softmax(call: Call, x: State, axis: int, features: bool) -> State:
-    """The softmax of logits along an axis, of ``features`` or of positions."""
-    even = is_one_number(call, x)
-    mask, x = _let_through(x, axis)
-    total = x.shape[axis]
-    if not x.axes[axis]:
-        return make_state(x.shape, 1.0, 0.0)
-    if call.independent:
-        second = float(interpolated_participations(np.array([float(total)]), x.pooled_var)[0]) / total
-        return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
-    variance = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
-    keys = keys_seen(x, axis, keys_shown(mask, x, axis), variance if even else 0.0)
-    mask = with_all_for_none(mask)
-    shown = keys_shown(mask, x, axis)
-    bias = variance_of_means(x, axis, shown, keys)
-    told = law_told(x)
-    law = Logits(variance + bias, *(summed([(variance, told), (bias, ())]) if bias else told))
-    shares, pull, picked = interpolated(keys, law)
-    second, typical = kernels.average(shares), float(np.exp(np.mean(np.log(keys))))
-    rho = np.take(x.corr, [0], axis=x.axes[axis][0])
-    var = variance_of_weights(x, axis, shares)
-    known = known_shares(x, axis, shown, variance)
-    chance = _chance_of_logits(x) if features else ((0.0, 1.0),)
-    alike = (
-        weight * covariance_of_weights(x, axis, rho + node * (1.0 - rho), variance, shares, known)
-        for node, weight in chance
-    )
-    corr = kernels.correlation(kernels.total(*alike), var) if var.any() else np.ones((1,) * len(x.lengths))
-    flat = flat_weights(mask, False, x.shape[axis - 1], total) if axis == len(x.shape) - 1 and axis else None
-    made = Softmax(
-        law.variance,
-        second,
-        kernels.average(pull),
-        kernels.average(picked),
-        rho,
-        typical,
-        law[1:],
-        tokens_of(call, x, axis, 1, call.node.inputs[0]) if x.finite_width_correlation.amounts.size else None,
-        flat,
-        mask,
-        x.axes[axis][0],
-    )
-    return State(
-        x.layout,
-        Moments(
-            np.full((1,) * len(x.lengths), 1.0 / total),
-            var,
-            corr,
-            _alike_by_chance(x, max(node for node, _ in chance), rho, made),
-        ),
-        tag="approximate",
-        ancestry=Ancestry((), x.roots | call.root()),
-        attention=made,
-    )
-
-
-def _let_through(x: State, axis: int) -> tuple[torch.Tensor | None, State]:
-    """Return where masked logits are let through, and what they are there, queries and keys an atom each."""
-    mask = None if x.masked is None else x.masked.mask
-    if x.masked is not None and x.masked.scores is not None:
-        x = reshape(x.masked.scores, x.shape)
-    x = merge_atoms(x, axis)
-    return mask, merge_atoms(x, axis - 1) if axis else x
-
-
-def _chance_of_logits(x: State) -> tuple[tuple[float, float], ...]:
-    """Return nodes, and their weights, of how alike two positions are by chance in the logits of features (slices,
-    codes, experts), relative to what not all have in common: Gauss-Hermite, at 0 and sqrt(3) standard deviations.
-    """
-    chance = x.finite_width_correlation.variance
-    if not chance > 0.0:
-        return ((0.0, 1.0),)
-    step = min(math.sqrt(3.0 * chance), 1.0)
-    return ((0.0, 2.0 / 3.0), (step, 1.0 / 6.0), (-step, 1.0 / 6.0))
-
-
-def _alike_by_chance(x: State, step: float, rho: Array, made: Softmax) -> Sources:
-    """Return the finite-width correlation of the weights of two positions over features: what the logits of positions
-    that are alike by chance hand on, by the mean slope of the weights' covariance over that chance, a ``step`` about
-    ``rho``.
-    """
-    if not step > 0.0:
-        return NONE
-    r = float(np.clip(rho.ravel()[-1], 0.0, 1.0)) if rho.size > 1 else 0.0
-    low, mean, high = overlap(r + (1.0 - r) * np.array([-step, 0.0, step]), made.variance, made.keys, made.second)
-    left = made.keys * made.second - mean
-    return x.finite_width_correlation.times((high - low) / (2.0 * step * left)) if left > 0.0 else NONE
 
 
 @rule(overloads("masked_fill.Scalar", "masked_fill_.Scalar"), tag="approximate", source="mixture of two signals")
@@ -219,6 +107,9 @@ def attention(
     r_out = {r_V + (1 - r_V) E sum_j a_j a'_j} / (q_out / q_V), the overlap of two queries (`overlap`).
     """
     token, shape = len(q.axes) - 2, call.shape()
+    written = None if enable_gqa else _of_own_keys(call, q, k, v, attn_mask, dropout_p, is_causal, scale)
+    if written is not None:
+        return written
     q, k, parts = _with_merged_axes(q, k, v, shape)
     parts = as_seen(parts, token, _mask(call, attn_mask)[0])
     v = merge_atoms(parts, token)
@@ -262,6 +153,31 @@ def attention(
             kernel = _correlation_of_results(made, v, token, level, typical, r_v + (1.0 - r_v) * met / typical)
         made = made.amended(corr=np.clip(kernel, -1.0, 1.0))
     return reshape(made, call.shape())
+
+
+def _of_own_keys(
+    call: Call, q: State, k: State, v: State, given: Any, dropout: float, is_causal: bool, scale: float | None
+) -> State | None:
+    """Return attention of queries that are made of what their own keys are made of (no projections, or one weight for
+    both), as it is written out: its products tell a query's own key from others. None of others.
+    """
+    outer = [str(axis) for axis in range(len(q.axes) - 2)]
+    query, key, value = (argument.value for argument in call.node.args[:3])
+    factor = scale if scale is not None else q.shape[-1] ** -0.5
+    product = Product(query, key, (*outer, "m", "d"), (*outer, "n", "d"), (*outer, "m", "n"), scale=factor)
+    if gram_terms(call, q, k, product) is None or (dropout and call.training) or q.shape[:-2] != v.shape[:-2]:
+        return None
+    shape = (*q.shape[:-1], k.shape[-2])
+    mask = torch.ones(shape[-2:], dtype=torch.bool).tril() if is_causal else _mask(call, given)[0]
+    part = PartCall(call.run, call.node, shape)
+    scores = product_of_signals(part, q, k, product)
+    if mask is not None:
+        if mask.dtype != torch.bool or _mask(call, given)[1]:
+            return None
+        scores = shut_out(scores, mask, -math.inf)
+    made = weights_along(part, scores, len(shape) - 1, False)
+    weighted = Product(query, value, (*outer, "m", "n"), (*outer, "n", "e"), (*outer, "m", "e"))
+    return product_of_signals(call, made, v, weighted)
 
 
 def _with_merged_axes(q: State, k: State, v: State, shape: Sequence[int]) -> tuple[State, State, State]:

@@ -27,8 +27,8 @@ from wellposed.signals.algebra.reduction import averaged
 from wellposed.signals.algebra.sums import combine
 from wellposed.signals.algebra.weighted import Pairs
 from wellposed.signals.context.call import Call
-from wellposed.signals.distributions.lazy import evaluated
 from wellposed.signals.distributions.attention import Softmax
+from wellposed.signals.distributions.lazy import evaluated
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State, weakest
 from wellposed.signals.distributions.views import unpaired
