@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.arrays import array_of
-from wellposed.graphs import Ref
 from wellposed.operators.product import Product
 from wellposed.signals.algebra.attention_products import finite_width_correlation_after_attention, tilt
 from wellposed.signals.algebra.causal_queries import (
@@ -39,7 +37,6 @@ from wellposed.signals.algebra.softmax import (
     law_of,
     off_diagonal,
     summed,
-    variance_of,
     varied,
 )
 from wellposed.signals.algebra.softmax_overlap import overlap
@@ -54,9 +51,8 @@ from wellposed.signals.distributions.views import merge_atoms, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.attention.shares import (
-    over_samples,
-)
+from wellposed.signals.rules.attention.masks import keys_of_queries, mask_of, queries_that_see_none
+from wellposed.signals.rules.attention.shares import with_all_for_none
 from wellposed.signals.rules.attention.weights import weights_along
 from wellposed.structure.widths import channels
 
@@ -111,7 +107,7 @@ def attention(
     if written is not None:
         return written
     q, k, parts = _with_merged_axes(q, k, v, shape)
-    parts = as_seen(parts, token, _mask(call, attn_mask)[0])
+    parts = as_seen(parts, token, mask_of(call, attn_mask)[0])
     v = merge_atoms(parts, token)
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
@@ -125,7 +121,9 @@ def attention(
     a2, pull, picked = interpolated(seen, law)
     made_by_weights = channels(call.graph)[call.node.args[2].value]
     of_one_token = float(made_by_weights[-1] or not made_by_weights[token])  # channels of positions have their own
-    flat = flat_weights(mask, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
+    none, even = queries_that_see_none(call, attn_mask, mask)
+    shown = with_all_for_none(mask) if even else mask
+    flat = flat_weights(shown, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
     before = _axes_of_heads(v, token)
     if before is not None:
         parts, v = (reshape(x, (*before, *x.shape[token:])) for x in (parts, v))
@@ -152,7 +150,8 @@ def attention(
         else:
             kernel = _correlation_of_results(made, v, token, level, typical, r_v + (1.0 - r_v) * met / typical)
         made = made.amended(corr=np.clip(kernel, -1.0, 1.0))
-    return reshape(made, call.shape())
+    made = reshape(made, call.shape())
+    return made if none is None or even else _filled(call, made, none, 0.0)
 
 
 def _of_own_keys(
@@ -168,11 +167,11 @@ def _of_own_keys(
     if gram_terms(call, q, k, product) is None or (dropout and call.training) or q.shape[:-2] != v.shape[:-2]:
         return None
     shape = (*q.shape[:-1], k.shape[-2])
-    mask = torch.ones(shape[-2:], dtype=torch.bool).tril() if is_causal else _mask(call, given)[0]
+    mask = torch.ones(shape[-2:], dtype=torch.bool).tril() if is_causal else mask_of(call, given)[0]
     part = PartCall(call.run, call.node, shape)
     scores = product_of_signals(part, q, k, product)
     if mask is not None:
-        if mask.dtype != torch.bool or _mask(call, given)[1]:
+        if mask.dtype != torch.bool or mask_of(call, given)[1]:
             return None
         scores = shut_out(scores, mask, -math.inf)
     made = weights_along(part, scores, len(shape) - 1, False)
@@ -211,67 +210,16 @@ def logits(
     """
     width, keys_total, queries = q.shape[-1], k.shape[token], q.shape[token]
     factor = scale if scale is not None else width**-0.5
-    mask, extra = _mask(call, attn_mask)
+    mask, extra = mask_of(call, attn_mask)
     k = as_seen(k, token, mask)
     sigma2 = factor**2 * width * q.second_moment * kernels.average(k.var) * (1.0 - off_diagonal(k, token))
     if is_causal:
         seen = np.minimum(np.arange(1, queries + 1, dtype=np.float64), keys_total)
     elif mask is not None and mask.shape[-1] == keys_total:
-        counts = mask.to(torch.float64).sum(dim=-1).clamp(min=1.0)
-        rows = over_samples(array_of(counts.reshape(-1, counts.shape[-1] if counts.ndim else 1)))
-        seen = rows if rows.size == queries else over_samples(rows[:, None])
+        seen = keys_of_queries(mask, queries, sigma2, queries_that_see_none(call, attn_mask, mask)[1])
     else:
         seen = np.array([float(keys_total)])
     return max(sigma2, 0.0), extra, seen, mask
-
-
-def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
-    """Return where keys are let through (how often, of a mask that signals decide), and the variance that a bias adds
-    to the logits.
-    """
-    node = call.node
-    raw = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
-    if not isinstance(raw, Ref):
-        return None, 0.0
-    known = call.graph.known.get(raw.value)
-    if known is not None:
-        return (known, 0.0) if known.dtype == torch.bool else _of_bias(known)
-    drawn = call.run.draws.get(raw.value)
-    if drawn is not None:
-        masks = torch.stack(drawn).double()
-        if drawn[0].dtype == torch.bool:
-            return masks.mean(dim=0), 0.0
-        through = masks > MASKED
-        added = masks[through]
-        return through.double().mean(dim=0), float(added.var(correction=0)) if added.numel() else 0.0
-    if isinstance(given, Unknown) and given.state is not None:
-        shares = np.broadcast_to(given.state.mean, given.state.lengths).transpose(
-            list(itertools.chain(*given.state.axes))
-        )
-        return torch.from_numpy(shares.reshape(given.shape)), 0.0
-    return _mask_of_scores(given) if isinstance(given, State) else (None, 0.0)
-
-
-def _mask_of_scores(given: State) -> tuple[torch.Tensor | None, float]:
-    """Return the mask of what is added to logits, if any, and the variance over keys of what that lets through."""
-    bias, masked = given, given.masked
-    if masked is not None:
-        if masked.scores is None:
-            return masked.mask, 0.0
-        bias = masked.scores
-    apart = 1.0 - off_diagonal(bias, len(bias.axes) - 1) if bias.axes else 1.0
-    return None if masked is None else masked.mask, kernels.average(bias.var) * apart
-
-
-def _of_bias(bias: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Return where a known bias of logits lets keys through, and the variance that it adds to the logits."""
-    through = bias > MASKED
-    if bias.ndim < 2 or not bool(bias[through].any()):
-        return through, 0.0
-    weights = torch.where(through, bias.double() - bias.double().amax(dim=-1, keepdim=True), -math.inf).exp()
-    second = weights.square().sum(dim=-1) / weights.sum(dim=-1).square().clamp(min=1e-300)
-    counts = through.sum(dim=-1).clamp(min=1).double()
-    return through, variance_of(counts.flatten(0, -2).mean(dim=0).numpy(), second.flatten(0, -2).mean(dim=0).numpy())
 
 
 def _is_repeated(v: State, axis: int) -> bool:
