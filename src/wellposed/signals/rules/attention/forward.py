@@ -102,17 +102,26 @@ def attention(
     sigma² = s² h q_Q q_K (1 - r_K); q_out / q_V = r_V + (1 - r_V) [A2 + sigma² P / D], P the pull;
     r_out = {r_V + (1 - r_V) E sum_j a_j a'_j} / (q_out / q_V), the overlap of two queries (`overlap`).
     """
-    token, shape = len(q.axes) - 2, call.shape()
     written = None if enable_gqa else _of_own_keys(call, q, k, v, attn_mask, dropout_p, is_causal, scale)
     if written is not None:
         return written
+    none, even = queries_that_see_none(call, attn_mask, mask_of(call, attn_mask)[0])
+    made = _of_tokens(call, q, k, v, attn_mask, dropout_p, is_causal, scale)
+    return made if none is None or even or call.independent else _filled(call, made, none, 0.0)
+
+
+def _of_tokens(
+    call: Call, q: State, k: State, v: State, given: Any, dropout: float, is_causal: bool, scale: float | None
+) -> State:
+    """Return `attention` of queries and keys that have weights of their own, where each query sees some key."""
+    token, shape = len(q.axes) - 2, call.shape()
     q, k, parts = _with_merged_axes(q, k, v, shape)
-    parts = as_seen(parts, token, mask_of(call, attn_mask)[0])
+    parts = as_seen(parts, token, mask_of(call, given)[0])
     v = merge_atoms(parts, token)
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
-    product, bias, seen, mask = logits(call, q, k, token, attn_mask, is_causal, scale)
+    product, bias, seen, mask = logits(call, q, k, token, given, is_causal, scale)
     outer = [str(axis) for axis in range(token)]
     keys = tokens_of(call, k, token, k.shape[-1], call.node.args[1].value) if k.axes[token] else None
     at = Places(token, token, [*outer, "query", "d"], [*outer, "key", "d"])
@@ -121,9 +130,7 @@ def attention(
     a2, pull, picked = interpolated(seen, law)
     made_by_weights = channels(call.graph)[call.node.args[2].value]
     of_one_token = float(made_by_weights[-1] or not made_by_weights[token])  # channels of positions have their own
-    none, even = queries_that_see_none(call, attn_mask, mask)
-    shown = with_all_for_none(mask) if even else mask
-    flat = flat_weights(shown, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
+    flat = flat_weights(mask, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
     before = _axes_of_heads(v, token)
     if before is not None:
         parts, v = (reshape(x, (*before, *x.shape[token:])) for x in (parts, v))
@@ -133,7 +140,7 @@ def attention(
     along = of_one_token * alone.variance * tilt(call, keys, v, token, v.shape[-1], call.node.args[2].value)
     lifted = np.minimum(along * pull, (1.0 - common) * (1.0 - a2))
     ratio = common + (1.0 - common) * (a2 + of_one_token * picked * is_uneven(v, token)) + lifted
-    dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
+    dropped = 1.0 / (1.0 - dropout) if dropout and call.training else 1.0
     ratio = ratio + (dropped - 1.0) * a2
     typical = float(np.exp(np.mean(np.log(seen))))
     level = kernels.average(ratio)
@@ -150,8 +157,7 @@ def attention(
         else:
             kernel = _correlation_of_results(made, v, token, level, typical, r_v + (1.0 - r_v) * met / typical)
         made = made.amended(corr=np.clip(kernel, -1.0, 1.0))
-    made = reshape(made, call.shape())
-    return made if none is None or even else _filled(call, made, none, 0.0)
+    return reshape(made, call.shape())
 
 
 def _of_own_keys(
@@ -216,7 +222,9 @@ def logits(
     if is_causal:
         seen = np.minimum(np.arange(1, queries + 1, dtype=np.float64), keys_total)
     elif mask is not None and mask.shape[-1] == keys_total:
-        seen = keys_of_queries(mask, queries, sigma2, queries_that_see_none(call, attn_mask, mask)[1])
+        even = queries_that_see_none(call, attn_mask, mask)[1]
+        seen = keys_of_queries(mask, queries, sigma2, even)
+        mask = with_all_for_none(mask) if even else mask
     else:
         seen = np.array([float(keys_total)])
     return max(sigma2, 0.0), extra, seen, mask
