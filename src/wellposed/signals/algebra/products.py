@@ -12,6 +12,7 @@ from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.attention_products import (
     finite_width_correlation_after_attention,
     of_seen_keys,
+    scores_as_weights,
     tilt_kernel,
     with_scales,
 )
@@ -54,8 +55,9 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     products, common = _products_of_elements(call, left, right, indices)
     kernel = indices.over_pairs(products) * count * count
     finite_width, lifted, pulled = NONE, 0.0, 0.0
-    if weights is not None:
-        tilted, pulled = tilt_kernel(call, given, weights, right, indices)
+    drawn = weights or (None if call.independent else scores_as_weights(given, product))
+    if drawn is not None:
+        tilted, pulled = tilt_kernel(call, given, drawn, right, indices)
         kernel, lifted = kernels.total(kernel, tilted), float(tilted.ravel()[0]) * product.scale**2
         share = float(tilted.ravel()[0]) / max(float(kernel.ravel()[0]), 1e-300)
         finite_width = finite_width_correlation_after_attention(call, right, share)
