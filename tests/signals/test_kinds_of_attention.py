@@ -155,3 +155,35 @@ def test_queries_that_see_no_key_are_zeros_or_means_of_all(how, number):
     net.attention.mask = mask
     predicted, measured = predicted_and_measured(net, torch.randn(8, LENGTH, WIDTH))
     assert_alike(predicted, measured, 0.3 if number == -1e9 else 0.15)
+
+
+class WithoutSoftmax(nn.Module):
+    """Scores that a function makes weights of, one by one."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.norm, self.function = nn.LayerNorm(WIDTH), function
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x):
+        x = self.norm(x)
+        q, k, v = (f(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        return self.function(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5) @ v
+
+
+WEIGHTS = {
+    "identity": lambda scores: scores / LENGTH,
+    "relu": lambda scores: F.relu(scores) / LENGTH,
+    "gelu": lambda scores: F.gelu(scores) / LENGTH,
+    "tanh": lambda scores: torch.tanh(scores) / LENGTH,
+    "sigmoid": lambda scores: torch.sigmoid(scores - math.log(LENGTH)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [12, 32])
+@pytest.mark.parametrize("how", WEIGHTS)
+def test_values_follow_the_query_without_a_softmax_too(how, width):
+    net = nn.Sequential(nn.Linear(width, WIDTH), WithoutSoftmax(WEIGHTS[how]))
+    predicted, measured = predicted_and_measured(net, torch.randn(8, LENGTH, width))
+    assert_alike(predicted, measured, 0.12)

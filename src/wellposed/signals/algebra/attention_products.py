@@ -64,7 +64,7 @@ def tilt_kernel(
     return kernel, pulled / lifted if lifted > 0.0 else 0.0
 
 
-def scores_as_weights(scores: State, product: Product) -> Softmax | None:
+def scores_as_weights(call: Call, scores: State, product: Product) -> Softmax | None:
     """Return what is known of weights that are functions of products of queries and keys, and no softmax (sigmoids,
     rectified scores, the scores themselves), as of those of one; None of others.
 
@@ -74,7 +74,13 @@ def scores_as_weights(scores: State, product: Product) -> Softmax | None:
     base, _ = scores.gaussian_source()
     law, axis = base.attention, len(scores.axes) - 1
     summed = [label for label in product.left_axes if label not in product.out_axes]
-    if not isinstance(law, tuple) or not law or summed != [product.left_axes[-1]] or len(scores.axes[axis]) != 1:
+    if (
+        call.independent
+        or not isinstance(law, tuple)
+        or not law
+        or summed != [product.left_axes[-1]]
+        or len(scores.axes[axis]) != 1
+    ):
         return None
     logits, count = marginal(base), scores.shape[axis]
     centred = logits - float(WEIGHTS @ logits)
