@@ -74,13 +74,9 @@ def scores_as_weights(call: Call, scores: State, product: Product) -> Softmax | 
     base, _ = scores.gaussian_source()
     law, axis = base.attention, len(scores.axes) - 1
     summed = [label for label in product.left_axes if label not in product.out_axes]
-    if (
-        call.independent
-        or not isinstance(law, tuple)
-        or not law
-        or summed != [product.left_axes[-1]]
-        or len(scores.axes[axis]) != 1
-    ):
+    if call.independent or not isinstance(law, tuple) or not law or len(scores.axes[axis]) != 1:
+        return None
+    if summed != [product.left_axes[-1]] or channels(call.graph)[product.left][axis]:  # products over features
         return None
     logits, count = marginal(base), scores.shape[axis]
     centred = logits - float(WEIGHTS @ logits)
