@@ -63,6 +63,17 @@ def multiplied_signals(graph: Graph, node: Node) -> tuple[int, int] | None:
     return product.left, product.right
 
 
+@once
+def score_products(graph: Graph) -> frozenset[int]:
+    """Return the nodes that multiply two tensors, signals or learned ones, to what a softmax takes in."""
+    users, products = graph.users(), ((node, describe(graph, node)) for node in graph.nodes)
+    return frozenset(
+        node.index
+        for node, product in products
+        if product is not None and product.window is None and _enters_softmax(graph, node.outputs[0], users)
+    )
+
+
 def _enters_softmax(graph: Graph, value: int, users: Mapping[int, Sequence[int]]) -> bool:
     """Whether ``value`` reaches a softmax through operators that keep its shape (scale, mask, bias, cast)."""
     size = graph.values[value].shape[-2:]

@@ -13,15 +13,17 @@ from wellposed.operators.product import Product
 from wellposed.signals.algebra.causal_queries import common_of_seen, grouped, levels_of_seen, with_pairs
 from wellposed.signals.algebra.local_scales import marginal_with, scales_after_attention
 from wellposed.signals.algebra.product_indices import ProductIndices, average_along, with_single_atoms
-from wellposed.signals.algebra.softmax import is_uneven, varied
+from wellposed.signals.algebra.softmax import is_uneven, off_diagonal, varied
 from wellposed.signals.algebra.softmax_overlap import overlap
 from wellposed.signals.algebra.tokens import relatedness, shared_size, token_correlation, tokens_of
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.attention import Logits, Seen, Softmax, Tokens
+from wellposed.signals.distributions.marginals import marginal
 from wellposed.signals.distributions.spread import Sources, source
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, permute, pooled, reshape
 from wellposed.signals.integration import kernels
+from wellposed.signals.integration.gaussian import WEIGHTS
 from wellposed.signals.integration.kernels import Array
 from wellposed.structure.widths import channels
 
@@ -60,6 +62,31 @@ def tilt_kernel(
     kernel = kernel * (lifted * kernels.average(values.var) / max(float(kernel.ravel()[0]), 1e-300))
     kernel = _over_heads(kernel, indices, [labels.index(label) for label in summed if label != tokens[0]])
     return kernel, pulled / lifted if lifted > 0.0 else 0.0
+
+
+def scores_as_weights(call: Call, scores: State, product: Product) -> Softmax | None:
+    """Return what is known of weights that are functions of products of queries and keys, and no softmax (sigmoids,
+    rectified scores, the scores themselves), as of those of one; None of others.
+
+    T weights f(l) draw a sum of values along the query as far as they grow with the logits: (T E f'(l))² is the pull,
+    with E f'(l) = Cov(f, l) / Var l (Stein 1981, "Estimation of the mean of a multivariate normal distribution").
+    """
+    base, _ = scores.gaussian_source()
+    law, axis = base.attention, len(scores.axes) - 1
+    summed = [label for label in product.left_axes if label not in product.out_axes]
+    if call.independent or not isinstance(law, tuple) or not law or len(scores.axes[axis]) != 1:
+        return None
+    if summed != [product.left_axes[-1]] or channels(call.graph)[product.left][axis]:  # products over features
+        return None
+    logits, count = marginal(base), scores.shape[axis]
+    centred = logits - float(WEIGHTS @ logits)
+    slope = float(WEIGHTS @ (marginal(scores) * centred)) / max(float(WEIGHTS @ centred**2), 1e-300)
+    variance = kernels.average(base.var) * (1.0 - off_diagonal(scores, axis))
+    queries = np.take(scores.corr, [0], axis=scores.axes[axis][0])
+    whole = count**2 * scores.second_moment  # no sum is larger than that of its terms' sizes
+    return Softmax(
+        variance, 1.0 - whole, (count * slope) ** 2, 0.0, queries, count, law, None, atom=scores.axes[axis][0]
+    )
 
 
 def _is_over_channels(call: Call, product: Product, token: str) -> bool:

@@ -98,18 +98,18 @@ def scales_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Local
 
 def scales_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> LocalScales | None:
     """Return the local scales of a Gaussian x times y, one number for many elements of x (a router's weight for all
-    features of a token): they are those of y². None of other factors.
+    features of a token, a number of a table for the vector that all samples share): they are those of y². None of other
+    factors.
     """
     rank = max(len(x.axes), len(y.axes))
     own, others = ((1,) * (rank - len(state.axes)) + state.shape for state in (x, y))
     shared = math.prod(n for n, other in zip(own, others, strict=True) if other == 1)
-    if shared < SHARED_BY or any(n == 1 < other for n, other in zip(own, others, strict=True)):
+    if shared < SHARED_BY or any(n == 1 < other for n, other in zip(own[1:], others[1:], strict=True)):
         return None
-    if not x.gauss or kernels.nonzero(x.mean) or not kernels.nonzero(y.var):
+    shaped = x.function is not None or x.transport is not None
+    if shaped or (kernels.nonzero(x.mean) and kernels.nonzero(y.mean)):
         return None
-    squares = marginal(y) ** 2
-    level = float(WEIGHTS @ squares)
-    uneven = min(float(WEIGHTS @ squares**2) / level**2 - 1.0, LARGEST_VARIANCE) if level > 0.0 else 0.0
+    uneven = _variance_of_square(y)
     if not uneven > UNEVEN:
         return None
     key = ("scale", y.serial)
@@ -120,6 +120,15 @@ def scales_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> 
         kernel, before = kernels.common(kernel, before)
         kernel = np.minimum((1.0 + kernel) * (1.0 + before) - 1.0, LARGEST_VARIANCE)
     return LocalScales.of(kernel, x.local_scale_sources + call.run.memo[key])
+
+
+def _variance_of_square(y: State) -> float:
+    """Return the variance of y², relative to its mean's square."""
+    squares = marginal(y) ** 2
+    level = float(WEIGHTS @ squares)
+    if not (level > 0.0 and kernels.nonzero(y.var)):
+        return 0.0
+    return min(float(WEIGHTS @ squares**2) / level**2 - 1.0, LARGEST_VARIANCE)
 
 
 def average_of_scales(x: State) -> float:

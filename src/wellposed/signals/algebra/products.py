@@ -12,6 +12,7 @@ from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.attention_products import (
     finite_width_correlation_after_attention,
     of_seen_keys,
+    scores_as_weights,
     tilt_kernel,
     with_scales,
 )
@@ -42,10 +43,8 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     """
     if left.serial == right.serial and left.axes == right.axes and product.left_axes == product.right_axes:
         return _squares(call, left, product)
-    left, right = _as_weights(left, product.left_axes, product), _as_weights(right, product.right_axes, product)
-    weights, others = left.known_as(Softmax), right.known_as(Softmax)
-    if weights is None and others is not None:  # values times weights, transposed
-        left, right, product, weights = right, left, product.swapped(), others
+    left, right, product = _weights_first(left, right, product)
+    weights = left.known_as(Softmax)
     paired, left, right = right, unpaired(left), unpaired(right)
     gram = gram_terms(call, left, right, product)
     given, left, right = left, with_single_atoms(left), with_single_atoms(right)
@@ -54,8 +53,9 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     products, common = _products_of_elements(call, left, right, indices)
     kernel = indices.over_pairs(products) * count * count
     finite_width, lifted, pulled = NONE, 0.0, 0.0
-    if weights is not None:
-        tilted, pulled = tilt_kernel(call, given, weights, right, indices)
+    drawn = weights or scores_as_weights(call, given, product)
+    if drawn is not None:
+        tilted, pulled = tilt_kernel(call, given, drawn, right, indices)
         kernel, lifted = kernels.total(kernel, tilted), float(tilted.ravel()[0]) * product.scale**2
         share = float(tilted.ravel()[0]) / max(float(kernel.ravel()[0]), 1e-300)
         finite_width = finite_width_correlation_after_attention(call, right, share)
@@ -93,6 +93,14 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         if weights is not None and weights.flat is not None:
             made = of_seen_keys(made, given, weights, weights.flat, paired, product)
     return made if gram is None else with_gram_terms(made, product, gram)
+
+
+def _weights_first(left: State, right: State, product: Product) -> tuple[State, State, Product]:
+    """Return a product with the weights of a softmax on the left, where one factor is such."""
+    left, right = _as_weights(left, product.left_axes, product), _as_weights(right, product.right_axes, product)
+    if left.known_as(Softmax) is None and right.known_as(Softmax) is not None:  # values times weights, transposed
+        return right, left, product.swapped()
+    return left, right, product
 
 
 def _as_weights(x: State, axes: tuple[str, ...], product: Product) -> State:

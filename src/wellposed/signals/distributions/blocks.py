@@ -15,7 +15,7 @@ from wellposed.signals.distributions.later import LaterAncestry, LaterMarginal, 
 from wellposed.signals.distributions.layout import Dims, Layout
 from wellposed.signals.distributions.lazy import LocalScales, evaluated
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.marginals import marginal
+from wellposed.signals.distributions.marginals import has_shape, marginal
 from wellposed.signals.distributions.moments import Moments
 from wellposed.signals.distributions.spread import NONE, Sources, Spread, mean_spread
 from wellposed.signals.distributions.state import WHOLE, Ancestry, Blocks, Link, Marginal, Scaled, State, weakest
@@ -164,8 +164,10 @@ def _marginal_of_all(states: Sequence[State], equal: bool) -> Marginal:
 
 
 def _marginal_by_position(states: Sequence[State], aligned: Sequence[Aligned], weights: Array) -> Marginal:
-    """Return how the local scale of a concatenation varies: as those of its parts on average, each part by itself."""
-    if not all(s.local_scales is not None or s.gauss for s in states):
+    """Return how the local scale of a concatenation varies: as those of its parts on average, each part by itself;
+    parameters that keep their values have none.
+    """
+    if not all(s.local_scales is not None or not has_shape(s) or s.gauss for s in states):
         return Marginal()
     found = [
         # a part of one position has no atom of its own in the axis

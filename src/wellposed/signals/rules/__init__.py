@@ -1,6 +1,7 @@
 """Rules: how each operator maps signals, one folder per family. Importing this registers the forward ones."""
 
 from wellposed.signals.rules.attention import forward as attention
+from wellposed.signals.rules.attention import weights
 from wellposed.signals.rules.contraction import embedding, recurrent
 from wellposed.signals.rules.contraction import forward as contraction
 from wellposed.signals.rules.merge import forward as merge
@@ -36,5 +37,6 @@ __all__ = [
     "shape",
     "spectral",
     "statistics",
+    "weights",
     "writes",
 ]

@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wellposed.arrays import array_of
-from wellposed.graphs import Ref
-from wellposed.operators.scores import logits_before_shift
+from wellposed.operators.product import Product
 from wellposed.signals.algebra.attention_products import finite_width_correlation_after_attention, tilt
 from wellposed.signals.algebra.causal_queries import (
     as_seen,
@@ -26,151 +24,37 @@ from wellposed.signals.algebra.causal_queries import (
     levels_of_seen,
     with_pairs,
 )
+from wellposed.signals.algebra.gram import gram_terms
 from wellposed.signals.algebra.local_scales import marginal_with, scales_after_attention
 from wellposed.signals.algebra.masked_scores import is_shut_out, shut_out
 from wellposed.signals.algebra.mixtures import chosen, mixture, within
 from wellposed.signals.algebra.operands import operand
+from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.softmax import (
     Places,
     interpolated,
-    interpolated_participations,
     is_uneven,
     law_of,
-    law_told,
     off_diagonal,
     summed,
-    variance_of,
     varied,
 )
 from wellposed.signals.algebra.softmax_overlap import overlap
 from wellposed.signals.algebra.tokens import tokens_of
-from wellposed.signals.context.arguments import MASKED, state_of
-from wellposed.signals.context.call import Call, Unknown
-from wellposed.signals.distributions.attention import Logits, Softmax
+from wellposed.signals.context.arguments import MASKED
+from wellposed.signals.context.call import Call, PartCall, Unknown
+from wellposed.signals.distributions.attention import Logits
 from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.spread import NONE, Sources
-from wellposed.signals.distributions.state import Ancestry, State, weakest
-from wellposed.signals.distributions.views import merge_atoms, permute, reshape
+from wellposed.signals.distributions.spread import Sources
+from wellposed.signals.distributions.state import State, weakest
+from wellposed.signals.distributions.views import merge_atoms, reshape
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.attention.shares import (
-    covariance_of_weights,
-    is_one_number,
-    keys_seen,
-    keys_shown,
-    known_shares,
-    over_samples,
-    variance_of_means,
-    variance_of_weights,
-    with_all_for_none,
-)
+from wellposed.signals.rules.attention.masks import keys_of_queries, mask_of, queries_that_see_none
+from wellposed.signals.rules.attention.shares import with_all_for_none
+from wellposed.signals.rules.attention.weights import weights_along
 from wellposed.structure.widths import channels
-
-
-@rule(overloads("softmax.int", "_softmax.default", "_safe_softmax.default"), tag="approximate", source="signals: 5.8")
-def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype: Any = None) -> State:
-    """exp(x_j) / sum exp(x): mean 1 / T, second moment A2 / T; the part of x common to the axis cancels."""
-    if not x.axes:
-        return make_state(x.shape, 1.0, 0.0)
-    logits = logits_before_shift(call.graph).get(call.node.index)
-    x = (None if logits is None else state_of(call.run, logits)) or x
-    axis = dim % len(x.axes)
-    features = channels(call.graph)[call.node.inputs[0]][axis]
-    if x.masked is not None and axis < len(x.axes) - 1:  # which keys a query sees is told along the last axis
-        order = [*(at for at in range(len(x.axes)) if at != axis), axis]
-        return permute(_softmax(call, permute(x, order), len(order) - 1, features), np.argsort(order).tolist())
-    return _softmax(call, x, axis, features)
-
-
-def _softmax(call: Call, x: State, axis: int, features: bool) -> State:
-    """The softmax of logits along an axis, of ``features`` or of positions."""
-    even = is_one_number(call, x)
-    mask, x = _let_through(x, axis)
-    total = x.shape[axis]
-    if not x.axes[axis]:
-        return make_state(x.shape, 1.0, 0.0)
-    if call.independent:
-        second = float(interpolated_participations(np.array([float(total)]), x.pooled_var)[0]) / total
-        return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
-    variance = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
-    keys = keys_seen(x, axis, keys_shown(mask, x, axis), variance if even else 0.0)
-    mask = with_all_for_none(mask)
-    shown = keys_shown(mask, x, axis)
-    bias = variance_of_means(x, axis, shown, keys)
-    told = law_told(x)
-    law = Logits(variance + bias, *(summed([(variance, told), (bias, ())]) if bias else told))
-    shares, pull, picked = interpolated(keys, law)
-    second, typical = kernels.average(shares), float(np.exp(np.mean(np.log(keys))))
-    rho = np.take(x.corr, [0], axis=x.axes[axis][0])
-    var = variance_of_weights(x, axis, shares)
-    known = known_shares(x, axis, shown, variance)
-    chance = _chance_of_logits(x) if features else ((0.0, 1.0),)
-    alike = (
-        weight * covariance_of_weights(x, axis, rho + node * (1.0 - rho), variance, shares, known)
-        for node, weight in chance
-    )
-    corr = kernels.correlation(kernels.total(*alike), var) if var.any() else np.ones((1,) * len(x.lengths))
-    flat = flat_weights(mask, False, x.shape[axis - 1], total) if axis == len(x.shape) - 1 and axis else None
-    made = Softmax(
-        law.variance,
-        second,
-        kernels.average(pull),
-        kernels.average(picked),
-        rho,
-        typical,
-        law[1:],
-        tokens_of(call, x, axis, 1, call.node.inputs[0]) if x.finite_width_correlation.amounts.size else None,
-        flat,
-        mask,
-        x.axes[axis][0],
-    )
-    return State(
-        x.layout,
-        Moments(
-            np.full((1,) * len(x.lengths), 1.0 / total),
-            var,
-            corr,
-            _alike_by_chance(x, max(node for node, _ in chance), rho, made),
-        ),
-        tag="approximate",
-        ancestry=Ancestry((), x.roots | call.root()),
-        attention=made,
-    )
-
-
-def _let_through(x: State, axis: int) -> tuple[torch.Tensor | None, State]:
-    """Return where masked logits are let through, and what they are there, queries and keys an atom each."""
-    mask = None if x.masked is None else x.masked.mask
-    if x.masked is not None and x.masked.scores is not None:
-        x = reshape(x.masked.scores, x.shape)
-    x = merge_atoms(x, axis)
-    return mask, merge_atoms(x, axis - 1) if axis else x
-
-
-def _chance_of_logits(x: State) -> tuple[tuple[float, float], ...]:
-    """Return nodes, and their weights, of how alike two positions are by chance in the logits of features (slices,
-    codes, experts), relative to what not all have in common: Gauss-Hermite, at 0 and sqrt(3) standard deviations.
-    """
-    chance = x.finite_width_correlation.variance
-    if not chance > 0.0:
-        return ((0.0, 1.0),)
-    step = min(math.sqrt(3.0 * chance), 1.0)
-    return ((0.0, 2.0 / 3.0), (step, 1.0 / 6.0), (-step, 1.0 / 6.0))
-
-
-def _alike_by_chance(x: State, step: float, rho: Array, made: Softmax) -> Sources:
-    """Return the finite-width correlation of the weights of two positions over features: what the logits of positions
-    that are alike by chance hand on, by the mean slope of the weights' covariance over that chance, a ``step`` about
-    ``rho``.
-    """
-    if not step > 0.0:
-        return NONE
-    r = float(np.clip(rho.ravel()[-1], 0.0, 1.0)) if rho.size > 1 else 0.0
-    low, mean, high = overlap(r + (1.0 - r) * np.array([-step, 0.0, step]), made.variance, made.keys, made.second)
-    left = made.keys * made.second - mean
-    return x.finite_width_correlation.times((high - low) / (2.0 * step * left)) if left > 0.0 else NONE
 
 
 @rule(overloads("masked_fill.Scalar", "masked_fill_.Scalar"), tag="approximate", source="mixture of two signals")
@@ -218,21 +102,34 @@ def attention(
     sigma² = s² h q_Q q_K (1 - r_K); q_out / q_V = r_V + (1 - r_V) [A2 + sigma² P / D], P the pull;
     r_out = {r_V + (1 - r_V) E sum_j a_j a'_j} / (q_out / q_V), the overlap of two queries (`overlap`).
     """
+    written = None if enable_gqa else _of_own_keys(call, q, k, v, attn_mask, dropout_p, is_causal, scale)
+    if written is not None:
+        return written
+    none, even = queries_that_see_none(call, attn_mask, mask_of(call, attn_mask)[0])
+    made = _of_tokens(call, q, k, v, attn_mask, dropout_p, is_causal, scale)
+    return made if none is None or even or call.independent else _filled(call, made, none, 0.0)
+
+
+def _of_tokens(
+    call: Call, q: State, k: State, v: State, given: Any, dropout: float, is_causal: bool, scale: float | None
+) -> State:
+    """Return `attention` of queries and keys that have weights of their own, where each query sees some key."""
     token, shape = len(q.axes) - 2, call.shape()
     q, k, parts = _with_merged_axes(q, k, v, shape)
-    parts = as_seen(parts, token, _mask(call, attn_mask)[0])
+    parts = as_seen(parts, token, mask_of(call, given)[0])
     v = merge_atoms(parts, token)
     if call.independent:
         return make_state(call.shape(), v.pooled_mean, v.pooled_var, roots=call.root())
     r_q, r_v = off_diagonal(q, token), off_diagonal(v, token)
-    product, bias, seen, mask = logits(call, q, k, token, attn_mask, is_causal, scale)
+    product, bias, seen, mask = logits(call, q, k, token, given, is_causal, scale)
     outer = [str(axis) for axis in range(token)]
     keys = tokens_of(call, k, token, k.shape[-1], call.node.args[1].value) if k.axes[token] else None
     at = Places(token, token, [*outer, "query", "d"], [*outer, "key", "d"])
     alone = law_of(product, q, k, at, q.shape[-1], keys)
     law = Logits(alone.variance + bias, *summed([(alone.variance, alone[1:]), (bias, ())]))
     a2, pull, picked = interpolated(seen, law)
-    of_one_token = float(not channels(call.graph)[call.node.args[2].value][token])
+    made_by_weights = channels(call.graph)[call.node.args[2].value]
+    of_one_token = float(made_by_weights[-1] or not made_by_weights[token])  # channels of positions have their own
     flat = flat_weights(mask, is_causal, q.shape[token], k.shape[token]) if v.axes[token] else None
     before = _axes_of_heads(v, token)
     if before is not None:
@@ -243,7 +140,7 @@ def attention(
     along = of_one_token * alone.variance * tilt(call, keys, v, token, v.shape[-1], call.node.args[2].value)
     lifted = np.minimum(along * pull, (1.0 - common) * (1.0 - a2))
     ratio = common + (1.0 - common) * (a2 + of_one_token * picked * is_uneven(v, token)) + lifted
-    dropped = 1.0 / (1.0 - dropout_p) if dropout_p and call.training else 1.0
+    dropped = 1.0 / (1.0 - dropout) if dropout and call.training else 1.0
     ratio = ratio + (dropped - 1.0) * a2
     typical = float(np.exp(np.mean(np.log(seen))))
     level = kernels.average(ratio)
@@ -261,6 +158,31 @@ def attention(
             kernel = _correlation_of_results(made, v, token, level, typical, r_v + (1.0 - r_v) * met / typical)
         made = made.amended(corr=np.clip(kernel, -1.0, 1.0))
     return reshape(made, call.shape())
+
+
+def _of_own_keys(
+    call: Call, q: State, k: State, v: State, given: Any, dropout: float, is_causal: bool, scale: float | None
+) -> State | None:
+    """Return attention of queries that are made of what their own keys are made of (no projections, or one weight for
+    both), as it is written out: its products tell a query's own key from others. None of others.
+    """
+    outer = [str(axis) for axis in range(len(q.axes) - 2)]
+    query, key, value = (argument.value for argument in call.node.args[:3])
+    factor = scale if scale is not None else q.shape[-1] ** -0.5
+    product = Product(query, key, (*outer, "m", "d"), (*outer, "n", "d"), (*outer, "m", "n"), scale=factor)
+    if gram_terms(call, q, k, product) is None or (dropout and call.training) or q.shape[:-2] != v.shape[:-2]:
+        return None
+    shape = (*q.shape[:-1], k.shape[-2])
+    mask = torch.ones(shape[-2:], dtype=torch.bool).tril() if is_causal else mask_of(call, given)[0]
+    part = PartCall(call.run, call.node, shape)
+    scores = product_of_signals(part, q, k, product)
+    if mask is not None:
+        if mask.dtype != torch.bool or mask_of(call, given)[1]:
+            return None
+        scores = shut_out(scores, mask, -math.inf)
+    made = weights_along(part, scores, len(shape) - 1, False)
+    weighted = Product(query, value, (*outer, "m", "n"), (*outer, "n", "e"), (*outer, "m", "e"))
+    return product_of_signals(call, made, v, weighted)
 
 
 def _with_merged_axes(q: State, k: State, v: State, shape: Sequence[int]) -> tuple[State, State, State]:
@@ -294,67 +216,18 @@ def logits(
     """
     width, keys_total, queries = q.shape[-1], k.shape[token], q.shape[token]
     factor = scale if scale is not None else width**-0.5
-    mask, extra = _mask(call, attn_mask)
+    mask, extra = mask_of(call, attn_mask)
     k = as_seen(k, token, mask)
     sigma2 = factor**2 * width * q.second_moment * kernels.average(k.var) * (1.0 - off_diagonal(k, token))
     if is_causal:
         seen = np.minimum(np.arange(1, queries + 1, dtype=np.float64), keys_total)
     elif mask is not None and mask.shape[-1] == keys_total:
-        counts = mask.to(torch.float64).sum(dim=-1).clamp(min=1.0)
-        rows = over_samples(array_of(counts.reshape(-1, counts.shape[-1] if counts.ndim else 1)))
-        seen = rows if rows.size == queries else over_samples(rows[:, None])
+        even = queries_that_see_none(call, attn_mask, mask)[1]
+        seen = keys_of_queries(mask, queries, sigma2, even)
+        mask = with_all_for_none(mask) if even else mask
     else:
         seen = np.array([float(keys_total)])
     return max(sigma2, 0.0), extra, seen, mask
-
-
-def _mask(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
-    """Return where keys are let through (how often, of a mask that signals decide), and the variance that a bias adds
-    to the logits.
-    """
-    node = call.node
-    raw = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
-    if not isinstance(raw, Ref):
-        return None, 0.0
-    known = call.graph.known.get(raw.value)
-    if known is not None:
-        return (known, 0.0) if known.dtype == torch.bool else _of_bias(known)
-    drawn = call.run.draws.get(raw.value)
-    if drawn is not None:
-        masks = torch.stack(drawn).double()
-        if drawn[0].dtype == torch.bool:
-            return masks.mean(dim=0), 0.0
-        through = masks > MASKED
-        added = masks[through]
-        return through.double().mean(dim=0), float(added.var(correction=0)) if added.numel() else 0.0
-    if isinstance(given, Unknown) and given.state is not None:
-        shares = np.broadcast_to(given.state.mean, given.state.lengths).transpose(
-            list(itertools.chain(*given.state.axes))
-        )
-        return torch.from_numpy(shares.reshape(given.shape)), 0.0
-    return _mask_of_scores(given) if isinstance(given, State) else (None, 0.0)
-
-
-def _mask_of_scores(given: State) -> tuple[torch.Tensor | None, float]:
-    """Return the mask of what is added to logits, if any, and the variance over keys of what that lets through."""
-    bias, masked = given, given.masked
-    if masked is not None:
-        if masked.scores is None:
-            return masked.mask, 0.0
-        bias = masked.scores
-    apart = 1.0 - off_diagonal(bias, len(bias.axes) - 1) if bias.axes else 1.0
-    return None if masked is None else masked.mask, kernels.average(bias.var) * apart
-
-
-def _of_bias(bias: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Return where a known bias of logits lets keys through, and the variance that it adds to the logits."""
-    through = bias > MASKED
-    if bias.ndim < 2 or not bool(bias[through].any()):
-        return through, 0.0
-    weights = torch.where(through, bias.double() - bias.double().amax(dim=-1, keepdim=True), -math.inf).exp()
-    second = weights.square().sum(dim=-1) / weights.sum(dim=-1).square().clamp(min=1e-300)
-    counts = through.sum(dim=-1).clamp(min=1).double()
-    return through, variance_of(counts.flatten(0, -2).mean(dim=0).numpy(), second.flatten(0, -2).mean(dim=0).numpy())
 
 
 def _is_repeated(v: State, axis: int) -> bool:

@@ -155,9 +155,12 @@ def keys_seen(x: State, axis: int, shown: Array | None, variance: float) -> Arra
 
 def over_samples(counts: Array) -> Array:
     """Return how many keys each query sees on average: 1 over the mean of 1 / count, as a mean of so many values has
-    their variance over that. ``counts`` are of shape (samples, queries).
+    their variance over that. ``counts`` are of shape (samples, queries); samples where a query sees none (0) are left
+    out.
     """
-    return np.asarray(1.0 / (1.0 / counts).mean(axis=0))
+    some = counts > 0.0
+    inverse = (some / np.maximum(counts, 1.0)).sum(axis=0) / np.maximum(some.sum(axis=0), 1)
+    return np.asarray(1.0 / np.where(inverse > 0.0, inverse, 1.0))
 
 
 def variance_of_means(x: State, axis: int, shown: Array | None, counts: Array) -> float:

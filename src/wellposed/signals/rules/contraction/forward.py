@@ -18,6 +18,7 @@ from wellposed.arrays import array_of
 from wellposed.graphs import Ref
 from wellposed.graphs.run import dense
 from wellposed.operators.product import GROUPED, Product, describe
+from wellposed.operators.scores import score_products
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.box_filters import filtered
 from wellposed.signals.algebra.linear_maps import mapped
@@ -27,6 +28,7 @@ from wellposed.signals.algebra.statistics import is_centred
 from wellposed.signals.algebra.sums import combine
 from wellposed.signals.algebra.weighted import Pairs
 from wellposed.signals.context.call import Call
+from wellposed.signals.distributions.attention import Softmax
 from wellposed.signals.distributions.lazy import evaluated
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State, weakest
@@ -65,7 +67,7 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
         return None
     bias = states.get(product.bias) if product.bias is not None else None
     weighted = _with_weight(call, product)
-    if weighted is None:
+    if weighted is None or _is_of_learned_tokens(call, states[weighted.left], states[weighted.right], weighted):
         made = product_of_signals(call, states[product.left], states[product.right], product)
         return _with_bias(call, made, bias, product)
     return _with_bias(call, _of_weight(call, states[weighted.left], states[weighted.right], weighted), bias, weighted)
@@ -196,6 +198,14 @@ def _with_weight(call: Call, product: Product) -> Product | None:
     return product.swapped() if left_fixed and not right_fixed else None
 
 
+def _is_of_learned_tokens(call: Call, data: State, weight: State, product: Product) -> bool:
+    """Whether a weight is keys or values that other weights made of learned tokens (memory slots, latents): they have
+    in common what those tokens have, as keys and values of signals do.
+    """
+    made = weight.scale_parameter is None and bool(weight.finite_width_correlation.amounts.size)
+    return made and (data.known_as(Softmax) is not None or call.node.index in score_products(call.graph))
+
+
 def _pairs(call: Call, weight: State, product: Product) -> Pairs | None:
     """Return how the elements of a weight go together that one output sums; None of those that are independent."""
     labels = product.right_axes
@@ -304,8 +314,10 @@ def _with_bias(call: Call, result: State, bias: State | None, product: Product) 
         return result
     if bias.is_constant and bias.masked is None:
         return linear(call, result, 1.0, product.bias_scale * bias.pooled_mean)
-    if "o" in product.out_axes and len(bias.axes) == 1:
-        where = product.out_axes.index("o")
-        axes = tuple(bias.axes[0] if i == where else () for i in range(len(product.out_axes)))
-        bias = bias.amended(axes=axes)
-    return combine(call, result, bias, 1.0, product.bias_scale)
+    if "o" not in product.out_axes or len(bias.axes) != 1:
+        return combine(call, result, bias, 1.0, product.bias_scale)
+    where = product.out_axes.index("o")
+    bias = bias.amended(axes=tuple(bias.axes[0] if i == where else () for i in range(len(product.out_axes))))
+    made = combine(call, result, bias, 1.0, product.bias_scale)
+    # tokens on a sphere lie on it still, about another centre
+    return made.amended(equal_norm_inverse_dim=result.equal_norm_inverse_dim)

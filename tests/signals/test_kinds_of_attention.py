@@ -1,0 +1,189 @@
+"""Attention over learned tokens, over tokens of unequal size, on itself, and of queries that see nothing, against
+samples.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import wellposed as wp
+
+from .test_local_scales import assert_alike
+
+WIDTH, HEADS, DRAWS = 32, 4, 60
+
+
+def predicted_and_measured(net, *inputs):
+    """Return what is predicted of the result of a net, and what is measured of it."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        width = net(*inputs).shape[-1]
+    graph = wp.trace(nn.Sequential(net, nn.Linear(width, 8)), *inputs)  # what the net ends in is no readout
+    plan = wp.plan(graph)  # biases are drawn too
+    return wp.propagate(graph, weights=plan)[-2], wp.measure(graph, plan=plan, draws=DRAWS)[-2]
+
+
+class Attention(nn.Module):
+    """Attention of tokens to others, fused or written out."""
+
+    def __init__(self, written=False, mask=None):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.written, self.mask = written, mask
+
+    def forward(self, x, memory):
+        split = (f(t).unflatten(-1, (HEADS, -1)).transpose(1, 2) for f, t in ((self.q, x), (self.k, memory)))
+        q, k = split
+        v = self.v(memory).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        if self.written:
+            return (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).softmax(-1) @ v
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask)
+
+
+class Memory(nn.Module):
+    """Attention to tokens that a model has learned: parameters, or rows of a table."""
+
+    def __init__(self, kind, written):
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(WIDTH), Attention(written)
+        self.table = nn.Embedding(16, WIDTH) if kind == "table" else None
+        torch.manual_seed(0)
+        self.tokens = None if kind == "table" else nn.Parameter(torch.randn(16, WIDTH))
+
+    def forward(self, x):
+        tokens = self.table(torch.arange(16)) if self.tokens is None else self.tokens
+        return self.attention(self.norm(x), tokens.expand(len(x), -1, -1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("kind", ["parameters", "table"])
+def test_keys_and_values_of_learned_tokens_have_in_common_what_these_have(kind, written):
+    predicted, measured = predicted_and_measured(Memory(kind, written), torch.randn(8, 12, WIDTH))
+    assert_alike(predicted, measured, 0.1)
+
+
+class Features(nn.Module):
+    """Attention over numbers of a table, each times its own vector, without a norm (Gorishniy et al. 2021)."""
+
+    def __init__(self, count, bias, token, written):
+        super().__init__()
+        torch.manual_seed(1)  # a plan leaves embeddings of numbers as they are
+        self.weight, self.bias = (nn.Parameter(2.0 * torch.rand(count, WIDTH) - 1.0) for _ in range(2))
+        self.bias = self.bias if bias else None
+        self.token = nn.Parameter(2.0 * torch.rand(1, 1, WIDTH) - 1.0) if token else None
+        self.attention = Attention(written)
+
+    def forward(self, x):
+        x = x[..., None] * self.weight
+        x = x if self.bias is None else x + self.bias
+        x = x if self.token is None else torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        return self.attention(x, x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("count", [8, 30])
+@pytest.mark.parametrize(("bias", "token"), [(False, False), (True, False), (False, True), (True, True)])
+def test_large_numbers_make_large_tokens(count, bias, token, written):
+    predicted, measured = predicted_and_measured(Features(count, bias, token, written), torch.randn(64, count))
+    assert_alike(predicted, measured, 0.15)
+
+
+class Normed(nn.Module):
+    def __init__(self, tokens, written):
+        super().__init__()
+        self.norm, self.attention = tokens, Attention(written)
+
+    def forward(self, x):
+        x = self.norm(x)
+        return self.attention(x, x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
+@pytest.mark.parametrize("length", [24, 96])
+def test_biases_of_keys_leave_tokens_of_one_size_on_a_sphere(norm, length, written):
+    net = Normed(nn.Sequential(nn.Linear(16, WIDTH), norm(WIDTH)), written)
+    predicted, measured = predicted_and_measured(net, torch.randn(8, length, 16))
+    assert_alike(predicted, measured, 0.03)
+
+
+class OnItself(nn.Module):
+    """Attention whose queries are their own keys, or are made of these by one weight."""
+
+    def __init__(self, projected, causal):
+        super().__init__()
+        self.norm, self.causal = nn.LayerNorm(WIDTH), causal
+        self.both = nn.Linear(WIDTH, WIDTH, bias=False) if projected else nn.Identity()
+
+    def forward(self, x):
+        x = self.both(self.norm(x))
+        return F.scaled_dot_product_attention(x, x, x, is_causal=self.causal)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("projected", [False, True])
+def test_a_query_finds_its_own_key(projected, causal):
+    """Most of the weight is its own: even weights would leave 1 / 24 of the values' variance."""
+    predicted, measured = predicted_and_measured(OnItself(projected, causal), torch.randn(16, 24, WIDTH))
+    assert_alike(predicted, measured, 0.25)
+
+
+LENGTH = 24
+PADDED = torch.arange(LENGTH) < torch.randint(4, LENGTH, (8, 1), generator=torch.Generator().manual_seed(0))
+SHUT = {
+    "half of all queries": torch.ones(LENGTH, LENGTH).bool() & (torch.arange(LENGTH) < LENGTH // 2)[:, None],
+    "padding": (PADDED[:, :, None] & PADDED[:, None, :])[:, None],
+    "padding, causal": (PADDED[:, :, None] & PADDED[:, None, :] & torch.ones(LENGTH, LENGTH).tril().bool())[:, None],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [None, -math.inf, -1e9])
+@pytest.mark.parametrize("how", SHUT)
+def test_queries_that_see_no_key_are_zeros_or_means_of_all(how, number):
+    """The operator makes zeros of them where they see none, and means where all scores are one large number."""
+    mask = SHUT[how] if number is None else torch.zeros(SHUT[how].shape).masked_fill(~SHUT[how], number)
+    net = Normed(nn.LayerNorm(WIDTH), False)
+    net.attention.mask = mask
+    predicted, measured = predicted_and_measured(net, torch.randn(8, LENGTH, WIDTH))
+    assert_alike(predicted, measured, 0.3 if number == -1e9 else 0.15)
+
+
+class WithoutSoftmax(nn.Module):
+    """Scores that a function makes weights of, one by one."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.norm, self.function = nn.LayerNorm(WIDTH), function
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x):
+        x = self.norm(x)
+        q, k, v = (f(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        return self.function(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5) @ v
+
+
+WEIGHTS = {
+    "identity": lambda scores: scores / LENGTH,
+    "relu": lambda scores: F.relu(scores) / LENGTH,
+    "gelu": lambda scores: F.gelu(scores) / LENGTH,
+    "tanh": lambda scores: torch.tanh(scores) / LENGTH,
+    "sigmoid": lambda scores: torch.sigmoid(scores - math.log(LENGTH)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [12, 32])
+@pytest.mark.parametrize("how", WEIGHTS)
+def test_values_follow_the_query_without_a_softmax_too(how, width):
+    net = nn.Sequential(nn.Linear(width, WIDTH), WithoutSoftmax(WEIGHTS[how]))
+    predicted, measured = predicted_and_measured(net, torch.randn(8, LENGTH, width))
+    assert_alike(predicted, measured, 0.12)
