@@ -53,8 +53,7 @@ def normalise(
     # each part has statistics of its own: tokens that are all zero stay so beside others
     x = laid_out(x) if x.blocks and x.blocks.axis not in over and not call.independent else pooled(x)
     if call.independent:
-        unit = 1.0 if x.second_moment > 0 else 0.0
-        one = (1,) * len(x.lengths)
+        unit, one = float(x.second_moment > 0), (1,) * len(x.lengths)
         return x.with_moments(mean=np.zeros(one), var=np.full(one, unit), roots=call.root(), spread=STEADY)
     dims = [i for axis in over for i in x.axes[axis]]
     parts = _centred(x, dims, evaluated(x.filters.margin) if per_channel else None) if centre else _as_it_is(x, dims)
