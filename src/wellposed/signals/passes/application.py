@@ -28,7 +28,7 @@ from wellposed.signals.registry import RULES, Rule
 from wellposed.signals.sampling.constant_folding import held
 from wellposed.signals.sampling.drawn_nodes import is_drawn
 from wellposed.signals.sampling.joint_draws import draw_together
-from wellposed.signals.sampling.joint_sources import can_run
+from wellposed.signals.sampling.joint_sources import can_run, in_loop
 from wellposed.signals.sampling.samples import sample_operator
 from wellposed.signals.sampling.states_of_draws import states_of_draws
 from wellposed.signals.signal import Tag
@@ -52,8 +52,11 @@ def apply_rule(run: Pass, node: Node) -> Results:
     known = held(run, node) if node.outputs and node.outputs[0] in run.weights.fixed else None
     if known is not None:
         return *known, ""
-    if is_drawn(run, node) and draw_together(run, node):
-        return states_of_draws(run, node), "sampled", ""
+    if is_drawn(run, node):
+        if node.index in run.weights.weight_at and in_loop(run, node):
+            _by_rule(run, node)  # which chooses the weight's scale
+        if draw_together(run, node):
+            return states_of_draws(run, node), "sampled", ""
     return _by_rule(run, node)
 
 
