@@ -76,11 +76,16 @@ def is_cell_met_again(graph: Graph, node: Node) -> bool:
 def in_loop(run: Pass, node: Node) -> bool:
     """Whether a node belongs to a narrow loop, all of which is drawn, weights included."""
     if "loop" not in run.memo:
-        weights = run.weights
-        run.memo["loop"] = (
-            frozenset() if run.independent else narrow_loop(run.graph, weights.weight_at, weights.repeated)
-        )
+        weights, nodes = run.weights, run.graph.nodes
+        cells = [at for at in weights.weight_at if is_cell_met_again(run.graph, nodes[at])]
+        again = weights.repeated.union(cells)
+        run.memo["loop"] = frozenset() if run.independent else narrow_loop(run.graph, weights.weight_at, again)
     return node.index in run.memo["loop"]
+
+
+def meets_in_loop(run: Pass, node: Node) -> bool:
+    """Whether a node of a narrow loop meets a weight, other than as a recurrent layer's step."""
+    return node.index in run.weights.weight_at and in_loop(run, node) and not is_cell_met_again(run.graph, node)
 
 
 def nodes_into_loop(run: Pass, node: Node) -> list[Node]:
