@@ -26,6 +26,7 @@ from wellposed.signals.sampling.joint_sources import (
     in_loop,
     is_cell_met_again,
     is_constant,
+    is_drawn_with_weight,
     is_too_large,
     share_sources,
 )
@@ -44,14 +45,13 @@ def is_drawn(run: Pass, node: Node) -> bool:
     A softmax is not, if the logits have no draws before a number of each query is taken out. Another is if it can be,
     and it chooses among its signals, picks or masks them by indices or conditions found among them, takes a
     difference of signals whose covariance no link tells, weighs or multiplies what depends on one source, takes a
-    second derivative, reads values that have draws, or is a step of a recurrent layer. A node that begins a scan is
-    noted in ``run.scanned``, and one that masks or subtracts, but whose tensors are too large, in ``run.too_large``.
+    second derivative, reads values that have draws, or is a step of a recurrent layer or of a narrow
+    loop. A node that begins a scan is noted in ``run.scanned``, and one that masks or subtracts, but whose tensors are
+    too large, in ``run.too_large``.
     """
-    if in_loop(run, node):
-        return could_run(run, node)
     first = node.index not in _undrawn(run.graph) or (run.weights.repeated and facts_of(node.op).multiplies)
     may = bool(first or not run.drawn.isdisjoint(node.inputs))
-    return may and not _adds_undrawn(run, node) and _asked(run, node)
+    return in_loop(run, node) or (may and not _adds_undrawn(run, node) and _asked(run, node))
 
 
 def _asked(run: Pass, node: Node) -> bool:
@@ -366,10 +366,7 @@ def last_needed(run: Pass) -> dict[int, list[int]]:
 def _last_drawn(run: Pass) -> dict[int, int]:
     """Return the index of the last node that may be run on draws together with each value that is read."""
     graph = run.graph
-    again = [
-        at for at in run.weights.weight_at if is_cell_met_again(graph, graph.nodes[at]) or in_loop(run, graph.nodes[at])
-    ]
-    weighted = run.weights.weight_at.keys() - again
+    weighted = {at for at in run.weights.weight_at if not is_drawn_with_weight(run, graph.nodes[at])}
     may: set[int] = set()  # values that may have draws
     for node in graph.nodes:
         if node.index not in weighted and (

@@ -39,7 +39,7 @@ def can_run(run: Pass, node: Node) -> bool:
 
 def could_run(run: Pass, node: Node) -> bool:
     """Whether a node may be run on draws, but for its size."""
-    values, again = run.graph.values, is_cell_met_again(run.graph, node) or in_loop(run, node)
+    values, again = run.graph.values, is_drawn_with_weight(run, node)
     weight = run.weights.weight_at.get(node.index)
     table = weight is not None and facts_of(node.op).looks_up and is_constant(run, weight)
     if run.independent or (weight is not None and not again and not table):
@@ -81,6 +81,11 @@ def in_loop(run: Pass, node: Node) -> bool:
         again = weights.repeated.union(cells)
         run.memo["loop"] = frozenset() if run.independent else narrow_loop(run.graph, weights.weight_at, again)
     return node.index in run.memo["loop"]
+
+
+def is_drawn_with_weight(run: Pass, node: Node) -> bool:
+    """Whether a node is run on draws of the weights that it meets."""
+    return is_cell_met_again(run.graph, node) or in_loop(run, node)
 
 
 def meets_in_loop(run: Pass, node: Node) -> bool:
