@@ -74,12 +74,20 @@ def _of_all(behind: Bits, node: Node) -> int:
 
 @once
 def fed_back(graph: Graph) -> frozenset[int]:
-    """Return the nodes at which a parameter meets what depends on it already."""
+    """Return the nodes at which a parameter, or what is made of parameters alone, meets a signal that depends on it
+    already.
+    """
+    fixed = parameter_values(graph)
     names = {parameter.value: 1 << i for i, parameter in enumerate(graph.parameters.values())}
     behind: dict[int, int] = {}
     found = set[int]()
     for node in graph.nodes:
-        own, before = _of_all(names, node), _of_all(behind, node)
+        own, before = _of_all(names, node), 0
+        for value in node.inputs:
+            if value in fixed:
+                own |= behind.get(value, 0)
+            else:
+                before |= behind.get(value, 0)
         if own & before:
             found.add(node.index)
         behind |= dict.fromkeys(node.outputs, own | before)

@@ -57,7 +57,7 @@ class Pass:
         drawn: the values whose states were read off draws.
         postpones: whether states are read off draws when they are first asked for.
         postponed: by value id, the states that nothing has asked for yet.
-        scanned: the values that a scan with decays makes, which is drawn up to the next weight.
+        scanned: the values that a scan with decays makes, which is drawn up to the next weight, or a narrow loop.
         with_weights: the values that were drawn with the weights before them (`sampling/drawn_weights.py`).
         dependent: by value id, the independent sources that a value depends on, as bits; of indices and masks too.
         sources: the sources of everything that has been drawn, as bits.

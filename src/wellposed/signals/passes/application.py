@@ -28,11 +28,12 @@ from wellposed.signals.registry import RULES, Rule
 from wellposed.signals.sampling.constant_folding import held
 from wellposed.signals.sampling.drawn_nodes import is_drawn
 from wellposed.signals.sampling.joint_draws import draw_together
-from wellposed.signals.sampling.joint_sources import can_run
+from wellposed.signals.sampling.joint_sources import can_run, meets_in_loop
 from wellposed.signals.sampling.samples import sample_operator
 from wellposed.signals.sampling.states_of_draws import states_of_draws
 from wellposed.signals.signal import Tag
 from wellposed.signals.weights.shared_weights import remember
+from wellposed.structure.meetings import fed_back
 
 FALLS_BACK = True
 """Whether what a rule of this package fails at is run on samples; the tests set it to False, and see the errors."""
@@ -52,9 +53,12 @@ def apply_rule(run: Pass, node: Node) -> Results:
     known = held(run, node) if node.outputs and node.outputs[0] in run.weights.fixed else None
     if known is not None:
         return *known, ""
+    ruled = _by_rule(run, node) if meets_in_loop(run, node) else None  # which chooses the weight's scale
     if is_drawn(run, node) and draw_together(run, node):
-        return states_of_draws(run, node), "sampled", ""
-    return _by_rule(run, node)
+        drawn = states_of_draws(run, node)
+        # of a signal that does not depend on the weight the rule tells more than draws
+        return (drawn, "sampled", "") if ruled is None or node.index in fed_back(graph) else ruled
+    return ruled or _by_rule(run, node)
 
 
 def _given(run: Pass, out: int) -> State | None:

@@ -23,8 +23,10 @@ from wellposed.signals.sampling.joint_sources import (
     CLIMBED_FOR_SHAPE,
     LARGEST_IN_SCAN,
     could_run,
+    in_loop,
     is_cell_met_again,
     is_constant,
+    is_drawn_with_weight,
     is_too_large,
     share_sources,
 )
@@ -43,12 +45,13 @@ def is_drawn(run: Pass, node: Node) -> bool:
     A softmax is not, if the logits have no draws before a number of each query is taken out. Another is if it can be,
     and it chooses among its signals, picks or masks them by indices or conditions found among them, takes a
     difference of signals whose covariance no link tells, weighs or multiplies what depends on one source, takes a
-    second derivative, reads values that have draws, or is a step of a recurrent layer. A node that begins a scan is
-    noted in ``run.scanned``, and one that masks or subtracts, but whose tensors are too large, in ``run.too_large``.
+    second derivative, reads values that have draws, or is a step of a recurrent layer or of a narrow
+    loop. A node that begins a scan is noted in ``run.scanned``, and one that masks or subtracts, but whose tensors are
+    too large, in ``run.too_large``.
     """
     first = node.index not in _undrawn(run.graph) or (run.weights.repeated and facts_of(node.op).multiplies)
     may = bool(first or not run.drawn.isdisjoint(node.inputs))
-    return may and not _adds_undrawn(run, node) and _asked(run, node)
+    return in_loop(run, node) or (may and not _adds_undrawn(run, node) and _asked(run, node))
 
 
 def _asked(run: Pass, node: Node) -> bool:
@@ -363,10 +366,12 @@ def last_needed(run: Pass) -> dict[int, list[int]]:
 def _last_drawn(run: Pass) -> dict[int, int]:
     """Return the index of the last node that may be run on draws together with each value that is read."""
     graph = run.graph
-    weighted = {at for at in run.weights.weight_at if not is_cell_met_again(graph, graph.nodes[at])}
+    weighted = {at for at in run.weights.weight_at if not is_drawn_with_weight(run, graph.nodes[at])}
     may: set[int] = set()  # values that may have draws
     for node in graph.nodes:
-        if node.index not in weighted and (not may.isdisjoint(node.inputs) or _may_start(run, node)):
+        if node.index not in weighted and (
+            not may.isdisjoint(node.inputs) or in_loop(run, node) or _may_start(run, node)
+        ):
             may.update(node.outputs)
     needed: dict[int, int] = {}
     for node in reversed(graph.nodes):

@@ -25,7 +25,7 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
 from wellposed.signals.sampling.codebooks import nodes_of_codebook, picks_from_codebook
 from wellposed.signals.sampling.drawn_weights import LEAST_WITH_WEIGHTS, draws_weights, nodes_from_inputs
-from wellposed.signals.sampling.joint_sources import nodes_between
+from wellposed.signals.sampling.joint_sources import in_loop, nodes_between, nodes_into_loop
 from wellposed.signals.sampling.positive import as_positive
 from wellposed.signals.sampling.samples import FAILURES, sample_state
 from wellposed.signals.sampling.totals import totals_of
@@ -48,8 +48,24 @@ def draw_together(run: Pass, node: Node) -> bool:
     """
     if draws_weights(run, node) and _draw_with_weights(run, node):
         return True
+    if in_loop(run, node):
+        run.scanned.update(node.outputs)
+        return _run_together(run, node, _at_its_scales(run, nodes_into_loop(run, node), node))
     inner = nodes_of_codebook(run, node) if picks_from_codebook(run, node) else nodes_between(run, node)
     return inner is not None and _run_together(run, node, inner)
+
+
+def _at_its_scales(run: Pass, inner: list[Node], node: Node) -> list[Node]:
+    """Let go of draws of weights that had another scale, as those that met zeros first have, and of what is made of
+    them. Returns the nodes that are to be run before one.
+    """
+    for value in {value for each in (*inner, node) for value in each.inputs if value in run.weights.fixed}:
+        name = None if (state := state_of(run, value)) is None else state.scale_parameter
+        scale = None if name is None else run.weights.known_scale(name, settled=False)
+        if run.memo.setdefault(("drawn at", value), scale) != scale:
+            run.memo["drawn at", value] = scale
+            run.draws.pop(value, None)
+    return nodes_into_loop(run, node)
 
 
 def _draw_with_weights(run: Pass, node: Node) -> bool:
@@ -161,7 +177,7 @@ def _state_to_draw(run: Pass, value: int) -> State | None:
     state = state_of(run, value) if info.node is None else run.state(value)
     if state is None or not info.is_signal or state.scale_parameter is None:
         return state if info.is_signal else None
-    scale = run.weights.known_scale(state.scale_parameter) if info.kind == "parameter" else None
+    scale = run.weights.known_scale(state.scale_parameter, settled=False) if info.kind == "parameter" else None
     return None if scale is None else rescaled(state, scale)
 
 

@@ -20,6 +20,7 @@ from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.marginals import has_shape
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
+from wellposed.structure.loops import narrow_loop
 
 LARGEST_DRAWN = 1 << 21
 """Most elements of a tensor that is drawn together with others. Chosen for cost."""
@@ -38,7 +39,7 @@ def can_run(run: Pass, node: Node) -> bool:
 
 def could_run(run: Pass, node: Node) -> bool:
     """Whether a node may be run on draws, but for its size."""
-    values, again = run.graph.values, is_cell_met_again(run.graph, node)
+    values, again = run.graph.values, is_drawn_with_weight(run, node)
     weight = run.weights.weight_at.get(node.index)
     table = weight is not None and facts_of(node.op).looks_up and is_constant(run, weight)
     if run.independent or (weight is not None and not again and not table):
@@ -70,6 +71,42 @@ def is_cell_met_again(graph: Graph, node: Node) -> bool:
         return False
     met = [parameter for parameter in graph.parameters.values() if parameter.value in node.inputs]
     return bool(met) and all(len(set(parameter.uses)) > 1 for parameter in met)
+
+
+def in_loop(run: Pass, node: Node) -> bool:
+    """Whether a node belongs to a narrow loop, all of which is drawn, weights included."""
+    if "loop" not in run.memo:
+        weights, nodes = run.weights, run.graph.nodes
+        cells = [at for at in weights.weight_at if is_cell_met_again(run.graph, nodes[at])]
+        again = weights.repeated.union(cells)
+        run.memo["loop"] = frozenset() if run.independent else narrow_loop(run.graph, weights.weight_at, again)
+    return node.index in run.memo["loop"]
+
+
+def is_drawn_with_weight(run: Pass, node: Node) -> bool:
+    """Whether a node is run on draws of the weights that it meets."""
+    return is_cell_met_again(run.graph, node) or in_loop(run, node)
+
+
+def meets_in_loop(run: Pass, node: Node) -> bool:
+    """Whether a node of a narrow loop meets a weight, other than as a recurrent layer's step."""
+    return node.index in run.weights.weight_at and in_loop(run, node) and not is_cell_met_again(run.graph, node)
+
+
+def nodes_into_loop(run: Pass, node: Node) -> list[Node]:
+    """Return the nodes between a node of a loop and what enters the loop: inputs, results of weights that are met once,
+    random numbers, weights.
+    """
+    graph, inner, open_ = run.graph, dict[int, Node](), [*node.inputs]
+    while open_:
+        value = open_.pop()
+        at = graph.values[value].node
+        if at is None or at in inner or _is_at_hand(run, value) or at in run.weights.weight_at:
+            continue
+        if not (_is_origin(run, graph.nodes[at]) or is_too_large(run, graph.nodes[at])):
+            inner[at] = graph.nodes[at]
+            open_ += graph.nodes[at].inputs
+    return [inner[at] for at in sorted(inner)]
 
 
 def is_constant(run: Pass, value: int) -> bool:

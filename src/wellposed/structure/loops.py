@@ -1,0 +1,62 @@
+"""Loops whose weights meet what they made themselves: recurrent cells that are written out, solvers, shared layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+from wellposed.graphs import Graph, Node
+from wellposed.structure.meetings import fed_back
+
+LEAST_FED_BACK = 4
+"""Fewest nodes at which weights meet what they made themselves in a loop that is drawn. Chosen: of fewer, rules tell
+what they have in common."""
+MOST_IN_LOOP = 4096
+"""Most nodes of a loop that is drawn. Chosen for cost."""
+LARGEST_IN_LOOP = 1 << 14
+"""Most elements of a tensor in a loop that is drawn, its weights included: larger ones are wide, and rules are true to
+them. Chosen, for cost too."""
+
+
+def narrow_loop(graph: Graph, weight_at: Mapping[int, int], repeated: Collection[int]) -> frozenset[int]:
+    """Return the nodes of narrow loops: those at which weights meet what they made themselves, what leads from one to
+    another, other weights that are met again included, and what follows up to a weight that is met once.
+
+    ``weight_at`` are the nodes that meet weights, with these, ``repeated`` those whose weight others meet too. None
+    where loops are short, or have too many nodes, or too large ones.
+    """
+    core = fed_back(graph)
+    if len(core) < LEAST_FED_BACK:
+        return frozenset()
+    before = _before(graph, core)
+    again, inside = before.intersection(repeated), frozenset[int]()
+    while not inside or not again <= inside:
+        inside = _from(graph, core | again, repeated, weight_at)
+        met = {weight_at[at] for at in inside if at in weight_at}
+        again |= {at for at in repeated if weight_at[at] in met}
+    large = len(inside) > MOST_IN_LOOP or any(_is_large(graph, graph.nodes[at]) for at in inside)
+    return frozenset() if large else inside
+
+
+def _from(graph: Graph, first: Collection[int], repeated: Collection[int], weighted: Collection[int]) -> frozenset[int]:
+    """Return some nodes and all that follow from them, but for weights that are met once, and what follows these."""
+    inside, values = set[int](), set[int]()
+    for node in graph.nodes:
+        follows = not values.isdisjoint(node.inputs) and (node.index in repeated or node.index not in weighted)
+        if follows or node.index in first:
+            inside.add(node.index)
+            values.update(node.outputs)
+    return frozenset(inside)
+
+
+def _before(graph: Graph, core: Collection[int]) -> set[int]:
+    """Return the nodes that some nodes depend on."""
+    needed = set(core)
+    for node in reversed(graph.nodes):
+        if node.index in needed:
+            needed.update(at for value in node.inputs if (at := graph.values[value].node) is not None)
+    return needed
+
+
+def _is_large(graph: Graph, node: Node) -> bool:
+    return any(math.prod(graph.values[value].shape) > LARGEST_IN_LOOP for value in (*node.inputs, *node.outputs))
