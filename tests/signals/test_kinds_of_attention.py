@@ -157,6 +157,34 @@ def test_queries_that_see_no_key_are_zeros_or_means_of_all(how, number):
     assert_alike(predicted, measured, 0.3 if number == -1e9 else 0.15)
 
 
+class Zeroed(Attention):
+    """Tokens of padding neither see nor are seen: the weights are set to 0 again after the softmax (He et al. 2021)."""
+
+    def __init__(self, set_zero):
+        super().__init__()
+        self.set_zero = set_zero
+        self.register_buffer("there", torch.rand(8, LENGTH, generator=torch.Generator().manual_seed(0)) < 0.7)
+
+    def forward(self, x):
+        q, k, v = (f(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        seen = (self.there[:, None, :] & self.there[:, :, None])[:, None]
+        scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(~seen, torch.finfo(q.dtype).min)
+        return self.set_zero(scores.softmax(-1), seen) @ v
+
+
+@pytest.mark.parametrize(
+    "set_zero",
+    [
+        lambda weights, seen: weights.masked_fill(~seen, 0),
+        lambda weights, seen: torch.where(seen, weights, torch.zeros(())),
+    ],
+    ids=["masked_fill", "where"],
+)
+def test_weights_that_are_set_to_zero_again_lose_the_queries_that_see_nothing_alone(set_zero):
+    predicted, measured = predicted_and_measured(Zeroed(set_zero), torch.randn(8, LENGTH, WIDTH))
+    assert_alike(predicted, measured, 0.15)
+
+
 class WithoutSoftmax(nn.Module):
     """Scores that a function makes weights of, one by one."""
 

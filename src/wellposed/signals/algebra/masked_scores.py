@@ -52,17 +52,17 @@ def shut_out(x: State, kept: torch.Tensor, number: float) -> State:
     return masked(inner, kept, mean, square - mean**2)
 
 
-def is_shut_out(x: State, kept: torch.Tensor) -> bool:
-    """Whether x is the weights of a softmax, and its logits were shut out wherever ``kept`` does not hold.
-
-    Such weights are 0 there, if each row has a key that is let through.
+def share_of_rows_shown(x: State, kept: torch.Tensor) -> float | None:
+    """Return of the weights of a softmax whose logits were shut out wherever ``kept`` does not hold the share of rows
+    that have a key which is let through: they are 0 there, others are even. None of another tensor.
     """
     weights = x.known_as(Softmax)
     shown = None if weights is None else weights.shown
-    if shown is None or not bool(shown.any(dim=-1).all()):
-        return False
+    if shown is None:
+        return None
+    rows = float(shown.any(dim=-1).double().mean())
     try:
         shown, kept = torch.broadcast_tensors(shown, kept.bool())
     except RuntimeError:  # of another shape: a view of the weights
-        return False
-    return not bool((shown & ~kept).any())
+        return None
+    return None if bool((shown & ~kept).any()) else rows

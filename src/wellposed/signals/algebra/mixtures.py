@@ -10,19 +10,20 @@ import torch
 from wellposed.arrays import array_of
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.elementwise_products import multiply
-from wellposed.signals.algebra.masked_scores import shut_out
+from wellposed.signals.algebra.masked_scores import share_of_rows_shown, shut_out
 from wellposed.signals.algebra.operands import links_of
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.sums import combine
 from wellposed.signals.context.arguments import MASKED
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.alignment import align, covariances
+from wellposed.signals.distributions.attention import Softmax
 from wellposed.signals.distributions.blocks import spread_of_parts
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.marginals import shape_of, sign_of
 from wellposed.signals.distributions.moments import Moments
-from wellposed.signals.distributions.state import Ancestry, State, weakest
+from wellposed.signals.distributions.state import Ancestry, Link, Scaled, State, weakest
 from wellposed.signals.distributions.views import expand, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.sampling.samples import outside
@@ -120,3 +121,57 @@ def function_within(call: Call, x: State, function: Pointwise) -> State | None:
     if far[2] <= MASKED:
         return shut_out(apply_pointwise(call, scores, function), mask, float(far[2]))
     return None
+
+
+def dropped(call: Call, x: State, rate: float, shared: list[int]) -> State:
+    """Multiply by a mask that is 0 with probability r and 1 / (1 - r) else, common to the axes ``shared``.
+
+    Var = v / (1 - r) + m² r / (1 - r). AutoInit's eq. 12 leaves the second term out; ``state="independent"`` does too.
+    """
+    x = pooled(x)
+    if rate >= 1.0:
+        return x.with_moments(mean=np.zeros_like(x.mean), var=np.zeros_like(x.var), roots=0)
+    keep = 1.0 - rate
+    if call.independent:
+        return x.with_moments(var=x.var / keep, roots=call.root())
+    second = x.mean**2 + x.var
+    var = second / keep - x.mean**2
+    covariance = x.covariance()
+    if shared:
+        # elements under one mask also share its fluctuation
+        dims = [i for axis in shared for i in x.axes[axis]]
+        common = {i: (n if i in dims else 1) for i, n in enumerate(covariance.shape)}
+        lengths = [
+            max(covariance.shape[i], min(2, x.lengths[i]) if i in dims and x.mean.any() else 1)
+            for i in range(covariance.ndim)
+        ]
+        covariance = kernels.promote(covariance, lengths)
+        raw = covariance + kernels.autocorrelation(x.mean, lengths)
+        inside = tuple(slice(None) if common[i] > 1 or i in dims else slice(0, 1) for i in range(covariance.ndim))
+        kernel = covariance.copy()
+        kernel[inside] = raw[inside] / keep - kernels.autocorrelation(x.mean, raw[inside].shape)
+    else:
+        kernel = kernels.with_diagonal(covariance.copy(), float(np.mean(var)))
+    return x.with_moments(
+        var=var,
+        corr=kernels.correlation(kernel, var),
+        gauss=False,
+        links=(Link(x, Scaled(1.0)),) if x.roots else (),
+        roots=x.roots | call.root(),
+        scale_parameter=None,
+    )
+
+
+def zero_where_shut_out(call: Call, x: State, kept: torch.Tensor) -> State | None:
+    """Return the weights of a softmax set to 0 wherever their logits were shut out before: that changes rows alone
+    which see no key, and have even weights. None of another tensor.
+    """
+    rows, softmax = share_of_rows_shown(x, kept), x.known_as(Softmax)
+    if rows is None or softmax is None or softmax.atom is None:
+        return None
+    if rows in (0.0, 1.0):
+        return linear(call, x, 0.0) if not rows else x
+    # the weights of rows that see keys: those of the others are their mean
+    x = x.with_moments(var=x.var / rows)
+    axis = next(i for i, atoms in enumerate(x.axes) if softmax.atom in atoms)
+    return linear(call, dropped(call, x, 1.0 - rows, [axis]), rows)

@@ -51,13 +51,16 @@ def apply_rule(run: Pass, node: Node) -> Results:
     if all(out in graph.known for out in node.outputs) or all(0 in shape for shape in shapes):
         return [_given(run, out) for out in node.outputs], "exact", ""
     known = held(run, node) if node.outputs and node.outputs[0] in run.weights.fixed else None
-    if known is not None:
-        return *known, ""
+    return _followed(run, node) if known is None else (*known, "")
+
+
+def _followed(run: Pass, node: Node) -> Results:
+    """Return the states of results that signals are made into: of draws, or by the node's rule."""
     ruled = _by_rule(run, node) if meets_in_loop(run, node) else None  # which chooses the weight's scale
     if is_drawn(run, node) and draw_together(run, node):
         drawn = states_of_draws(run, node)
         # of a signal that does not depend on the weight the rule tells more than draws
-        return (drawn, "sampled", "") if ruled is None or node.index in fed_back(graph) else ruled
+        return (drawn, "sampled", "") if ruled is None or node.index in fed_back(run.graph) else ruled
     return ruled or _by_rule(run, node)
 
 

@@ -26,8 +26,8 @@ from wellposed.signals.algebra.causal_queries import (
 )
 from wellposed.signals.algebra.gram import gram_terms
 from wellposed.signals.algebra.local_scales import marginal_with, scales_after_attention
-from wellposed.signals.algebra.masked_scores import is_shut_out, shut_out
-from wellposed.signals.algebra.mixtures import chosen, mixture, within
+from wellposed.signals.algebra.masked_scores import shut_out
+from wellposed.signals.algebra.mixtures import chosen, mixture, within, zero_where_shut_out
 from wellposed.signals.algebra.operands import operand
 from wellposed.signals.algebra.products import product_of_signals
 from wellposed.signals.algebra.softmax import (
@@ -77,8 +77,9 @@ def _filled(call: Call, x: State, mask: Any, number: float) -> State:
     if isinstance(mask, Unknown) and mask.state is not None and x.shape == call.shape():
         return chosen(call, mask.state, make_state(x.shape, number, 0.0), x)
     if isinstance(mask, torch.Tensor) and x.shape == call.shape():
-        if not number and is_shut_out(x, ~mask):
-            return x
+        again = zero_where_shut_out(call, x, ~mask) if not number else None
+        if again is not None:
+            return again
         by_position = within(call, x, ~mask, number)
         if by_position is not None:
             return by_position

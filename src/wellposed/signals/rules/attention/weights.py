@@ -58,7 +58,7 @@ def softmax(call: Call, x: State, dim: int, half_to_float: Any = False, *, dtype
 def weights_along(call: Call, x: State, axis: int, features: bool) -> State:
     """The softmax of logits along an axis, of ``features`` or of positions."""
     even = is_one_number(call, x)
-    mask, x = _let_through(x, axis)
+    through, x = _let_through(x, axis)
     total = x.shape[axis]
     if not x.axes[axis]:
         return make_state(x.shape, 1.0, 0.0)
@@ -66,8 +66,8 @@ def weights_along(call: Call, x: State, axis: int, features: bool) -> State:
         second = float(interpolated_participations(np.array([float(total)]), x.pooled_var)[0]) / total
         return make_state(x.shape, 1.0 / total, second - 1.0 / total**2, roots=call.root())
     variance = max(kernels.average(x.var) * (1.0 - off_diagonal(x, axis)), 0.0)
-    keys = keys_seen(x, axis, keys_shown(mask, x, axis), variance if even else 0.0)
-    mask = with_all_for_none(mask)
+    keys = keys_seen(x, axis, keys_shown(through, x, axis), variance if even else 0.0)
+    mask = with_all_for_none(through)
     shown = keys_shown(mask, x, axis)
     bias = variance_of_means(x, axis, shown, keys)
     told = law_told(x)
@@ -94,7 +94,7 @@ def weights_along(call: Call, x: State, axis: int, features: bool) -> State:
         law[1:],
         tokens_of(call, x, axis, 1, call.node.inputs[0]) if x.finite_width_correlation.amounts.size else None,
         flat,
-        mask,
+        through,
         x.axes[axis][0],
     )
     return State(

@@ -11,8 +11,8 @@ from wellposed.operators.spectral import imaginary_operand
 from wellposed.signals.algebra.affine import linear, reciprocal_of, scaled
 from wellposed.signals.algebra.complex_numbers import of_parts
 from wellposed.signals.algebra.elementwise_products import divide, multiply
-from wellposed.signals.algebra.masked_scores import is_shut_out, shut_out
-from wellposed.signals.algebra.mixtures import chosen, extreme, function_within, mixture
+from wellposed.signals.algebra.masked_scores import shut_out
+from wellposed.signals.algebra.mixtures import chosen, extreme, function_within, mixture, zero_where_shut_out
 from wellposed.signals.algebra.operands import broadcast, filled, fused, operand
 from wellposed.signals.algebra.pointwise import apply_pointwise, scalar_pointwise
 from wellposed.signals.algebra.positive import kept_positive
@@ -129,8 +129,8 @@ def where(call: Call, condition: Any, x: Any, y: Any) -> State | None:
             ((a, operands[1]), (b, operands[0])), (condition.bool(), ~condition.bool()), strict=True
         ):
             number = _shutting(value)
-            if is_shut_out(other, kept) and _is_zero(value):
-                return other
+            if _is_zero(value) and (again := zero_where_shut_out(call, other, kept)) is not None:
+                return again
             if number is not None:
                 return shut_out(other, kept, number)
     if isinstance(condition, Unknown) and condition.state is not None:

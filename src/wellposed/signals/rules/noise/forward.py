@@ -12,6 +12,7 @@ from scipy.special import ndtri
 
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.elementwise_products import multiply
+from wellposed.signals.algebra.mixtures import dropped
 from wellposed.signals.algebra.operands import broadcast, operand
 from wellposed.signals.algebra.pointwise import apply_pointwise
 from wellposed.signals.algebra.sums import combine
@@ -19,51 +20,12 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import Spread, source
-from wellposed.signals.distributions.state import Link, Marginal, Scaled, State
+from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.transport import of_values
 from wellposed.signals.registry import overloads, rule
-
-
-def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
-    """Multiply by a mask that is 0 with probability r and 1 / (1 - r) else, common to the axes ``shared``.
-
-    Var = v / (1 - r) + m² r / (1 - r). AutoInit's eq. 12 leaves the second term out; ``state="independent"`` does too.
-    """
-    x = pooled(x)
-    if rate >= 1.0:
-        return x.with_moments(mean=np.zeros_like(x.mean), var=np.zeros_like(x.var), roots=0)
-    keep = 1.0 - rate
-    if call.independent:
-        return x.with_moments(var=x.var / keep, roots=call.root())
-    second = x.mean**2 + x.var
-    var = second / keep - x.mean**2
-    covariance = x.covariance()
-    if shared:
-        # elements under one mask also share its fluctuation
-        dims = [i for axis in shared for i in x.axes[axis]]
-        common = {i: (n if i in dims else 1) for i, n in enumerate(covariance.shape)}
-        lengths = [
-            max(covariance.shape[i], min(2, x.lengths[i]) if i in dims and x.mean.any() else 1)
-            for i in range(covariance.ndim)
-        ]
-        covariance = kernels.promote(covariance, lengths)
-        raw = covariance + kernels.autocorrelation(x.mean, lengths)
-        inside = tuple(slice(None) if common[i] > 1 or i in dims else slice(0, 1) for i in range(covariance.ndim))
-        kernel = covariance.copy()
-        kernel[inside] = raw[inside] / keep - kernels.autocorrelation(x.mean, raw[inside].shape)
-    else:
-        kernel = kernels.with_diagonal(covariance.copy(), float(np.mean(var)))
-    return x.with_moments(
-        var=var,
-        corr=kernels.correlation(kernel, var),
-        gauss=False,
-        links=(Link(x, Scaled(1.0)),) if x.roots else (),
-        roots=x.roots | call.root(),
-        scale_parameter=None,
-    )
 
 
 @rule(
@@ -74,7 +36,7 @@ def _drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
 )
 def dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
     """Inverted dropout of single elements."""
-    return _drop(call, x, float(rate), []) if train and rate > 0 else x
+    return dropped(call, x, float(rate), []) if train and rate > 0 else x
 
 
 @rule(
@@ -84,35 +46,35 @@ def dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
 )
 def feature_dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
     """Inverted dropout of whole channels."""
-    return _drop(call, x, float(rate), list(range(2, len(x.axes)))) if train and rate > 0 else x
+    return dropped(call, x, float(rate), list(range(2, len(x.axes)))) if train and rate > 0 else x
 
 
 _ALPHA = -1.7580993408473766
 """What dropped elements become: the limit of SELU at -inf. Source: Klambauer et al. 2017."""
 
 
-def _alpha_drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
+def _alphadropped(call: Call, x: State, rate: float, shared: list[int]) -> State:
     """Replace dropped elements by SELU's negative limit, then apply the affine map that keeps N(0, 1).
 
-    With y = x - limit this is inverted dropout of y, scaled and shifted; so the masks' common part is `_drop`'s.
+    With y = x - limit this is inverted dropout of y, scaled and shifted; so the masks' common part is `dropped`'s.
     """
     keep = 1.0 - rate
     a = (keep + _ALPHA**2 * keep * (1 - keep)) ** -0.5
     b = -a * (1 - keep) * _ALPHA
-    dropped = _drop(call, linear(call, pooled(x), 1.0, -_ALPHA), rate, shared)
-    return linear(call, dropped, a * keep, a * _ALPHA + b)
+    gone = dropped(call, linear(call, pooled(x), 1.0, -_ALPHA), rate, shared)
+    return linear(call, gone, a * keep, a * _ALPHA + b)
 
 
 @rule(overloads("alpha_dropout.default", "alpha_dropout_.default"), source="Klambauer et al. 2017")
 def alpha_dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
     """Dropout to SELU's negative limit, followed by the affine map that keeps N(0, 1)."""
-    return _alpha_drop(call, x, float(rate), []) if train and rate > 0 else x
+    return _alphadropped(call, x, float(rate), []) if train and rate > 0 else x
 
 
 @rule(overloads("feature_alpha_dropout.default", "feature_alpha_dropout_.default"), source="Klambauer et al. 2017")
 def feature_alpha_dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
     """The same of whole channels."""
-    return _alpha_drop(call, x, float(rate), list(range(2, len(x.axes)))) if train and rate > 0 else x
+    return _alphadropped(call, x, float(rate), list(range(2, len(x.axes)))) if train and rate > 0 else x
 
 
 def _filled(call: Call, mean: float, var: float) -> State:
