@@ -335,8 +335,12 @@ add("cogdl", f"{n}.ppnp", "PPNP", friends, 16, 32, 4, 2, 0.5, "appnp", 0.1, 4)
 # ------------------------------------------------------------------------------------------------------------ forecasts
 def moment(task: str) -> nn.Module:
     """Return a small model of many series, not yet trained."""
-    made: nn.Module = module("momentfm.models.moment").MOMENT(Namespace(task_name=task, seq_len=64, patch_len=8, patch_stride_len=8, d_model=64, transformer_type="encoder_only", transformer_backbone="small", t5_config={"d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "num_layers": 2, "vocab_size": 8,
-        "dropout_rate": 0.1, "feed_forward_proj": "gated-gelu", "is_gated_act": True, "dense_act_fn": "gelu_new"}, forecast_horizon=12, n_channels=3, num_class=4, enable_gradient_checkpointing=False, freeze_embedder=False, freeze_encoder=False))  # fmt: skip
+    t5 = {"d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "num_layers": 2, "vocab_size": 8, "dropout_rate": 0.1,
+        "feed_forward_proj": "gated-gelu", "is_gated_act": True, "dense_act_fn": "gelu_new"}  # fmt: skip
+    options = Namespace(task_name=task, seq_len=64, patch_len=8, patch_stride_len=8, d_model=64,
+        transformer_type="encoder_only", transformer_backbone="small", t5_config=t5, forecast_horizon=12, n_channels=3,
+        num_class=4, enable_gradient_checkpointing=False, freeze_embedder=False, freeze_encoder=False)  # fmt: skip
+    made: nn.Module = module("momentfm.models.moment").MOMENT(options)
     return made
 
 
