@@ -31,7 +31,7 @@ def index() -> int:
 def is_distributed(tensor: Tensor) -> bool:
     """Whether ``tensor`` is a DTensor (FSDP2, tensor parallelism), without importing what nobody has imported."""
     loaded = sys.modules.get("torch.distributed.tensor")
-    return loaded is not None and isinstance(tensor, loaded.DTensor)
+    return loaded is not None and issubclass(type(tensor), loaded.DTensor)  # `isinstance` asks the tensor too
 
 
 def is_held(tensor: Tensor) -> bool:

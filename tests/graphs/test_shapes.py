@@ -53,6 +53,16 @@ PLAIN: list[tuple[Any, tuple[Any, ...]]] = [
     (aten.layer_norm.default, (m(2, 3, 4), [3, 4])),
     (aten.batch_norm.default, (m(2, 3, 4, 4), m(3), m(3), m(3), m(3), True, 0.1, 1e-5, False)),
     (aten.batch_norm.default, (m(2, 3), None, None, m(3), m(3), False, 0.1, 1e-5, False)),
+    (aten.conv1d.default, (m(2, 3, 9), m(4, 3, 3))),
+    (aten.conv1d.default, (m(2, 1, 1), m(4, 1, 1), m(4), [1], [0], [1])),
+    (aten.conv2d.default, (m(2, 4, 9, 8), m(6, 2, 3, 2), m(6), [2, 1], [1, 0], [1, 2], 2)),
+    (aten.conv2d.default, (m(2, 4, 1, 1), m(6, 4, 1, 1), None, [1, 1], [0, 0], [1, 1], 1)),
+    (aten.conv2d.default, (m(1, 1, 5, 5), m(3, 1, 5, 5, dtype=torch.float32), None, [2], [3])),
+    (
+        aten.conv2d.default,
+        (m(2, 4, 7, 7, dtype=torch.bfloat16), m(4, 1, 3, 3, dtype=torch.bfloat16), None, [1, 1], [1, 1], [1, 1], 4),
+    ),
+    (aten.conv3d.default, (m(2, 3, 5, 6, 7), m(4, 3, 3, 3, 3), m(4), [1, 2, 2], [1, 1, 1])),
     (aten.scaled_dot_product_attention.default, (m(2, 4, 5, 8), m(2, 4, 7, 8), m(2, 4, 7, 8))),
     (aten.scaled_dot_product_attention.default, (m(2, 4, 5, 8), m(2, 4, 7, 8), m(2, 4, 7, 3))),
     (aten.scaled_dot_product_attention.default, (m(2, 5, 4, 8).transpose(1, 2), m(2, 4, 7, 8), m(2, 4, 7, 3))),
@@ -72,6 +82,26 @@ def test_quick_results_are_those_of_pytorch(op: Any, args: tuple[Any, ...]) -> N
 
 def test_every_rule_has_a_plain_case() -> None:
     assert {op for op, _ in PLAIN} == set(_RULES)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "rest"),
+    [
+        (m(2, 3, 9, 9).to(memory_format=torch.channels_last), m(4, 3, 3, 3), ()),
+        (m(2, 3, 9, 9), m(4, 3, 3, 3).to(memory_format=torch.channels_last), ()),
+        (m(3, 9, 9), m(4, 3, 3, 3), ()),
+        (m(2, 3, 9, 9), m(4, 2, 3, 3), ()),
+        (m(2, 3, 9, 9), m(4, 3, 3, 3), (m(3),)),
+        (m(2, 3, 9, 9), m(4, 3, 3, 3, dtype=torch.float64), ()),
+        (m(2, 3, 9, 9), m(4, 3, 3, 3), (None, [1, 1], [-1, 0])),
+        (m(2, 3, 9, 9), m(4, 3, 3, 3), (None, [0, 1])),
+        (m(2, 3, 2, 2), m(4, 3, 3, 3), ()),
+        (m(0, 3, 9, 9), m(4, 3, 3, 3), ()),
+        (m(2, 3, 9, 9), m(4, 1, 3, 3), (None, [1, 1], [0, 0], [1, 1], 3)),
+    ],
+)
+def test_other_convolutions_are_left_to_pytorch(x: torch.Tensor, weight: torch.Tensor, rest: tuple[Any, ...]) -> None:
+    assert quick_result(aten.conv2d.default, [x, weight, *rest], {}) is None
 
 
 @pytest.mark.parametrize("groups", [4, 2])

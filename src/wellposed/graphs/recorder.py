@@ -36,10 +36,10 @@ from wellposed.graphs.reads import Leaving, PythonReads
 from wellposed.graphs.source import user_line
 
 _aten = torch.ops.aten
-_CPU = torch.device("cpu")
 _EAGER = torch._C.DispatchKey.CompositeExplicitAutograd
 _OF_MEMORY = frozenset({_aten.set_.source_Storage, _aten.set_.source_Storage_storage_offset})
 """Operators that lay a tensor over memory, as unpickling does; the memory says what it holds."""
+_MADE_OTHERWISE = _OF_MEMORY | SUMMING
 _ALIASES = frozenset(
     {_aten.detach.default, _aten.alias.default, _aten.lift_fresh.default, _aten.lift.default, _aten.detach_.default}
 )
@@ -134,7 +134,7 @@ class Recorder(TorchDispatchMode):
         first = self.storages.get(memory(tensor))
         if first is None:
             self.came_back |= bool(self.left) and tensor.is_floating_point()
-            values = self.values_of(tensor) if tensor.numel() else tensor.new_empty(tensor.shape, device=_CPU)
+            values = self.values_of(tensor) if tensor.numel() else tensor.new_empty(tensor.shape, device="cpu")
             twin = meta_like(tensor) if self.meta and tensor.device.type != "meta" else tensor
             if values is None and not self.named(tensor):
                 self.unseen.append(user_line())
@@ -268,7 +268,7 @@ class Recorder(TorchDispatchMode):
             with self.reads, self:
                 return func.py_kernels[_EAGER](*args, **kwargs)
         func, args = whole(ALIASES.get(func, func), args)
-        if func in _OF_MEMORY | SUMMING and (made := self._made(func, args)) is not None:
+        if func in _MADE_OTHERWISE and (made := self._made(func, args)) is not None:
             return made
         args = without_axes(func, args)
         operands: Operands = []

@@ -7,7 +7,7 @@ use: those go to PyTorch, whose errors the user sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -162,6 +162,40 @@ def _batch_norm(
     return _like(x)
 
 
+def _fits_kernel(x: Tensor, weight: Tensor, groups: int) -> bool:
+    """Whether data and the kernel of a convolution are contiguous, of one dtype, and of channels in so many groups."""
+    if x.dim() != weight.dim() or not x.is_contiguous() or not weight.is_contiguous():
+        return False
+    if x.dtype != weight.dtype or not x.is_floating_point() or groups < 1:
+        return False
+    return x.shape[1] == weight.shape[1] * groups and weight.shape[0] % groups == 0
+
+
+def _conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> Tensor | None:
+    """A convolution of contiguous samples, (samples, channels, ...), with a contiguous kernel of their dtype."""
+    rank, kernel = weight.dim() - 2, weight.shape[2:]
+    if not _fits_kernel(x, weight, groups):
+        return None
+    if bias is not None and (bias.shape != weight.shape[:1] or bias.dtype != x.dtype):
+        return None
+    steps = [tuple(of) * rank if len(of) == 1 else tuple(of) for of in (stride, padding, dilation)]
+    if any(len(of) != rank for of in steps) or min(steps[0]) < 1 or min(steps[1]) < 0 or min(steps[2]) < 1:
+        return None
+    sizes = [
+        (size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in zip(x.shape[2:], kernel, *steps, strict=True)
+    ]
+    plain = min(*x.shape, *weight.shape, *sizes) > 0
+    return torch.empty((x.shape[0], weight.shape[0], *sizes), dtype=x.dtype, device=_META) if plain else None
+
+
 _GROUPED_AS_QUERY = torch.__version__ >= "2.13"
 """Whether grouped heads are known to lie as the query does: in torch 2.6 they lie dense, in 2.13 they do not."""
 
@@ -226,6 +260,7 @@ _RULES: dict[Any, Callable[..., Tensor | None]] = {
     **dict.fromkeys((_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor), _binary),
     _aten.softmax.int: _softmax,
     _aten.linear.default: _linear,
+    **dict.fromkeys((_aten.conv1d.default, _aten.conv2d.default, _aten.conv3d.default), _conv),
     _aten.matmul.default: _matmul,
     _aten.bmm.default: _matmul,
     _aten.layer_norm.default: _layer_norm,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from types import CodeType, FrameType, TracebackType
+from types import FrameType, TracebackType
 
 import torch
 
@@ -13,17 +13,16 @@ _SKIPPED = tuple(
 )
 _TRACE = os.path.join(os.path.dirname(__file__), "trace.py")
 """The file that calls the model: the frames of its callers are no part of the model."""
-_FILES: dict[CodeType, str | None] = {}
+_FILES: dict[str, str | None] = {}
 
 
-def _user_file(code: CodeType) -> str | None:
-    """Return the last three parts of the code's file, or None for code of torch or wellposed."""
-    filename = code.co_filename
+def _user_file(filename: str) -> str | None:
+    """Return the last three parts of a file with code, or None for code of torch or wellposed."""
     if filename.startswith(_SKIPPED) or filename.startswith("<frozen") or filename.endswith("contextlib.py"):
         short = None
     else:
         short = "/".join(filename.replace(os.sep, "/").split("/")[-3:])
-    _FILES[code] = short
+    _FILES[filename] = short
     return short
 
 
@@ -33,10 +32,10 @@ def user_line(depth: int = 1) -> str:
     """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
-        code = frame.f_code
-        if code.co_filename == _TRACE:
+        file = frame.f_code.co_filename
+        if file == _TRACE:
             return ""
-        short = _FILES[code] if code in _FILES else _user_file(code)
+        short = _FILES[file] if file in _FILES else _user_file(file)
         if short is not None:
             return f"{short}:{frame.f_lineno}"
         frame = frame.f_back
@@ -47,7 +46,7 @@ def error_line(traceback: TracebackType | None) -> str:
     """Return ``file:line`` of the innermost frame of a traceback outside torch and wellposed."""
     innermost = ""
     while traceback is not None:
-        short = _user_file(traceback.tb_frame.f_code)
+        short = _user_file(traceback.tb_frame.f_code.co_filename)
         if short is not None:
             innermost = f"{short}:{traceback.tb_lineno}"
         traceback = traceback.tb_next

@@ -27,14 +27,19 @@ def position_of(op: torch._ops.OpOverload, name: str) -> int | None:
 def named_arguments(node: Node) -> dict[str, Any]:
     """Return all arguments of a node by the names of the schema, defaults included."""
     given: dict[str, Any] = {}
-    for position, argument in enumerate(node.op._schema.arguments):
-        if position < len(node.args) and not argument.kwarg_only:
-            given[argument.name] = node.args[position]
-        elif argument.name in node.kwargs:
-            given[argument.name] = node.kwargs[argument.name]
+    args, kwargs = node.args, node.kwargs
+    for position, (name, by_name, default) in enumerate(_arguments(node.op)):
+        if position < len(args) and not by_name:
+            given[name] = args[position]
         else:
-            given[argument.name] = argument.default_value
+            given[name] = kwargs.get(name, default)
     return given
+
+
+@cache
+def _arguments(op: torch._ops.OpOverload) -> tuple[tuple[str, bool, Any], ...]:
+    """Return the name of each argument of an operator, whether it is given by name alone, and its default."""
+    return tuple([(one.name, one.kwarg_only, one.default_value) for one in op._schema.arguments])
 
 
 def argument_of(node: Node, position: int, name: str, default: Any = None) -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.graph import once
 from wellposed.operators.schema import named_arguments, ref_of
 from wellposed.operators.steps import Cut, Expand, Permute, Regroup, Reorder, Shape, Steps
 
@@ -30,6 +31,22 @@ def view_of(graph: Graph, node: Node) -> Sequence[Steps] | None:
     describe = _VIEWS.get(node.op)
     if describe is None or not node.args:
         return None
+    if not (node.index < len(graph.nodes) and graph.nodes[node.index] is node):
+        return _described(graph, node, describe)
+    known = _asked(graph)
+    if node.index not in known or known[node.index][0] is not describe:
+        known[node.index] = describe, _described(graph, node, describe)
+    return known[node.index][1]
+
+
+@once
+def _asked(graph: Graph) -> dict[int, tuple[Describe, Sequence[Steps] | None]]:
+    """Return the views of a graph that have been asked for, by index, each with its entry of the table."""
+    return {}
+
+
+def _described(graph: Graph, node: Node, describe: Describe) -> Sequence[Steps] | None:
+    """Return what an entry of the table says of a node."""
     source = ref_of(node.args[0])
     if source is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -38,6 +39,14 @@ def _of(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds:
     facts = facts_of(node.op)
     if facts.range != ANY:
         return facts.range
+    return _by_what_is_read(graph, node, found) if _tells(node.op) else ANY
+
+
+def _by_what_is_read(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds:
+    """Return the bounds of a node's results, given those of what it reads."""
+    facts = facts_of(node.op)
+    if is_product(node.op) and not (facts.powers or facts.terms or facts.merges or facts.monotone):
+        return POSITIVE if all(_argument(graph, Ref(value), found).low >= 0.0 for value in node.inputs) else ANY
     read = [_argument(graph, a, found) for a in _flat(node.args) if _is_number(graph, a)]
     if not read:
         return ANY
@@ -47,6 +56,15 @@ def _of(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds:
     if facts.monotone:
         return _monotone(graph, node, found)
     return _of_elements(graph, node, found, read) or _of_sums(graph, node, found, read)
+
+
+@cache
+def _tells(op: torch._ops.OpOverload) -> bool:
+    """Whether the bounds of what an operator reads may tell those of its results."""
+    facts = facts_of(op)
+    arithmetic = facts.raises or facts.powers or facts.terms or facts.monotone or facts.coefficients
+    elements = facts.replaces or facts.pads or facts.picks or facts.merges or is_view(op) or traits(op).shape_only
+    return bool(arithmetic or elements or is_product(op) or facts.along == "product")
 
 
 def _of_elements(graph: Graph, node: Node, found: dict[int, Bounds], read: Sequence[Bounds]) -> Bounds | None:

@@ -155,6 +155,8 @@ def codebook_picks(graph: Graph) -> Mapping[int, frozenset[int]]:
     """Return the nodes that pick elements of what is made of parameters alone, by an index that depends on the same
     ones (vector quantisation), and for each of them these parameters.
     """
+    if not _picks_by_parameters(graph):
+        return {}
     made_of = {parameter.value: frozenset((parameter.value,)) for parameter in graph.parameters.values()}
     tables = parameter_values(graph)
     found: dict[int, frozenset[int]] = {}
@@ -166,6 +168,21 @@ def codebook_picks(graph: Graph) -> Mapping[int, frozenset[int]]:
             by = _union(of for value, of in sources.items() if not graph.values[value].is_signal)
             found |= {node.index: picked & by} if picked & by else {}
     return found
+
+
+def _picks_by_parameters(graph: Graph) -> bool:
+    """Whether a node picks elements by an index that depends on any parameter: most graphs have none."""
+    dependent = {parameter.value for parameter in graph.parameters.values()}
+    for node in graph.nodes:
+        if dependent.isdisjoint(node.inputs):
+            continue
+        dependent.update(node.outputs)
+        facts = facts_of(node.op)
+        if (facts.indexed or facts.looks_up) and any(
+            value in dependent and not graph.values[value].is_signal for value in node.inputs
+        ):
+            return True
+    return False
 
 
 def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:

@@ -180,11 +180,16 @@ def _inherited(data: State, kernel: Array, sizes: Sequence[int], window: Collect
     before = data.finite_width_correlation
     if not before.amounts.size:
         return NONE
-    apart = [i for i in range(kernel.ndim) if not kernel[(slice(None),) * i + (slice(1, None),)].any()]
+    apart = [i for i, length in enumerate(kernel.shape) if length == 1 or not kernels.nonzero(_farther(kernel, i))]
     near = [1 if i in apart else size for i, size in enumerate(sizes)]
     kept = float(kernels.pair_mean(kernels.at_zero(kernel * kernel, apart), near).ravel()[0])
     own = 1.0 / math.prod(sizes[i] for i in window if kernel.shape[i] == 1)
     return before.times(math.sqrt(kept * own))
+
+
+def _farther(kernel: Array, dim: int) -> Array:
+    """Return what a kernel says of different positions along a dimension."""
+    return kernel[(slice(None),) * dim + (slice(1, None),)]
 
 
 def features_of(call: Call, data: State, value: int | None) -> int:

@@ -160,13 +160,12 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST_CONSTANT
     low, high = (float(end) for end in torch.aminmax(once))
     if low == high and MASKED < low < np.inf:
         return make_state(tuple(values.shape), low, 0.0)
-    if is_mask(values):
+    if not low > MASKED and is_mask(values):
         return _mask(values <= MASKED, low)
-    if is_masked(values):
+    if not low > MASKED and is_masked(values):
         return _masked(values, root, largest)
-    finite = torch.isfinite(values)
-    if not bool(finite.all()):
-        return _of_elements(values[finite], tuple(values.shape))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return _of_elements(values[torch.isfinite(values)], tuple(values.shape))
     return _by_position(values, root, largest)
 
 

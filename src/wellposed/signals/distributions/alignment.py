@@ -115,8 +115,13 @@ def _written(state: State, dims: Dims, skipped: tuple[int, ...]) -> Aligned:
 
 def covariances(aligned: Sequence[Aligned], least: int = 1) -> list[Array]:
     """Return the covariance kernels of aligned states, with profiles of common lengths (``least`` or more)."""
-    lengths = [max(least, *at) for at in zip(*(a.corr.shape for a in aligned), strict=True)]
+    lengths = kernel_shape(aligned, least)
     return [kernels.promote(a.corr, lengths) * kernels.autocorrelation(np.sqrt(a.var), lengths) for a in aligned]
+
+
+def kernel_shape(aligned: Sequence[Aligned], least: int = 1) -> tuple[int, ...]:
+    """Return the common lengths of the profiles of aligned states, ``least`` or more."""
+    return tuple([max(least, *at) for at in zip(*(a.corr.shape for a in aligned), strict=True)])
 
 
 def _common_atoms(states: list[State], axis: int) -> list[State]:

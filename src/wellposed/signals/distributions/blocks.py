@@ -7,10 +7,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, reduce
 from operator import or_
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from wellposed.signals.distributions.alignment import Aligned, align_many, common_layout, covariances, dims_in
+from wellposed.signals.distributions.alignment import (
+    Aligned,
+    align_many,
+    common_layout,
+    covariances,
+    dims_in,
+    kernel_shape,
+)
 from wellposed.signals.distributions.later import LaterAncestry, LaterMarginal, LaterMoments, LaterSpread
 from wellposed.signals.distributions.layout import Dims, Layout
 from wellposed.signals.distributions.lazy import LocalScales, evaluated
@@ -102,13 +110,18 @@ def _in_blocks(states: Sequence[State], axis: int, layout: Layout) -> State:
         _with_last(layout, axis, sum(s.shape[axis] for s in states)),
         LaterMoments(lambda: whole().moments),
         tag=weakest(*(s.tag for s in states)),
-        marginal=LaterMarginal(lambda: whole().marginal),
+        marginal=LaterMarginal(lambda: whole().marginal) if all(map(_may_be_gaussian, states)) else Marginal(),
         ancestry=_joint_ancestry(
             states, lambda: _part_links(list(map(pooled, states)), axis, dims_in(states, axis, layout))
         ),
         spread=LaterSpread(lambda: whole().spread),
         blocks=_parts(states, axis),
     )
+
+
+def _may_be_gaussian(state: State) -> bool:
+    """Whether one element may be Gaussian, without working anything out."""
+    return isinstance(state.marginal, LaterMarginal) or state.gauss
 
 
 def _is_uncorrelated(state: State, axis: int) -> bool:
@@ -133,7 +146,7 @@ def _concatenated(states: Sequence[State], axis: int, apart: bool, between: Betw
     in_blocks = told is None and apart and _are_uncorrelated(aligned)
     equal = _have_equal_moments(aligned)
     if in_blocks:
-        mean, var, covariance = _mixed(aligned, weights, equal)
+        mean, var, covariance = _mixed(merged, aligned, weights, equal)
     else:
         mean, var, covariance = _by_position(aligned, weights, widths, layout.lengths, told)
     parts = [w * s.var for w, s in zip(weights, states, strict=True)]
@@ -208,19 +221,39 @@ def _joint_ancestry(states: Sequence[State], links: Callable[[], tuple[Link, ...
     return Ancestry((), roots, name) if links is None else LaterAncestry(links, roots, name)
 
 
-def _mixed(aligned: Sequence[Aligned], weights: Array, equal: bool) -> tuple[Array, Array, Array]:
+def _mixed(
+    states: Sequence[State], aligned: Sequence[Aligned], weights: Array, equal: bool
+) -> tuple[Array, Array, Array]:
     """Return mean, variance and covariance kernel of elements that may lie in any part, the new atom last."""
-    # which block an element lies in is common to all positions: blocks' means add to the covariance
-    own = covariances(aligned, least=1 if equal else 2)
-    lengths = own[0].shape
-
-    def of_means(mean: Array) -> Array | float:
-        return 0.0 if equal else kernels.autocorrelation(mean, lengths)
-
+    lengths = kernel_shape(aligned, least=1 if equal else 2)
+    terms = [_terms(s, a, lengths, equal) for s, a in zip(states, aligned, strict=True)]
     mean = np.asarray(sum(w * a.mean for w, a in zip(weights, aligned, strict=True)))
-    second = sum(w * (a.mean**2 + a.var) for w, a in zip(weights, aligned, strict=True))
-    raw = sum(w * (c + of_means(a.mean)) for w, c, a in zip(weights, own, aligned, strict=True))
-    return mean[..., None], np.maximum(second - mean**2, 0.0)[..., None], np.asarray(raw - of_means(mean))[..., None]
+    second = sum(w * of_part for w, (of_part, _) in zip(weights, terms, strict=True))
+    raw = sum(w * of_part for w, (_, of_part) in zip(weights, terms, strict=True))
+    common = 0.0 if equal else kernels.autocorrelation(mean, lengths)
+    return mean[..., None], np.maximum(second - mean**2, 0.0)[..., None], np.asarray(raw - common)[..., None]
+
+
+def _terms(state: State, a: Aligned, lengths: tuple[int, ...], equal: bool) -> tuple[Array, Array]:
+    """Return the second moment of a part by position, and its raw kernel: which part an element lies in is common to
+    all positions, so that means add to the covariance unless they are ``equal``. A part that many concatenations
+    share (dense blocks) is worked out once.
+    """
+    known = _TERMS.setdefault(state, {})
+    key = (a.dims, lengths, equal)
+    if a.dims is None or key not in known:
+        covariance = kernels.promote(a.corr, lengths) * kernels.autocorrelation(np.sqrt(a.var), lengths)
+        made = a.mean**2 + a.var, covariance + (0.0 if equal else kernels.autocorrelation(a.mean, lengths))
+        if a.dims is None:
+            return made
+        known[key] = made
+    return known[key]
+
+
+_TERMS: WeakKeyDictionary[State, dict[tuple[Dims | None, tuple[int, ...], bool], tuple[Array, Array]]] = (
+    WeakKeyDictionary()
+)
+"""What `_terms` has made of states that are still there."""
 
 
 def _by_position(

@@ -23,8 +23,11 @@ class Pointwise:
 
     def __call__(self, x: Array) -> Array:
         """Return the function's values at an array of points."""
-        with torch.no_grad():
-            return np.asarray(self.call(torch.from_numpy(np.ascontiguousarray(x))).numpy(), dtype=np.float64)
+        given = torch.from_numpy(np.ascontiguousarray(x))
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return np.asarray(self.call(given).numpy(), dtype=np.float64)
+        return np.asarray(self.call(given).numpy(), dtype=np.float64)
 
     def then(self, outer: Pointwise) -> Pointwise:
         """Return the composition outer(self(x))."""

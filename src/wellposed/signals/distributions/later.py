@@ -55,10 +55,19 @@ class _Later:
         return _filled(self, name)
 
 
-class LaterMarginal(_Later, Marginal):
-    """What else is known of one element, which ``make`` works out."""
+class LaterMarginal(Marginal):
+    """A marginal of which nothing is known but whether it is Gaussian, which ``make`` works out."""
 
     __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], Marginal]) -> None:
+        object.__setattr__(self, "_make", make)
+        for name in ("function", "transport", "local_scales"):
+            object.__setattr__(self, name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return whether it is Gaussian, which is not there yet."""
+        return _filled(self, name)
 
 
 class LaterSpread(_Later, Spread):

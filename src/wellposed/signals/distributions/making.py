@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -33,17 +34,14 @@ def make_state(
     ``pairs`` gives for each axis the correlation of elements that differ along that axis only (None: uncorrelated);
     elements that differ along several axes get the product.
     """
-    long = [axis for axis, size in enumerate(shape) if size != 1]
+    layout, long = _of_shape(tuple(shape))
     everywhere = (1,) * len(long)
     corr = np.ones(everywhere)
     for dim, other in enumerate(() if pairs is None else [pairs[axis] for axis in long]):
         if other is not None:
             corr = np.concatenate([corr, corr * other], axis=dim)
     return State(
-        Layout(
-            tuple([shape[axis] for axis in long]),
-            tuple([(long.index(axis),) if size != 1 else () for axis, size in enumerate(shape)]),
-        ),
+        layout,
         Moments(
             np.array(mean, dtype=np.float64).reshape(everywhere),
             np.array(var, dtype=np.float64).reshape(everywhere),
@@ -55,6 +53,14 @@ def make_state(
         ancestry=Ancestry((), roots, scale_parameter) if roots or scale_parameter else _NEW,
         spread=spread,
     )
+
+
+@lru_cache(maxsize=1024)
+def _of_shape(shape: tuple[int, ...]) -> tuple[Layout, tuple[int, ...]]:
+    """Return the layout of a tensor with an atom in each axis that is longer than 1, and these axes."""
+    long = tuple([axis for axis, size in enumerate(shape) if size != 1])
+    axes = tuple([(long.index(axis),) if size != 1 else () for axis, size in enumerate(shape)])
+    return Layout(tuple([shape[axis] for axis in long]), axes), long
 
 
 def exchangeable(shape: Sequence[int], mean: float, var: float, rho: float) -> State:

@@ -41,6 +41,16 @@ class Moments:
         "a norm has given the features at all positions one length",
         default=0.0,
     )
+    _second: float | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def second(self) -> float:
+        """E x², pooled over positions: several rules that read a state ask for it."""
+        if self._second is None:
+            made = kernels.average(self.mean * self.mean) + kernels.average(self.var)
+            object.__setattr__(self, "_second", made)
+            return made
+        return self._second
 
 
 @lru_cache(maxsize=16)

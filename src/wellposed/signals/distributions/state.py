@@ -380,8 +380,7 @@ class State:
     @property
     def second_moment(self) -> float:
         """E x², pooled over positions."""
-        moments = self.moments
-        return kernels.average(moments.mean * moments.mean) + kernels.average(moments.var)
+        return self.moments.second
 
     @property
     def pooled_mean(self) -> float:

@@ -267,6 +267,8 @@ def _reshaped(state: State, shape: tuple[int, ...], across: Callable[[], State |
 
 def _regrouped(state: State, shape: Sequence[int]) -> State:
     """Merge the atoms of the axes that new axes would end within (windows of 7 x 7 become patches of 2 x 2)."""
+    if all(len(atoms) < 2 for atoms in state.axes):
+        return state
     ends = sorted(set(itertools.accumulate(shape, operator.mul, initial=1)))
     for axis in range(len(state.axes)):
         atoms, start = state.axes[axis], math.prod(state.shape[:axis])

@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from wellposed.signals.integration.profiles import other_shares, pair_shares, pair_sums, profile_of
+from wellposed.signals.integration.profiles import Map, other_shares, pair_shares, pair_sums, profile_of
 
 Array = npt.NDArray[np.float64]
 
@@ -143,14 +143,14 @@ def at_zero(kernel: Array, dims: Sequence[int]) -> Array:
 
 def quotient(kernel: Array, scale: Array) -> Array:
     """Return kernel / scale, 0 where the scale is not positive."""
-    if extent(scale)[0] > 0.0:
+    if (scale.item() if scale.size == 1 else np.minimum.reduce(scale, axis=None, initial=np.inf)) > 0.0:
         return np.asarray(kernel / scale)
     return np.where(scale > 0, kernel / np.where(scale > 0, scale, 1.0), 0.0)
 
 
 def nonzero(values: Array) -> bool:
     """Return whether some element is not 0."""
-    return bool(values.item() if values.size == 1 else values.any())
+    return bool(values.item() if values.size == 1 else np.count_nonzero(values))
 
 
 def pair_mean(kernel: Array, sizes: Sequence[int], over: Sequence[int] | None = None) -> Array:
@@ -273,19 +273,22 @@ def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
         pairs = [dim for dim in varying if positions(lengths[dim])]
         if pairs:
             return _autocorrelation_by_pair(u, lengths, pairs[0])
-    return _autocorrelation(u.tobytes(), u.shape, tuple(lengths))
+    return _autocorrelation(Map(u), tuple(lengths))
 
 
 @lru_cache(maxsize=256)
-def _autocorrelation(content: bytes, shape: tuple[int, ...], lengths: tuple[int, ...]) -> Array:
-    """`autocorrelation` of a map by its bytes: each rule that reads a state asks for it, each layer for the tables of
-    rotary positions.
+def _autocorrelation(of: Map, lengths: tuple[int, ...]) -> Array:
+    """`autocorrelation` of a map: each rule that reads a state asks for it, each layer for the tables of rotary
+    positions.
     """
-    u = np.frombuffer(content).reshape(shape)
-    varying = [dim for dim, size in enumerate(shape) if size > 1]
+    u = np.frombuffer(of.content).reshape(of.shape)
+    varying = [dim for dim, size in enumerate(of.shape) if size > 1]
     along = _along(u, varying)
-    exact = len(varying) > 1 and u.size <= 65536 and _is_no_product(u, along)
-    result = autocorrelation_exact(u, lengths) if exact else _autocorrelation_product(u, varying, along, lengths)
+    exact = len(varying) > 1 and u.size <= 65536 and _is_no_product(u, along, of.power)
+    if exact:
+        result = autocorrelation_exact(u, lengths)
+    else:
+        result = _autocorrelation_product(u, of.power, varying, along, lengths)
     result.setflags(write=False)
     return result
 
@@ -299,14 +302,20 @@ def _along(u: Array, varying: Sequence[int]) -> list[Array]:
     return [np.add.reduce(table, axis=tuple([other for other in places if other != place])) for place in places]
 
 
-def _is_no_product(u: Array, along: Sequence[Array]) -> bool:
-    """Whether a map, given its sums along each dimension in which it varies, changes sign, or differs by a quarter of
-    its largest element from the product of its averages along each.
+def _is_no_product(u: Array, along: Sequence[Array], power: float) -> bool:
+    """Whether a map, given its sums along each dimension in which it varies and of its squares, changes sign, or
+    differs by a quarter of its largest element from the product of its averages along each.
     """
     low, high = extent(u)
     if low < 0.0 < high:
         return True
     total = float(np.add.reduce(along[0]))
+    if len(along) == 2 and total:  # all differences together are often less than one may be
+        rows, columns = along
+        met = float(rows @ (u.reshape(rows.size, columns.size) @ columns)) / total
+        whole = float(rows @ rows) * float(columns @ columns) / (total * total)
+        if power - 2.0 * met + whole < 0.06 * max(high, -low) ** 2:
+            return False
     product = along[0] / (total or 1.0)
     for sums in along[1:-1]:
         product = np.multiply.outer(product, sums / (total or 1.0))
@@ -327,11 +336,12 @@ def _autocorrelation_by_pair(u: Array, lengths: Sequence[int], dim: int) -> Arra
 
 
 def _autocorrelation_product(
-    u: Array, varying: Sequence[int], along: Sequence[Array], lengths: tuple[int, ...]
+    u: Array, power_of_all: float, varying: Sequence[int], along: Sequence[Array], lengths: tuple[int, ...]
 ) -> Array:
-    """`autocorrelation` of a map taken as a product of its averages along each of the dimensions in which it varies."""
-    flat = u.ravel()
-    result = np.full((1,) * u.ndim, flat.dot(flat) / flat.size)
+    """`autocorrelation` of a map, given the sum of its squares, taken as a product of its averages along each of the
+    dimensions in which it varies.
+    """
+    result = np.full((1,) * u.ndim, power_of_all / u.size)
     for dim, sums in zip(varying, along, strict=True):
         size, length = u.shape[dim], lengths[dim]
         if length == 1:

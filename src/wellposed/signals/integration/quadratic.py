@@ -53,37 +53,43 @@ def channel_norm_correction(
     _, index, counts = _tap_pairs(tuple(taps), tuple(dilations))
     values, vectors = _seen_by_taps(profile, tuple(taps), tuple(dilations))
     spectrum = _channel_factors(channels, rho)
-    gains = sum(
-        factor * times * part
-        for (factor, times), part in zip(spectrum, np.split(_ratios(values, spectrum), len(spectrum)), strict=True)
-    )
+    parts = _ratios(values, spectrum).reshape(len(spectrum), -1)
+    gains = sum(factor * times * part for (factor, times), part in zip(spectrum, parts, strict=True))
     weights = (vectors * (gains - 1.0)) @ vectors.T / count
     if float(np.abs(weights).sum()) < 1e-4:
         return None
     # sum over pairs of taps with one difference, then over the differences: a window that slides over the profile
     sums = np.bincount(index, weights.ravel(), minlength=math.prod(counts)).reshape(counts)
-    around = []
-    for tap, dilation, lag, step in zip(taps, dilations, lags, steps, strict=True):
-        reach = (tap - 1) * dilation
-        around.append(np.abs(np.arange(-reach, (lag - 1) * step + 1 + reach)))
-    field = _lookup(profile, list(np.ix_(*around)))
-    result = np.zeros(lags)
-    for places in np.ndindex(*counts):
-        begin = map(mul, places, dilations)
-        result += (
-            sums[places]
-            * field[
-                tuple(
-                    slice(at, at + (lag - 1) * step + 1, step) for at, lag, step in zip(begin, lags, steps, strict=True)
-                )
-            ]
-        )
+    around, places = _windows(counts, tuple(dilations), tuple(lags), tuple(steps))
+    field = _lookup(profile, around)
+    result, part = np.zeros(lags), np.empty(lags)
+    for total, place in zip(sums.ravel().tolist(), places, strict=True):
+        result += np.multiply(field[place], total, out=part)
     shape = [1] * kernel.ndim
     for dim, length in zip(dims, result.shape, strict=True):
         shape[dim] = length
     placed = result.transpose(np.argsort(dims)).reshape(shape)
     placed[(0,) * placed.ndim] = 0.0
     return np.asarray(placed)
+
+
+@lru_cache(maxsize=256)
+def _windows(
+    counts: tuple[int, ...], dilations: tuple[int, ...], lags: tuple[int, ...], steps: tuple[int, ...]
+) -> tuple[list[Indices], list[tuple[slice, ...]]]:
+    """Return the displacements along each dimension that windows with so many differences of taps read, and, for each
+    difference, where it finds its own among them.
+    """
+    around = []
+    for count, dilation, lag, step in zip(counts, dilations, lags, steps, strict=True):
+        reach = (count - 1) // 2 * dilation
+        around.append(np.abs(np.arange(-reach, (lag - 1) * step + 1 + reach)))
+    places = []
+    for at in np.ndindex(*counts):
+        begin = map(mul, at, dilations)
+        ends = zip(begin, lags, steps, strict=True)
+        places.append(tuple([slice(first, first + (lag - 1) * step + 1, step) for first, lag, step in ends]))
+    return list(np.ix_(*around)), places
 
 
 class Inverse(NamedTuple):

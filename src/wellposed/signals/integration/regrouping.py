@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from wellposed.signals.integration.kernels import (
     LEAST,
@@ -17,6 +19,8 @@ from wellposed.signals.integration.kernels import (
     positions,
 )
 
+Indices = npt.NDArray[np.int64]
+
 
 def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> Array:
     """Replace an atom of size outer * inner by two atoms (position = inner * outer index + inner index)."""
@@ -27,12 +31,20 @@ def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> 
         return np.expand_dims(kernel, dim)
     lags_outer, lags_inner = (2, 2) if length == 2 else (min(outer, cap), min(inner, cap))
     lags_outer, lags_inner = min(lags_outer, outer), min(lags_inner, inner)
-    big, small = np.meshgrid(np.arange(lags_outer), np.arange(lags_inner), indexing="ij")
-    forward = np.minimum(inner * big + small, length - 1).ravel()
-    backward = np.minimum(np.abs(inner * big - small), length - 1).ravel()
+    forward, backward = _displaced(length, inner, lags_outer, lags_inner)
     # a pair in different outer cells may lie on either side; the pair (different outer, ...) is never the same element
     mixed = 0.5 * (np.take(kernel, forward, axis=dim) + np.take(kernel, backward, axis=dim))
     return np.asarray(mixed.reshape(*kernel.shape[:dim], lags_outer, lags_inner, *kernel.shape[dim + 1 :]))
+
+
+@lru_cache(maxsize=512)
+def _displaced(length: int, inner: int, lags_outer: int, lags_inner: int) -> tuple[Indices, Indices]:
+    """Return the entries of a profile of this length for displacements along two atoms that it is split into, the inner
+    one of this size, for steps of both to one side and to opposite sides.
+    """
+    big, small = np.meshgrid(np.arange(lags_outer), np.arange(lags_inner), indexing="ij")
+    forward = np.minimum(inner * big + small, length - 1).ravel()
+    return forward, np.minimum(np.abs(inner * big - small), length - 1).ravel()
 
 
 def _split_pairs(kernel: Array, dim: int, outer: int, inner: int) -> Array:
@@ -83,6 +95,15 @@ def _displacements(kernel: Array, dim: int, a: int, b: int) -> Array:
             kernel = np.concatenate([kernel, np.zeros_like(kernel)], axis=i)
     outer, inner = kernel.shape[dim], kernel.shape[dim + 1]
     flat = kernel.reshape(*kernel.shape[:dim], outer * inner, *kernel.shape[dim + 2 :])
+    merged = np.tensordot(_shares_of_cells(a, b, outer, inner, lags), flat, axes=(1, dim))
+    return np.ascontiguousarray(np.moveaxis(merged, 0, dim))
+
+
+@lru_cache(maxsize=512)
+def _shares_of_cells(a: int, b: int, outer: int, inner: int, lags: int) -> Array:
+    """Return which share of the pairs at each displacement along an atom lies at which displacements of the outer one,
+    of size a, and of the inner one, of size b, that make it up: array (lags, outer * inner).
+    """
     # displacement b q + r: q cells and r places on, or q + 1 cells on and b - r places back
     cells, rest = np.divmod(np.arange(a * b), b)
     weights = np.zeros((lags, outer * inner))
@@ -95,5 +116,6 @@ def _displacements(kernel: Array, dim: int, a: int, b: int) -> Array:
         row = np.minimum(np.arange(a * b), lags - 1)
         np.add.at(weights, (row, at), pairs)
         np.add.at(counts, row, pairs)
-    merged = np.tensordot(weights / counts[:, None], flat, axes=(1, dim))
-    return np.ascontiguousarray(np.moveaxis(merged, 0, dim))
+    shares: Array = weights / counts[:, None]
+    shares.setflags(write=False)
+    return shares

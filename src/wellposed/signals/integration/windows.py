@@ -99,14 +99,23 @@ def summed(q: Array, dim: int, axis: Axis) -> Array:
         shape = [1] * q.ndim
         shape[dim] = axis.out
         return np.asarray(q * totals.reshape(shape))
-    # out of line: positions beyond either end of the map hold 0
-    index = table(axis)
+    last = (axis.out - 1) * axis.stride
+    # positions first, in memory too; those beyond either end of the map hold 0
     moved = q.swapaxes(dim, -1)
-    padded = np.zeros((*moved.shape[:-1], axis.size + 1))
-    padded[..., :-1] = moved
-    result = padded[..., index[:, 0]]
-    for tap in range(1, axis.kernel):
-        result += padded[..., index[:, tap]]
+    first = moved.transpose(moved.ndim - 1, *range(moved.ndim - 1))
+    if axis.transposed:
+        padded = np.zeros((axis.size + 1, *first.shape[1:]))
+        padded[:-1] = first
+        taps = [padded[place] for place in table(axis).T]
+    else:
+        whole = max(last + (axis.kernel - 1) * axis.dilation + 1, axis.before + axis.size)
+        padded = np.zeros((whole, *first.shape[1:]))
+        padded[axis.before : axis.before + axis.size] = first
+        taps = [padded[at : at + last + 1 : axis.stride] for at in range(0, axis.kernel * axis.dilation, axis.dilation)]
+    result: Array = taps[0].copy() if len(taps) == 1 else taps[0] + taps[1]
+    for tap in taps[2:]:
+        result += tap
+    result = result.transpose(*range(1, result.ndim), 0)
     return result.swapaxes(dim, -1)
 
 

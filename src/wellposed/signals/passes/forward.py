@@ -42,6 +42,7 @@ Assumptions = Literal["full", "independent"]
 @np.errstate(all="ignore")  # the states show what is not finite
 @paused_collection()
 @one_thread()
+@torch.no_grad()
 def run_pass(
     graph: Graph,
     weights: Weights,

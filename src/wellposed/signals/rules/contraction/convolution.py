@@ -167,8 +167,7 @@ def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int
         return kernels.at_zero(corr, (dim,))
     if length == 1:
         return corr
-    uniform = marginal.size == 1 or not np.ptp(marginal)
-    if length == 2 and not axis.padded and uniform:
+    if length == 2 and not axis.padded and (marginal.size == 1 or not np.ptp(marginal)):
         return corr
     lags = min(axis.out, cap)
     if marginal.size == 1:

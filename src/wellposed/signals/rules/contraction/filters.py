@@ -108,7 +108,7 @@ def with_later_facts(
         if pair is None:
             return None
         single, between = (kernels.rearranged(kernel, order) for kernel in pair)
-        return np.concatenate([single, between], axis=members[0]) if members and between.any() else single
+        return np.concatenate([single, between], axis=members[0]) if members and kernels.nonzero(between) else single
 
     def edges() -> Array | None:
         moving = sliding.moving
