@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from wellposed.errors import joined, listed
+from wellposed.graphs.compiled import takes_raw_tensors
 from wellposed.graphs.graph import Graph, Node, Parameter, Value
 from wellposed.graphs.naming import node_names
 from wellposed.graphs.raw import RawValue
@@ -138,6 +139,7 @@ def _remarks(
         yield (
             f"no output depends on {len(severed)} of the parameters that are used ({listed(severed)}): what is made of "
             "them is not among the tensors that forward returns"
+            f"{', or a compiled function that is no operator of PyTorch took it out of sight' * takes_raw_tensors()}"
         )
     if recorder.left and (severed or recorder.came_back):
         name, source = recorder.left[0]

@@ -14,6 +14,7 @@ from wellposed.collection import paused_collection
 from wellposed.doors import door, is_of_torch
 from wellposed.errors import InputError, OptionError, TraceError, UnsupportedError, in_words
 from wellposed.graphs.build import HeldParameter, TracedModel, build_graph
+from wellposed.graphs.compiled import takes_raw_tensors
 from wellposed.graphs.execution import NeedsValuesError, meta_like
 from wellposed.graphs.graph import Graph
 from wellposed.graphs.masks import with_open_masks
@@ -52,7 +53,7 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
 
     The model runs on meta copies of its parameters and inputs; values that depend on integers, booleans and constants
     alone are computed for real beside them. A model that reads other values runs on its real tensors instead
-    (``graph.engine`` says which).
+    (``graph.engine`` says which), and so does any where compiled functions that are no operators are loaded.
 
     While it runs, the model holds those copies in the places of its parameters, and may be in another mode. Threads
     that call this library wait for one another; do not run or save the model itself in another thread meanwhile.
@@ -85,8 +86,9 @@ def trace(model: nn.Module, *args: Any, training: bool | None = True, **kwargs: 
     resharded_(model)
     failure: TraceError | None = None
     told = ""
+    alone = "real" if takes_raw_tensors() and _has_values(model, args, kwargs) else None
     for engine, differentiates in _ATTEMPTS:
-        if engine == "real" and not _has_values(model, args, kwargs):
+        if engine != (alone or engine) or (engine == "real" and not _has_values(model, args, kwargs)):
             continue
         if differentiates != any(sign in told for sign in _NEEDS_GRADIENTS):
             continue

@@ -1,0 +1,51 @@
+"""Compiled functions that are given tensors past PyTorch's dispatcher get no tensors on meta."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import cpp_extension
+
+import wellposed as wp
+from wellposed.graphs import compiled
+
+
+DEVICES: set[str] = set()
+
+
+class Read(nn.Linear):
+    """What reads memory stands for a compiled function, which would end the process on meta."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = super().forward(x)
+        DEVICES.update((x.device.type, made.device.type))
+        return made
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cpp_extension.JIT_EXTENSION_VERSIONER.entries, "some", 1)
+
+
+def test_models_run_on_their_values_where_compiled_functions_are_loaded(built: None) -> None:
+    DEVICES.clear()
+    assert wp.trace(Read(4, 4), torch.randn(3, 4)).engine == "real"
+    assert DEVICES == {"cpu"}
+
+
+@pytest.mark.usefixtures("built")
+def test_models_on_meta_still_run_there() -> None:
+    assert wp.trace(nn.Linear(4, 4, device="meta"), torch.randn(3, 4)).engine == "meta"
+
+
+def test_models_run_on_meta_elsewhere() -> None:
+    assert wp.trace(nn.Linear(4, 4), torch.randn(3, 4)).engine == "meta"
+
+
+def test_compiled_functions_of_tensors_are_told_by_their_signatures() -> None:
+    assert compiled._has_such("other", torch._C)
+    assert not compiled._has_such("torch._C", torch._C)
+    assert not compiled._has_such("math", math)
