@@ -12,8 +12,7 @@ from torch.utils import cpp_extension
 import wellposed as wp
 from wellposed.graphs import compiled
 
-
-DEVICES: set[str] = set()
+devices: set[str] = set()
 
 
 class Read(nn.Linear):
@@ -21,7 +20,7 @@ class Read(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         made = super().forward(x)
-        DEVICES.update((x.device.type, made.device.type))
+        devices.update((x.device.type, made.device.type))
         return made
 
 
@@ -31,9 +30,9 @@ def built(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_models_run_on_their_values_where_compiled_functions_are_loaded(built: None) -> None:
-    DEVICES.clear()
+    devices.clear()
     assert wp.trace(Read(4, 4), torch.randn(3, 4)).engine == "real"
-    assert DEVICES == {"cpu"}
+    assert devices == {"cpu"}
 
 
 @pytest.mark.usefixtures("built")
