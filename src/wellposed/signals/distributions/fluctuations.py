@@ -76,8 +76,9 @@ def fluctuation(powers: Array, corr: Array, second: Array, sizes: tuple[int, ...
     without_mean = powers[:9].copy()
     without_mean[0] = 0.0
     kernel = gaussian.polynomial(without_mean, corr)
-    if second.size > 1:
-        kernel = kernel * (kernels.autocorrelation(second, kernel.shape) / kernels.average(second) ** 2)
+    level = kernels.average(second)
+    if second.size > 1 and 0.0 < level < math.inf:
+        kernel = kernel * kernels.autocorrelation(second / level, kernel.shape)
     found = float(kernels.pair_mean(kernel, sizes).ravel()[0])
     return max(found, 0.0)  # a variance, but for rounding
 

@@ -314,7 +314,7 @@ def _is_no_product(u: Array, along: Sequence[Array], power: float) -> bool:
         rows, columns = along
         met = float(rows @ (u.reshape(rows.size, columns.size) @ columns)) / total
         whole = float(rows @ rows) * float(columns @ columns) / (total * total)
-        if power - 2.0 * met + whole < 0.06 * max(high, -low) ** 2:
+        if power - 2.0 * met + whole < 0.06 * max(high, -low) * max(high, -low):
             return False
     product = along[0] / (total or 1.0)
     for sums in along[1:-1]:

@@ -108,7 +108,7 @@ def looked_up(call: Call, weight: State, indices: Any) -> State:
     if call.independent:
         return make_state(shape, mean, var, roots=call.root())
     made = _rows(call, shape, mean, var, equal, weight)
-    found = _found(call, weight.shape[0]) if tokens == value else None
+    found = _found(call, weight.shape[0]) if tokens == value else _found_known(call, indices)
     return made if found is None else made.with_moments(mean=made.mean * found, var=made.var * found)
 
 
@@ -122,7 +122,7 @@ def _found(call: Call, rows: int) -> Array | None:
     """Return what an input finds at each position, by how much that is more than what a table with one row of padding
     holds, and 0 where there is padding; None where the model does not mask the padding that its example has.
     """
-    padding, tokens = (call.node.args[2] if len(call.node.args) > 2 else -1), call.value_of(1)
+    padding, tokens = _row_of_padding(call), call.value_of(1)
     example = None if tokens is None else call.graph.example.get(tokens)
     if tokens is None or example is None or example.is_meta or not isinstance(padding, int) or padding < 0 or rows < 2:
         return None
@@ -133,6 +133,39 @@ def _found(call: Call, rows: int) -> Array | None:
         return None
     sizes = [size for size in call.shape()[:-1] if size != 1] + [1] * (call.shape()[-1] != 1)
     return array_of((example != padding).double()).reshape(sizes) * rows / (rows - 1)
+
+
+def _row_of_padding(call: Call) -> int:
+    """Return the row that is told to be that of padding, or the only row of zeros of a table that is not trained; -1 if
+    there is none.
+    """
+    told = call.node.args[2] if len(call.node.args) > 2 else -1
+    empty = _empty_rows(call)
+    rows = [] if empty is None else empty.nonzero().flatten().tolist()
+    return rows[0] if told == -1 and len(rows) == 1 else told if isinstance(told, int) else -1
+
+
+def _empty_rows(call: Call) -> torch.Tensor | None:
+    """Return which rows of a table hold zeros and keep them: that of padding, or any of a table that is not trained;
+    None where there are none.
+    """
+    table = next((p for p in call.graph.parameters.values() if p.value == call.value_of(0)), None)
+    if table is None or table.values is None or table.values.ndim < 2 or table.values.is_meta:
+        return None
+    empty = ~table.values.any(dim=-1)
+    if table.tensor.requires_grad:  # other rows are drawn anew
+        padding = call.node.args[2] if len(call.node.args) > 2 else -1
+        empty &= torch.arange(len(empty), device=empty.device) == padding
+    return empty if bool(empty.any()) and not bool(empty.all()) else None
+
+
+def _found_known(call: Call, indices: Any) -> Array | None:
+    """Return what known indices find at each position, as `_found`."""
+    empty = _empty_rows(call) if isinstance(indices, torch.Tensor) and not indices.is_meta else None
+    if empty is None:
+        return None
+    sizes = [size for size in call.shape()[:-1] if size != 1] + [1] * (call.shape()[-1] != 1)
+    return array_of((~empty[indices.to(empty.device)]).double()).reshape(sizes) / float((~empty).double().mean())
 
 
 ROWS = 1024
