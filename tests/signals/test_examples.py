@@ -373,7 +373,7 @@ class Boxes(nn.Module):
         return self.out((self.corner(low) + self.corner(high) + self.size(high - low)).sum(-2))
 
 
-def test_tokens_of_which_parts_meet_are_drawn_as_whole_samples() -> None:
+def test_tokens_of_which_parts_meet_stay_those_of_the_example() -> None:
     """The size of a box of corners drawn apart is below 0 as often as not, and no row of its table."""
     corners = torch.randint(0, 32, (8, 12, 2, 2), generator=torch.Generator().manual_seed(0)).sort(-2).values
     verdict = wp.check(Boxes(), corners.flatten(-2))

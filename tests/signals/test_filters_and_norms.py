@@ -56,6 +56,55 @@ def test_known_filters_have_the_size_of_their_own_taps(taps: Tensor, length: int
     assert_by_chance(*last(net, x, 24))
 
 
+@pytest.mark.parametrize("taps", [torch.ones(5) / 5, torch.tensor([0.25, 0.5, 0.25])], ids=["mean", "binomial"])
+def test_a_known_filter_of_one_channel_counts_its_mean_once(taps: Tensor):
+    """As moving averages of a series and blurs of a grey picture have it: all outputs see one channel."""
+
+    class Smoothed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("taps", taps[None, None])
+            self.into, self.out = nn.Linear(24, 24), nn.Linear(24, 12)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(F.conv1d(self.into(x), self.taps, padding=len(taps) // 2))
+
+    assert_by_chance(*last(Smoothed(), torch.randn(8, 1, 24), 64))
+
+
+@pytest.mark.parametrize(
+    ("taps", "options"),
+    [
+        (torch.ones(5), {"dilation": 256, "padding": 512}),
+        (torch.tensor([1.0, 0.0, -1.0]), {"dilation": 400, "padding": 400}),
+        (torch.ones(601), {}),
+    ],
+    ids=["dilated", "difference", "long"],
+)
+def test_windows_that_are_as_long_as_what_is_left_of_an_axis_are_not_cut(taps: Tensor, options: dict[str, int]):
+    net = Filtered(taps, 1, transposed=False, channels=8)
+    net.options |= {"padding": 0} | options
+    assert_by_chance(*last(net, torch.randn(4, 4, 2048), 16))
+
+
+class Placed(nn.Module):
+    """A smoothed signal whose mean differs by position, along a long axis: that of one end is not that of the other."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(50, 8), nn.Linear(8, 8)
+        self.register_buffer("table", torch.linspace(0.0, 6.0, length)[:, None].cos().expand(-1, 8))
+        self.register_buffer("taps", torch.ones(1, 1, 5) / 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (self.embed(x) + self.table).transpose(1, 2)
+        return self.out(F.relu(F.conv1d(x, self.taps.expand(8, 1, -1), padding=2, groups=8)).transpose(1, 2))
+
+
+def test_means_that_differ_along_a_long_axis_are_not_cut():
+    assert_by_chance(*last(Placed(2000), torch.randint(0, 50, (2, 2000)), 16))
+
+
 def standardised(w: Tensor, gain: Tensor) -> Tensor:
     mean, var = w.mean((1, 2, 3), keepdim=True), w.var((1, 2, 3), keepdim=True, unbiased=False)
     return (w - mean) * torch.rsqrt(var * w[0].numel() + 1e-4) * gain
@@ -85,6 +134,27 @@ class StandardisedFilters(nn.Module):
 def test_filters_of_mean_zero_with_a_gain_pass_no_mean_on(make):
     """Without that, ReLU's mean adds half an octave at each layer."""
     assert_by_chance(*last(StandardisedFilters(make), torch.randn(8, 24, 12, 12), 24))
+
+
+class OwnFilters(nn.Module):
+    """A convolution of pictures with filters divided by their own size, which keep their values (Salimans & Kingma)."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.weight = nn.Parameter(torch.randn(4, 3, 3, 3, generator=generator))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.weight / (self.weight.square().sum((1, 2, 3), keepdim=True).sqrt() + 1e-5))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_filters_that_keep_their_values_let_through_what_these_do(seed: int):
+    """Four filters of pictures, which are smooth: by chance they let through up to twice as much, or half."""
+    graph = wp.trace(OwnFilters(seed), torch.randn(8, 3, 24, 24))
+    plan = wp.plan(graph, method="autoinit")
+    (predicted, measured) = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=64)[-1]
+    assert predicted.second_moment == pytest.approx(measured.second_moment, rel=0.1)
 
 
 class NormOfAlike(nn.Module):

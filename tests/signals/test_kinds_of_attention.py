@@ -157,6 +157,28 @@ def test_queries_that_see_no_key_are_zeros_or_means_of_all(how, number):
     assert_alike(predicted, measured, 0.3 if number == -1e9 else 0.15)
 
 
+class OwnKeys(nn.Module):
+    """The fused operator on tokens themselves, or on one projection for queries and keys, under a mask."""
+
+    def __init__(self, heads, mask):
+        super().__init__()
+        self.both, self.v = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.heads, self.mask = heads, mask
+
+    def forward(self, x):
+        q, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (self.both(x), self.v(x)))
+        return F.scaled_dot_product_attention(q, q, v, attn_mask=self.mask)
+
+
+@pytest.mark.parametrize("heads", [1, HEADS])
+@pytest.mark.parametrize("how", ["some see none", "padding"])
+def test_queries_with_their_own_keys_see_none_where_a_mask_says_so(how, heads):
+    there = torch.rand(8, LENGTH, generator=torch.Generator().manual_seed(0)) < 0.7
+    mask = (there[:, :, None] & there[:, None, :])[:, None] if how == "some see none" else there[:, None, None]
+    predicted, measured = predicted_and_measured(OwnKeys(heads, mask), torch.randn(8, LENGTH, WIDTH))
+    assert_alike(predicted, measured, 0.3 if how == "some see none" else 0.5)
+
+
 class Zeroed(Attention):
     """Tokens of padding neither see nor are seen: the weights are set to 0 again after the softmax (He et al. 2021)."""
 

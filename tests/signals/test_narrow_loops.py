@@ -141,3 +141,24 @@ def test_a_norm_of_weights_is_no_loop() -> None:
     graph = wp.trace(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8), n_power_iterations=4), torch.randn(4, 8))
     weights = Weights(graph)
     assert not narrow_loop(graph, weights.weight_at, weights.repeated)
+
+
+class Timed(nn.Module):
+    """A solver whose steps embed the time, as networks of flows do: no input enters that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = nn.Sequential(nn.Linear(1, 16), nn.SiLU(), nn.Linear(16, 16))
+        self.enter, self.field, self.out = nn.Linear(8, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.enter(x)
+        for k in range(6):
+            h = h + self.field(h + self.time(torch.full((len(x), 1), k / 6.0))).tanh() / 6.0
+        return self.out(h)
+
+
+@pytest.mark.parametrize("samples", [8, 1024])
+def test_what_no_input_enters_is_planned_as_before(samples: int) -> None:
+    plan = wp.plan(Timed(), torch.randn(samples, 8))
+    assert {p.action for name, p in plan.prescriptions.items() if name.endswith("weight")} == {"write"}

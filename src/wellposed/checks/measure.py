@@ -128,7 +128,10 @@ def one_set_of(graph: Graph, plan: Plan | None) -> frozenset[int]:
     """Return the values that show one set of weights alone: those behind contractions with weights that do not vary,
     and those behind other arrays that do not, where no weight that does comes in.
     """
-    varied = depending(graph, graph.parameters.keys() - _kept(graph, plan))
+    drawn = {name for name, parameter in graph.parameters.items() if len(parameter.shape) > 1} - _kept(graph, plan)
+    if plan is not None:
+        drawn -= {name for name, told in plan.prescriptions.items() if isinstance(told, plans.Constant)}
+    varied = depending(graph, drawn)
     arrays = depending(graph, unvaried_arrays(graph, plan)) - varied
     return depending(graph, unvaried(graph, plan)) | arrays
 

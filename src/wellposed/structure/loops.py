@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection, Mapping
 
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.operators import traits
+from wellposed.operators.scale_parameters import parameter_values
 from wellposed.structure.meetings import fed_back
 
 LEAST_FED_BACK = 4
@@ -14,8 +16,9 @@ what they have in common."""
 MOST_IN_LOOP = 4096
 """Most nodes of a loop that is drawn. Chosen for cost."""
 LARGEST_IN_LOOP = 1 << 14
-"""Most elements of a tensor in a loop that is drawn, its weights included: larger ones are wide, and rules are true to
-them. Chosen, for cost too."""
+"""Most elements of a weight in a loop that is drawn: larger ones are wide, and rules are true to them. Chosen."""
+LARGEST_BATCH = 1 << 16
+"""Most elements of another tensor in it, whatever the batch. Chosen for cost."""
 
 
 def narrow_loop(graph: Graph, weight_at: Mapping[int, int], repeated: Collection[int]) -> frozenset[int]:
@@ -35,7 +38,7 @@ def narrow_loop(graph: Graph, weight_at: Mapping[int, int], repeated: Collection
         met = {weight_at[at] for at in inside if at in weight_at}
         again |= {at for at in repeated if weight_at[at] in met}
     large = len(inside) > MOST_IN_LOOP or any(_is_large(graph, graph.nodes[at]) for at in inside)
-    return frozenset() if large else inside
+    return frozenset() if large else inside & _of_samples(graph)
 
 
 def _from(graph: Graph, first: Collection[int], repeated: Collection[int], weighted: Collection[int]) -> frozenset[int]:
@@ -59,4 +62,20 @@ def _before(graph: Graph, core: Collection[int]) -> set[int]:
 
 
 def _is_large(graph: Graph, node: Node) -> bool:
-    return any(math.prod(graph.values[value].shape) > LARGEST_IN_LOOP for value in (*node.inputs, *node.outputs))
+    fixed = parameter_values(graph)
+    return any(
+        math.prod(graph.values[value].shape) > (LARGEST_IN_LOOP if value in fixed else LARGEST_BATCH)
+        for value in (*node.inputs, *node.outputs)
+    )
+
+
+def _of_samples(graph: Graph) -> frozenset[int]:
+    """Return the nodes that depend on an input or on random numbers: what weights make of nothing else is one set of
+    numbers for all samples, which rules tell.
+    """
+    values, found = set(graph.inputs), set[int]()
+    for node in graph.nodes:
+        if not values.isdisjoint(node.inputs) or traits(node.op).random:
+            found.add(node.index)
+            values.update(node.outputs)
+    return frozenset(found)

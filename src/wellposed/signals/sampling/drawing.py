@@ -19,7 +19,7 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
     Inputs that are described as given, and numbers that the model makes integers of, keep the example's values. Of
     tokens that a model compares with a number, those keep the example's for which it would come out otherwise: a mask
     of padding, which plans take from the example, stays that mask. Padding of which the example has none is not drawn.
-    Of tokens of which parts meet (the corners of a box), whole samples of the example are drawn.
+    So do tokens of which parts meet (the corners of a box).
 
     Raises:
         InputError: an input that keeps its values has none (it is on meta).
@@ -38,9 +38,8 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
             drawn[value] = descriptor.sample(entry.shape, generator).to(entry.dtype)
             continue
         vocabulary = descriptor.vocabulary or rows_indexed(graph, value)
-        if entry.shape and vocabulary and not graph.example[value].is_meta and meets_itself(graph, value):
-            order = torch.randint(entry.shape[0], (entry.shape[0],), generator=generator)
-            drawn[value] = graph.example[value][order]
+        if vocabulary and not graph.example[value].is_meta and meets_itself(graph, value):
+            drawn[value] = graph.example[value]
         elif vocabulary is not None:
             rows = _rows(graph, value, vocabulary)
             tokens = rows[descriptor.sample(entry.shape, generator, vocabulary=len(rows)).long()].to(entry.dtype)

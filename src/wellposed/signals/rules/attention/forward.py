@@ -103,11 +103,9 @@ def attention(
     sigma² = s² h q_Q q_K (1 - r_K); q_out / q_V = r_V + (1 - r_V) [A2 + sigma² P / D], P the pull;
     r_out = {r_V + (1 - r_V) E sum_j a_j a'_j} / (q_out / q_V), the overlap of two queries (`overlap`).
     """
-    written = None if enable_gqa else _of_own_keys(call, q, k, v, attn_mask, dropout_p, is_causal, scale)
-    if written is not None:
-        return written
     none, even = queries_that_see_none(call, attn_mask, mask_of(call, attn_mask)[0])
-    made = _of_tokens(call, q, k, v, attn_mask, dropout_p, is_causal, scale)
+    made = None if enable_gqa else _of_own_keys(call, q, k, v, attn_mask, dropout_p, is_causal, scale)
+    made = made or _of_tokens(call, q, k, v, attn_mask, dropout_p, is_causal, scale)
     return made if none is None or even or call.independent else _filled(call, made, none, 0.0)
 
 
@@ -180,7 +178,7 @@ def _of_own_keys(
     if mask is not None:
         if mask.dtype != torch.bool or mask_of(call, given)[1]:
             return None
-        scores = shut_out(scores, mask, -math.inf)
+        scores = shut_out(scores, mask.expand(*mask.shape[:-2], *shape[-2:]) if mask.ndim > 1 else mask, -math.inf)
     made = weights_along(part, scores, len(shape) - 1, False)
     weighted = Product(query, value, (*outer, "m", "n"), (*outer, "n", "e"), (*outer, "m", "e"))
     return product_of_signals(call, made, v, weighted)

@@ -89,7 +89,8 @@ def queries_that_see_none(call: Call, given: Any, mask: torch.Tensor | None) -> 
         or bool((seen := mask.any(dim=-1, keepdim=True)).all())
     ):
         return None, False
-    known = call.graph.known.get(_value(call) or -1)
+    value = _value(call)
+    known = None if value is None else call.graph.known.get(value)
     if known is not None:
         return ~seen, known.dtype != torch.bool and bool((known > -math.inf).any(dim=-1).all())
     return ~seen, isinstance(given, State) and math.isfinite(outside(given))

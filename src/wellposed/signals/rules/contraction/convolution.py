@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +26,7 @@ from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.spread import source
 from wellposed.signals.distributions.state import State, weakest
+from wellposed.signals.distributions.views import unpaired
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Axis, Indices
@@ -51,11 +54,13 @@ def convolve(
         corr = np.ones((1,) * q.ndim)
     else:
         total, corr = _meeting(sliding, q, raw)
+        energy = _energy_of_known_filters(call, sliding, weight, product, every)
         if pairs is not None:
             level, common = kernels.average(total), _mean_of_windows(sliding, every)
             inside = level / (pairs.terms * before) if before > 0.0 else 1.0  # the share of taps within the picture
             less, kernel = pairs.met(corr * (level / pairs.terms), common * inside**2)
-            total, corr = total * less, kernel / max(float(kernel.ravel()[0]), 1e-300)
+            energy, corr = energy or less, kernel / max(float(kernel.ravel()[0]), 1e-300)
+        total = total * (energy or 1.0)
     weight = scaled_weight(call, weight, kernels.average(total), before)
     unit = weight.second_moment
     layout, order = _outputs(data, product, call.shape())
@@ -75,6 +80,51 @@ def convolve(
         return pairs.energies(kernel, common / before, 1.0 - kernels.average(data.var) / before)
 
     return with_later_facts(result, sliding, product, total, unit, order, finite_width, centre)
+
+
+MOST_KNOWN = 1 << 14
+"""Most numbers of known filters whose products by displacement are worked out. Chosen for cost: more of them are like
+independent numbers."""
+
+
+def _energy_of_known_filters(call: Call, sliding: Sliding, weight: State, product: Product, raw: Array) -> float | None:
+    """Return what known filters, made of parameters that keep theirs, let through, relative to independent numbers of
+    their size: sum over pairs of taps of w w' E[x x'], given the raw kernel of the data. None of others.
+    """
+    trained = weight.scale_parameter is not None or call.graph.values[product.right].kind == "parameter"
+    uneven = product.transposed or len(sliding.moving) != len(sliding.steps)
+    if trained or uneven or math.prod(weight.shape) > MOST_KNOWN:
+        return None
+    known = numbers(call.run, product.right)
+    if known is None or known.is_complex():
+        return None
+    return _energy_of_taps(array_of(dense(known)), sliding, raw)
+
+
+def _energy_of_taps(taps: Array, sliding: Sliding, raw: Array) -> float | None:
+    """`_energy_of_known_filters` of taps (out, in, *window)."""
+    moving, members = sliding.moving, sliding.members
+    rest = [dim for dim in range(raw.ndim) if dim not in (*members, *(dim for dim, _ in moving))]
+    near, other = kernels.at_zero(raw, (*rest, *members)), np.zeros((1,) * raw.ndim)
+    for dim in members:
+        other = kernels.at_zero(np.take(raw, [1], axis=dim), rest) if raw.shape[dim] > 1 else other
+    found = 0.0
+    for lag in itertools.product(*(range(1 - n, n) for n in taps.shape[2:])):
+        here = tuple(slice(max(-d, 0), n - max(d, 0)) for d, n in zip(lag, taps.shape[2:], strict=True))
+        there = tuple(slice(max(d, 0), n - max(-d, 0)) for d, n in zip(lag, taps.shape[2:], strict=True))
+        a, b = taps[(slice(None), slice(None), *here)], taps[(slice(None), slice(None), *there)]
+        own, whole = float((a * b).sum()), float((a.sum(axis=1) * b.sum(axis=1)).sum())
+        far = {dim: abs(d) * step.dilation for d, (dim, step) in zip(lag, moving, strict=True)}
+        found += own * _at_displacement(near, far) + (whole - own) * _at_displacement(other, far)
+    power = float((taps * taps).sum()) * _at_displacement(near, {})
+    return max(found / power, 0.0) if power > 0.0 else None
+
+
+def _at_displacement(kernel: Array, far: Mapping[int, int]) -> float:
+    """Return what a kernel says of two positions that are so far from one another along some atoms."""
+    if any(d > 0 and kernel.shape[dim] == 1 for dim, d in far.items()):
+        return 0.0
+    return float(kernel[tuple(min(far.get(dim, 0), n - 1) for dim, n in enumerate(kernel.shape))])
 
 
 def _with_norms_of_windows(result: State, product: Product, window: Window) -> State:
@@ -179,12 +229,7 @@ def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int
 
 
 def _fixed_filter(call: Call, sliding: Sliding, weight: State, product: Product, window: Window) -> State | None:
-    """Return a depthwise convolution with one known filter for all channels: a map along each axis where it is a
-    product of one factor for each (a blur, an upsampling), else a box with the same sum, which it may not be.
-    """
-    factors = _factors_of_filter(call, sliding, product)
-    if factors is not None:
-        return _through_factors(sliding, factors)
+    """A depthwise convolution with known numbers: taken as a box with the same sum, which it may not be."""
     if product.transposed:
         return None
     total = kernels.average(weight.mean) * window.taps
@@ -196,48 +241,101 @@ def _fixed_filter(call: Call, sliding: Sliding, weight: State, product: Product,
     return result if weight.is_constant else result.amended(tag=weakest("approximate", result.tag))
 
 
+def through_known_filter(call: Call, data: State, weight: State, product: Product) -> State | None:
+    """Return a convolution of each channel with one known filter, the same for all, that is a product of one factor for
+    each axis (a blur, an upsampling, a slope), as the map along each axis that it is; None of others.
+    """
+    window = product.window
+    channels = data.shape[product.left_axes.index("c")] if window is not None else 0
+    if call.independent or window is None or weight.scale_parameter is not None or product.groups != channels:
+        return None
+    known = numbers(call.run, product.right)
+    if known is None or known.is_complex():
+        return None
+    factors = _factors(array_of(dense(known)), channels, len(window.kernel))
+    if factors is None:
+        return None
+    sliding = sliding_window(call, unpaired(data, kernels.lag_cap(len(window.kernel))), product, window)
+    return _through_factors(sliding, factors)
+
+
 MOST_POSITIONS = 512
 """Positions of an axis, before or after, up to which a filter is written out as a matrix. Chosen for cost."""
+BORDER = 128
+"""Positions at either end of a long axis that may have moments of their own. Chosen."""
+LONGEST_PERIOD = 64
+"""Positions after which moments along a long axis repeat themselves, at most. Chosen: strides are no longer."""
+LEAST_LEFT = 2
+"""Lengths of a window, and of a border, of which what is left of a long axis has as many. Chosen."""
+EVEN = 1e-6
+"""Difference of moments, relative to the largest, up to which they are the same. Chosen, above rounding."""
 NOT_SEPARABLE = 1e-5
 """Second singular value of a filter, relative to the first, above which it is no product of factors. Chosen."""
 
 
-def _factors_of_filter(call: Call, sliding: Sliding, product: Product) -> list[Array] | None:
-    """Return the taps along each axis of a filter of which all channels have the same; None of others."""
-    known = numbers(call.run, product.right)
-    data, steps = sliding.data, sliding.steps
-    others = max((data.corr.size // data.corr.shape[i] for i, _ in sliding.moving), default=1)
-    longest = min(max(max(step.size, step.out) for step in steps), MOST_POSITIONS)
-    alone = any(step.size == 1 for step in steps)  # an axis of one position has no atom to map along
-    if known is None or alone or len(steps) > 2 or others * longest**2 > MOST_PAIRS:
+def _factors(filters: Array, channels: int, rank: int) -> list[Array] | None:
+    """Return the taps along each axis of filters, if each channel has the same one; None of others."""
+    values = filters.reshape(-1, *filters.shape[-rank:])
+    if rank > 2 or len(values) != channels or (values != values[0]).any():
         return None
-    values = array_of(dense(known)).reshape(-1, *[step.kernel for step in steps])
-    if len(values) != data.shape[sliding.channel_axis] or not np.isrealobj(values) or (values != values[0]).any():
-        return None
-    if len(steps) == 1:
+    if rank == 1:
         return [values[0]]
     left, sizes, right = np.linalg.svd(values[0])
     return [left[:, 0] * sizes[0], right[0]] if sizes[1:].sum() <= NOT_SEPARABLE * sizes[0] else None
 
 
-def _through_factors(sliding: Sliding, factors: list[Array]) -> State:
-    """Return data through a map along each axis that slides a factor of a filter over it. Of long axes the middle is
-    left out, and is then what it is beside that.
+def _through_factors(sliding: Sliding, factors: list[Array]) -> State | None:
+    """Return data through a map along each axis that slides a factor of a filter over it; None where an axis is too
+    long. Of a long axis along which moments are periodic the middle is left out, and is then what it is beside that.
     """
     data = sliding.data
     for axis, step, taps in zip(sliding.space, sliding.steps, factors, strict=True):
-        each = (1, step.stride) if step.transposed else (step.stride, 1)  # positions of either side that go together
-        less = max(*(-(-(n - MOST_POSITIONS) // k) for n, k in zip((step.size, step.out), each, strict=True)), 0)
-        short = replace(step, size=step.size - less * each[0], out=step.out - less * each[1])
+        if step.size == 1 or not data.axes[axis]:  # an axis of one position has no atom to map along
+            return None
+        at = data.axes[axis][0]
+        short, period = _shortened(step, data, at)
+        others = data.corr.size // data.corr.shape[at]
+        if short is None or others * max(short.size, short.out) ** 2 > MOST_PAIRS:
+            return None
         index = windows.table(short)
         matrix = np.zeros((short.out, short.size))
         out, tap = np.nonzero(index >= 0)
         np.add.at(matrix, (out, index[out, tap]), taps[tap])
-        cut = data if not less else _at_positions(data, axis, _without_middle(step.size, short.size))
-        data = mapped(cut, axis, matrix)
-        if less:
-            data = _at_positions(data, axis, _with_middle(short.out, step.out, each[1])).amended(links=())
+        whole = short is step
+        data = data if whole else _at_positions(data, axis, _without_middle(step.size, short.size))
+        data = mapped(data, axis, matrix)
+        if not whole:
+            data = _at_positions(data, axis, _with_middle(short.out, step.out, period)).amended(links=())
     return data
+
+
+def _shortened(step: Axis, data: State, at: int) -> tuple[Axis | None, int]:
+    """Return a window along an axis of few enough positions, the middle of a long one left out, and the period of what
+    it makes; None where moments are not periodic, or what is left is not several times as long as the window.
+    """
+    each = (1, step.stride) if step.transposed else (step.stride, 1)  # positions of either side that go together
+    less = max(*(-(-(n - MOST_POSITIONS) // k) for n, k in zip((step.size, step.out), each, strict=True)), 0)
+    if not less:
+        return step, 1
+    before = next((n for n in range(1, LONGEST_PERIOD + 1) if _is_periodic(data, at, n)), None)
+    if before is None:
+        return None, 1
+    unit = math.lcm(before, each[0]) // each[0]
+    less = -(-less // unit) * unit
+    short = replace(step, size=step.size - less * each[0], out=step.out - less * each[1])
+    reach = (step.kernel - 1) * step.dilation + 1
+    fits = min(short.size * each[1], short.out * each[0]) >= LEAST_LEFT * (reach + BORDER)
+    return short if fits else None, unit * each[1]
+
+
+def _is_periodic(x: State, at: int, period: int) -> bool:
+    """Whether mean and variance along an atom repeat themselves from each ``period`` to the next, borders aside."""
+    for array in (x.mean, x.var):
+        if array.shape[at] > 1:
+            inner = np.moveaxis(array, at, 0)[BORDER:-BORDER]
+            if np.abs(inner[period:] - inner[:-period]).max(initial=0.0) > EVEN * np.abs(inner).max():
+                return False
+    return True
 
 
 def _without_middle(size: int, left: int) -> Indices:

@@ -36,7 +36,7 @@ from wellposed.signals.distributions.views import unpaired
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import gaussian_moments
 from wellposed.signals.registry import overloads, rule
-from wellposed.signals.rules.contraction.convolution import convolve
+from wellposed.signals.rules.contraction.convolution import convolve, through_known_filter
 from wellposed.signals.rules.contraction.dense import multiply_weight
 from wellposed.signals.rules.contraction.filters import steps_of
 from wellposed.signals.rules.contraction.readout import with_own_row
@@ -75,7 +75,7 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
 
 def _of_weight(call: Call, data: State, weight: State, product: Product) -> State:
     """Return the product of a signal with a weight, without the bias."""
-    by_position = _known_map(call, data, weight, product)
+    by_position = _known_map(call, data, weight, product) or through_known_filter(call, data, weight, product)
     if by_position is not None:
         return by_position
     centred = _centred_bias(call, product, data)
