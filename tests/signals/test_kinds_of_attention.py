@@ -237,3 +237,28 @@ def test_values_follow_the_query_without_a_softmax_too(how, width):
     net = nn.Sequential(nn.Linear(width, WIDTH), WithoutSoftmax(WEIGHTS[how]))
     predicted, measured = predicted_and_measured(net, torch.randn(8, LENGTH, width))
     assert_alike(predicted, measured, 0.12)
+
+
+class OfPictures(nn.Module):
+    """Attention over the places of a picture, behind a group norm of features that few numbers of it make (Ho et al.
+    2020): what these are alike by chance, the norm leaves.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.norm = nn.Conv2d(3, 64, 1), nn.GroupNorm(8, 64)
+        self.q, self.k, self.v = (nn.Conv2d(64, 64, 1) for _ in range(3))
+
+    def forward(self, x):
+        x = self.norm(self.into(x))
+        q, k, v = (f(x).flatten(2) for f in (self.q, self.k, self.v))
+        weights = torch.softmax(q.transpose(1, 2) @ k * 64**-0.5, -1)
+        return v @ weights.transpose(1, 2)
+
+
+def test_a_group_norm_leaves_what_few_inputs_have_made_alike():
+    torch.manual_seed(0)
+    graph = wp.trace(nn.Sequential(OfPictures(), nn.Linear(64, 8)), torch.randn(8, 3, 8, 8))
+    plan = wp.plan(graph)
+    predicted, measured = wp.propagate(graph, weights=plan)[-2], wp.measure(graph, plan=plan, draws=DRAWS)[-2]
+    assert_alike(predicted, measured, 0.4)

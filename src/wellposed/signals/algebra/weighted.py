@@ -173,6 +173,11 @@ def _known_by_position(data: State, summed: Collection[int]) -> tuple[float, flo
     return c / (c + m), 2.0 * float((variances * squares).mean()) / (count * (c + m) ** 2)
 
 
+APART = 0.05
+"""Correlation up to which elements along an atom count as uncorrelated: what a norm over many leaves them in common is
+as small. Chosen."""
+
+
 def _inherited(data: State, kernel: Array, sizes: Sequence[int], window: Collection[int]) -> Sources:
     """Return the finite-width correlation that a sum over ``sizes`` positions of each atom leaves, given the kernel of
     their correlations. It is independent from tap to tap of a ``window`` whose taps are uncorrelated in expectation.
@@ -180,7 +185,7 @@ def _inherited(data: State, kernel: Array, sizes: Sequence[int], window: Collect
     before = data.finite_width_correlation
     if not before.amounts.size:
         return NONE
-    apart = [i for i, length in enumerate(kernel.shape) if length == 1 or not kernels.nonzero(_farther(kernel, i))]
+    apart = [i for i, n in enumerate(kernel.shape) if n == 1 or np.abs(_farther(kernel, i)).max(initial=0.0) <= APART]
     near = [1 if i in apart else size for i, size in enumerate(sizes)]
     kept = float(kernels.pair_mean(kernels.at_zero(kernel * kernel, apart), near).ravel()[0])
     own = 1.0 / math.prod(sizes[i] for i in window if kernel.shape[i] == 1)
