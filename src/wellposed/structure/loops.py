@@ -62,6 +62,7 @@ def _before(graph: Graph, core: Collection[int]) -> set[int]:
 
 
 def _is_large(graph: Graph, node: Node) -> bool:
+    """Whether a node reads or makes a tensor that is too large for a loop to be drawn."""
     fixed = parameter_values(graph)
     return any(
         math.prod(graph.values[value].shape) > (LARGEST_IN_LOOP if value in fixed else LARGEST_BATCH)

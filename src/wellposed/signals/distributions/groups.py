@@ -19,7 +19,7 @@ MOST = 3 * BINS
 SEEN = 4096
 """Positions that are sorted first: most tensors of more than `MOST` groups show it in these. Chosen for speed."""
 LEAST = 1e-300
-"""Size in place of that of means, or standard deviations, that are all 0."""
+"""Size in place of that of means, or standard deviations, that are all 0. Chosen: smaller than any of theirs."""
 FIRST = 128
 """Positions that are looked at before those are sorted. Chosen for speed."""
 DECADES = 30.0
