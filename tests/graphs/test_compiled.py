@@ -48,3 +48,26 @@ def test_compiled_functions_of_tensors_are_told_by_their_signatures() -> None:
     assert compiled._has_such("other", torch._C)
     assert not compiled._has_such("torch._C", torch._C)
     assert not compiled._has_such("math", math)
+
+
+class Packed(nn.Module):
+    """A recurrent layer over sequences of their own lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.last = nn.LSTM(8, 16, batch_first=True), nn.Linear(16, 2)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        made, _ = nn.utils.rnn.pad_packed_sequence(self.cell(packed)[0], batch_first=True)
+        return self.last(made)
+
+
+def test_packed_sequences_are_planned_on_values_as_on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    given = Packed(), torch.randn(6, 9, 8), torch.tensor([9, 3, 5, 1, 7, 2])
+    on_meta = wp.plan(*given)
+    monkeypatch.setitem(cpp_extension.JIT_EXTENSION_VERSIONER.entries, "some", 1)
+    graph = wp.trace(*given)
+    assert graph.engine == "real"
+    assert wp.plan(graph).prescriptions == on_meta.prescriptions

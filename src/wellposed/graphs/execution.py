@@ -133,7 +133,10 @@ class Execution:
             result = operation.op(*operation.args, **operation.kwargs)
             if operation.traits.empty:  # what nobody has written is 0, not what the memory held before
                 result.zero_()
-            return Outcome(result, result if known else None, known, known and _is_random(operation))
+            reals = result if known else None
+            if operation.op is _aten._pack_padded_sequence.default and operation.operands[-1][1].base.known:
+                reals = (None, result[1])  # how many sequences are left at each step follows from their lengths
+            return Outcome(result, reals, known, known and _is_random(operation))
         return _run_known(operation) if known else _run_unknown(operation)
 
 
