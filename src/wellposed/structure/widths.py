@@ -266,7 +266,8 @@ class _Reader:
         left = dict(zip(product.left_axes, self.axes[product.left], strict=True))
         right = dict(zip(product.right_axes, self.axes[product.right], strict=True))
         weighted = product.right in self.fixed or product.left in self.fixed
-        of_left = self._weight_is_left(product)
+        # where both are made of parameters, layers name the right one
+        of_left = (product.left in self.fixed) > (product.right in self.weights)
         operand = product.left if of_left else product.right
         weight, data = (left, right) if of_left else (right, left)
         trained = weighted and any(True for _ in self.parameters_of(operand))
@@ -288,10 +289,6 @@ class _Reader:
         if product.bias is not None:
             self._broadcast(product.bias, out if product.window is None else [out[product.out_axes.index("o")]])
         return tuple(out)
-
-    def _weight_is_left(self, product: Product) -> bool:
-        """Whether the left operand is the weight: where both are made of parameters, layers name the right one."""
-        return product.left in self.fixed and product.right not in self.weights
 
     def _channels(self, product: Product, channels: Axis, weight: Mapping[str, Axis], trained: bool) -> None:
         """Record that a convolution sums over its channels, or filters each of them for itself."""
