@@ -8,6 +8,7 @@ from torch import nn
 
 import wellposed as wp
 from wellposed.checks.chance import shares
+from wellposed.checks.measure import one_set_of
 
 KEPT = 0.8
 
@@ -194,3 +195,23 @@ def test_lone_random_numbers_are_no_false_alarm():
     plan = wp.plan(graph)
     assert all(wp.check(graph, plan=plan, seed=seed).ok for seed in range(16))
     assert {s.name: s.log2_std > 1.0 for s in wp.propagate(graph, weights=plan)}["rand"]
+
+
+class OwnSize(nn.Module):
+    """Filters that are divided by their own size, and keep their values, behind an offset that a plan draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 3, 1, groups=3)
+        self.filters = nn.Parameter(torch.randn(4, 3, 3, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        size = self.filters.square().sum((1, 2, 3), keepdim=True).sqrt()
+        return nn.functional.conv2d(x + self.first.bias[:, None, None], self.filters / (size + 1e-5))
+
+
+def test_filters_that_keep_their_values_are_one_set_behind_drawn_offsets() -> None:
+    graph = wp.trace(OwnSize(), torch.randn(8, 3, 12, 12))
+    plan = wp.plan(graph)
+    assert plan.prescriptions["filters"].action == "keep"
+    assert graph.outputs[0] in one_set_of(graph, plan)
