@@ -198,20 +198,21 @@ def test_lone_random_numbers_are_no_false_alarm():
 
 
 class OwnSize(nn.Module):
-    """Filters that are divided by their own size, and keep their values, behind an offset that a plan draws."""
+    """Filters that are divided by their own size, and keep their values, behind offsets that a plan draws."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Conv2d(3, 3, 1, groups=3)
-        self.filters = nn.Parameter(torch.randn(4, 3, 3, 3))
+        self.convolutions = nn.ModuleList([nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        size = self.filters.square().sum((1, 2, 3), keepdim=True).sqrt()
-        return nn.functional.conv2d(x + self.first.bias[:, None, None], self.filters / (size + 1e-5))
+        for one in self.convolutions:
+            size = one.weight.square().sum((1, 2, 3), keepdim=True).sqrt()
+            x = nn.functional.conv2d(x, one.weight / (size + 1e-5), one.bias)
+        return x
 
 
 def test_filters_that_keep_their_values_are_one_set_behind_drawn_offsets() -> None:
     graph = wp.trace(OwnSize(), torch.randn(8, 3, 12, 12))
     plan = wp.plan(graph)
-    assert plan.prescriptions["filters"].action == "keep"
+    assert [plan.prescriptions[f"convolutions.0.{name}"].action for name in ("weight", "bias")] == ["keep", "write"]
     assert graph.outputs[0] in one_set_of(graph, plan)
