@@ -23,7 +23,6 @@ from wellposed.signals.algebra import (
     gram,
     linear_maps,
     local_scales,
-    masked_scores,
     mixtures,
     normalisation,
     operands,
@@ -173,8 +172,8 @@ def _rules() -> dict[str, Mechanism]:
     told = Entry(sums, "SUMS", "a maximum less an operand")
     add("beyond", "the larger of two tensors less each", told)
     add("arithmetic: _known_difference", "differences that a maximum has told", told, serves=(sums._less_an_operand,))
-    shut = Answer(masked_scores, "is_shut_out", no)
-    add("arithmetic: is_shut_out", "masks that a softmax has met already", shut)
+    shut = Answer(mixtures, "zero_where_shut_out", none)
+    add("arithmetic: zero_where_shut_out", "masks that a softmax has met already", shut)
     taps = Answer(
         elementwise_products,
         "_links_of_product",

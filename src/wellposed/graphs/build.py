@@ -156,9 +156,8 @@ def _of_strangers(traced: TracedModel) -> Iterator[str]:
     places = joined(filter(None, dict.fromkeys(traced.strangers)), 3)
     yield (
         f"{len(traced.strangers)} trainable tensor(s) that the forward of {traced.model} uses"
-        f"{f' ({places})' if places else ''} are no parameters of it: they count as constants and are not planned; "
-        "if they are to be trained, give them to the model: nn.ModuleList in the place of a list, "
-        "nn.ParameterList, nn.Parameter; if they are not, requires_grad_(False) tells so"
+        f"{f' ({places})' if places else ''} are no parameters of it: they count as constants. To train "
+        "them, give them to the model (nn.ModuleList for a list, nn.ParameterList); else requires_grad_(False) tells so"
     )
 
 

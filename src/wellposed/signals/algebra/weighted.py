@@ -173,9 +173,9 @@ def _known_by_position(data: State, summed: Collection[int]) -> tuple[float, flo
     return c / (c + m), 2.0 * float((variances * squares).mean()) / (count * (c + m) ** 2)
 
 
-APART = 0.05
-"""Correlation up to which elements along an atom count as uncorrelated: what a norm over many leaves them in common is
-as small. Chosen."""
+LEFT_BY_NORM = 0.05
+"""Negative correlation, as a norm over many leaves it, up to which elements along an atom count as uncorrelated.
+Chosen."""
 
 
 def _inherited(data: State, kernel: Array, sizes: Sequence[int], window: Collection[int]) -> Sources:
@@ -185,11 +185,19 @@ def _inherited(data: State, kernel: Array, sizes: Sequence[int], window: Collect
     before = data.finite_width_correlation
     if not before.amounts.size:
         return NONE
-    apart = [i for i, n in enumerate(kernel.shape) if n == 1 or np.abs(_farther(kernel, i)).max(initial=0.0) <= APART]
+    apart = [i for i, n in enumerate(kernel.shape) if n == 1 or _are_apart(_farther(kernel, i), i in window)]
     near = [1 if i in apart else size for i, size in enumerate(sizes)]
     kept = float(kernels.pair_mean(kernels.at_zero(kernel * kernel, apart), near).ravel()[0])
     own = 1.0 / math.prod(sizes[i] for i in window if kernel.shape[i] == 1)
     return before.times(math.sqrt(kept * own))
+
+
+def _are_apart(farther: Array, in_window: bool) -> bool:
+    """Whether elements of these correlations count as uncorrelated: taps of a window where they are, features also
+    where a norm over many has left them a little less than that.
+    """
+    low, high = kernels.extent(farther)
+    return not high and not low if in_window else low >= -LEFT_BY_NORM and high <= 0.0
 
 
 def _farther(kernel: Array, dim: int) -> Array:
