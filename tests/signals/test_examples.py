@@ -378,3 +378,23 @@ def test_tokens_of_which_parts_meet_stay_those_of_the_example() -> None:
     corners = torch.randint(0, 32, (8, 12, 2, 2), generator=torch.Generator().manual_seed(0)).sort(-2).values
     verdict = wp.check(Boxes(), corners.flatten(-2))
     assert verdict.ok, verdict
+
+
+class Prefixed(nn.Module):
+    """Tokens behind a start of zeros, whose row is that of padding: a decoder's input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(30, 16, padding_idx=0), nn.Linear(16, 4)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.out(self.table(nn.functional.pad(tokens, (2, 0))))
+
+
+def test_known_indices_find_nothing_in_rows_of_zeros() -> None:
+    tokens = torch.randint(1, 30, (8, 6), generator=torch.Generator().manual_seed(0))
+    graph = wp.trace(Prefixed(), tokens)
+    plan = wp.plan(graph, method="autoinit")
+    predicted, measured = wp.propagate(graph, weights=plan)["table"], wp.measure(graph, plan=plan, draws=32)["table"]
+    assert predicted.second_moment == pytest.approx(0.75, rel=0.02)
+    assert measured.second_moment == pytest.approx(0.75, rel=0.05)

@@ -108,7 +108,8 @@ def looked_up(call: Call, weight: State, indices: Any) -> State:
     if call.independent:
         return make_state(shape, mean, var, roots=call.root())
     made = _rows(call, shape, mean, var, equal, weight)
-    found = _found(call, weight.shape[0]) if tokens == value else _found_known(call, indices)
+    stays = tokens is None or call.run.inputs[tokens].kind == "given"  # others are drawn anew
+    found = _found(call, weight.shape[0]) if tokens == value else _found_known(call, indices) if stays else None
     return made if found is None else made.with_moments(mean=made.mean * found, var=made.var * found)
 
 
