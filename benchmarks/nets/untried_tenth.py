@@ -247,9 +247,15 @@ add("pytorch-crf", "torchcrf", "CRF", lambda: (torch.randn(16, 12, 5), torch.ran
 MIXED = {"vocab_size": 200, "embedding_size": 48, "hidden_size": 64, "intermediate_size": 128, "pad_token_id": 0,
     "max_position_embeddings": 32, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "dropout_rate": 0.1,
     "num_hidden_layers": 3}  # fmt: skip
-TYPED = lambda: (torch.randint(1, 200, (8, 32)), torch.randint(2, (8, 32)))  # noqa: E731
-add("fnet-pytorch", "fnet", "FNet", TYPED, {**MIXED, "fourier": "fft"})
-add("fnet-pytorch", "fnet", "FNet", TYPED, {**MIXED, "fourier": "matmul"}, label="FNet by matrices")
+
+
+def words_and_segments() -> tuple[Any, ...]:
+    """Return words, and the segment of each."""
+    return (torch.randint(1, 200, (8, 32)), torch.randint(2, (8, 32)))
+
+
+add("fnet-pytorch", "fnet", "FNet", words_and_segments, {**MIXED, "fourier": "fft"})
+add("fnet-pytorch", "fnet", "FNet", words_and_segments, {**MIXED, "fourier": "matmul"}, label="FNet by matrices")
 
 # --------------------------------------------------------------------------------------------------- reversible and odd
 
@@ -344,10 +350,14 @@ def moment(task: str) -> nn.Module:
     return made
 
 
-LONG = lambda: {"x_enc": torch.randn(8, 3, 64), "input_mask": torch.ones(8, 64)}  # noqa: E731
-enter("momentfm", "MOMENT, forecasting", lambda: moment("forecasting"), LONG)
-enter("momentfm", "MOMENT, reconstructing", lambda: moment("reconstruction"), LONG)
-enter("momentfm", "MOMENT, classifying", lambda: moment("classification"), LONG)
+def series_and_mask() -> dict[str, Any]:
+    """Return several series, and which steps of them are there."""
+    return {"x_enc": torch.randn(8, 3, 64), "input_mask": torch.ones(8, 64)}
+
+
+enter("momentfm", "MOMENT, forecasting", lambda: moment("forecasting"), series_and_mask)
+enter("momentfm", "MOMENT, reconstructing", lambda: moment("reconstruction"), series_and_mask)
+enter("momentfm", "MOMENT, classifying", lambda: moment("classification"), series_and_mask)
 
 
 # ---------------------------------------------------------------------------------------------------------- recognition
@@ -395,15 +405,27 @@ enter("basenji2-pytorch", "Basenji2", genome, strand)
 
 # ----------------------------------------------------------------------------------------------------------- generative
 m = "smalldiffusion"
-TIMED = lambda: (torch.randn(8, 3, 16, 16), torch.rand(8) * 2 + 0.01)  # noqa: E731
+
+
+def pictures_and_noise() -> tuple[Any, ...]:
+    """Return pictures, and how noisy each is."""
+    return (torch.randn(8, 3, 16, 16), torch.rand(8) * 2 + 0.01)
+
+
 add("smalldiffusion", m, "TimeInputMLP", lambda: (torch.randn(64, 2), torch.rand(64) + 0.01))
-add("smalldiffusion", m, "Unet", TIMED, 16, 3, 3, 32, (1, 2), attn_resolutions=(8,))
-add("smalldiffusion", m, "DiT", TIMED, 16, 3, 2, 3, 16, 4)
+add("smalldiffusion", m, "Unet", pictures_and_noise, 16, 3, 3, 32, (1, 2), attn_resolutions=(8,))
+add("smalldiffusion", m, "DiT", pictures_and_noise, 16, 3, 2, 3, 16, 4)
 s = "score_models.architectures"
-LATER = lambda: (torch.rand(8), torch.randn(8, 1, 16, 16))  # noqa: E731
+
+
+def times_and_pictures() -> tuple[Any, ...]:
+    """Return times, and a picture at each."""
+    return (torch.rand(8), torch.randn(8, 1, 16, 16))
+
+
 add("score-models", s, "MLP", lambda: (torch.rand(32), torch.randn(32, 8)), 8)
-add("score-models", s, "DDPM", LATER, 1, 2, 32, ch_mult=(1, 2), num_res_blocks=1)
-add("score-models", s, "NCSNpp", LATER, 1, 2, 32, ch_mult=(1, 2), num_res_blocks=1)
+add("score-models", s, "DDPM", times_and_pictures, 1, 2, 32, ch_mult=(1, 2), num_res_blocks=1)
+add("score-models", s, "NCSNpp", times_and_pictures, 1, 2, 32, ch_mult=(1, 2), num_res_blocks=1)
 add("pytorch-glow", "glow.glow", "Glow", noise(8, 2, 16, 16), 2, 2, 2)
 add("pytorch-glow", "glow.glow", "Glow", noise(8, 2, 16, 16), 2, 2, 2, affine_coupling=True, grad_checkpoint=False,
     label="Glow, affine")  # fmt: skip
@@ -488,9 +510,15 @@ add("neuralcompression", "neuralcompression.models._hific_encoder_decoder", "HiF
 
 # ------------------------------------------------------------------------------------------------------------ insurance
 i = "insurance_credibility_transformer.transformer"
-POLICIES = lambda: (torch.randint(4, (32, 3)), torch.randn(32, 5), torch.rand(32) + 0.1)  # noqa: E731
-add("insurance-credibility-transformer", i, "CredibilityTransformer", POLICIES, [4, 4, 4], 5)
-add("insurance-credibility-transformer", i, "CredibilityTransformer", POLICIES, [4, 4, 4], 5, 8, 2, 3,
+
+
+def policies() -> tuple[Any, ...]:
+    """Return classes, numbers and exposures of policies."""
+    return (torch.randint(4, (32, 3)), torch.randn(32, 5), torch.rand(32) + 0.1)
+
+
+add("insurance-credibility-transformer", i, "CredibilityTransformer", policies, [4, 4, 4], 5)
+add("insurance-credibility-transformer", i, "CredibilityTransformer", policies, [4, 4, 4], 5, 8, 2, 3,
     use_swiglu=True, label="CredibilityTransformer, SwiGLU")  # fmt: skip
 
 

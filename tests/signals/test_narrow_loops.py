@@ -162,3 +162,13 @@ class Timed(nn.Module):
 def test_what_no_input_enters_is_planned_as_before(samples: int) -> None:
     plan = wp.plan(Timed(), torch.randn(samples, 8))
     assert {p.action for name, p in plan.prescriptions.items() if name.endswith("weight")} == {"write"}
+
+
+def test_scales_in_a_narrow_loop_hardly_depend_on_the_batch() -> None:
+    """As the limits say: by some percent, the chance of 128 draws."""
+
+    def scale(samples: int) -> float:
+        return wp.plan(LongShortTerm(), torch.randn(samples, 12, 6)).prescriptions["back.weight"].std
+
+    few, many = scale(4), scale(64)
+    assert few == pytest.approx(many, rel=0.1)

@@ -126,7 +126,7 @@ def _kept(graph: Graph, plan: Plan | None) -> frozenset[str]:
 
 def one_set_of(graph: Graph, plan: Plan | None) -> frozenset[int]:
     """Return the values that show one set of weights alone: those behind contractions with weights that do not vary,
-    and those behind other arrays that do not, where no weight that does comes in.
+    and those behind other arrays that do not, where no weight that does comes in (offsets may).
     """
     drawn = {name for name, parameter in graph.parameters.items() if len(parameter.shape) > 1} - _kept(graph, plan)
     if plan is not None:

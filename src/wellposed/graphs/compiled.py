@@ -9,7 +9,9 @@ _TENSORS = ("torch.Tensor", "at::Tensor")
 """How pybind11 writes tensors in the signatures of functions. Source: its docstrings."""
 _OWN = ("torch", "torchvision", "torchaudio")
 """Packages whose compiled functions know tensors on meta, or are operators."""
-_looked_at: dict[str, bool] = {}
+_looked_at: set[str] = set()
+_found: list[str] = []
+"""Names of the modules that have been looked at, and of those among them that have such functions."""
 
 
 def takes_raw_tensors() -> bool:
@@ -19,9 +21,10 @@ def takes_raw_tensors() -> bool:
     builder = sys.modules.get("torch.utils.cpp_extension")
     if builder is not None and builder.JIT_EXTENSION_VERSIONER.entries:
         return True
-    for name in sys.modules.keys() - _looked_at.keys():
-        _looked_at[name] = _has_such(name, sys.modules.get(name))
-    return any(_looked_at.values())
+    fresh = sys.modules.keys() - _looked_at
+    _found.extend(name for name in fresh if _has_such(name, sys.modules.get(name)))
+    _looked_at.update(fresh)
+    return bool(_found)
 
 
 def _has_such(name: str, module: ModuleType | None) -> bool:

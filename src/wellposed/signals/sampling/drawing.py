@@ -16,10 +16,10 @@ from wellposed.signals.inputs import Input
 def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch.Generator) -> dict[int, torch.Tensor]:
     """Return a random tensor for every input of a graph, by value id.
 
-    Inputs that are described as given, and numbers that the model makes integers of, keep the example's values. Of
+    Inputs that are described as given, numbers that the model makes integers of, and tokens of which parts meet (the
+    corners of a box) keep the example's values. Of
     tokens that a model compares with a number, those keep the example's for which it would come out otherwise: a mask
     of padding, which plans take from the example, stays that mask. Padding of which the example has none is not drawn.
-    So do tokens of which parts meet (the corners of a box).
 
     Raises:
         InputError: an input that keeps its values has none (it is on meta).

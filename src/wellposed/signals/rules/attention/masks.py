@@ -82,12 +82,13 @@ def queries_that_see_none(call: Call, given: Any, mask: torch.Tensor | None) -> 
     """Return to which queries a mask lets no key through (*batch, heads, queries, 1), None where there are none, and
     whether these weigh all keys alike, as their scores are one large number; else the operator makes zeros of them.
     """
-    if (
-        mask is None
-        or mask.dtype != torch.bool
-        or not mask.ndim
-        or bool((seen := mask.any(dim=-1, keepdim=True)).all())
-    ):
+    if mask is None or mask.dtype != torch.bool or not mask.ndim:
+        return None, False
+    key = ("seen", call.node.index)  # asked twice of one mask
+    if key not in call.run.memo:
+        call.run.memo[key] = mask.any(dim=-1, keepdim=True)
+    seen: torch.Tensor = call.run.memo[key]
+    if bool(seen.all()):
         return None, False
     value = _value(call)
     known = None if value is None else call.graph.known.get(value)

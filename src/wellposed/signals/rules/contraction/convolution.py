@@ -55,12 +55,13 @@ def convolve(
     else:
         total, corr = _meeting(sliding, q, raw)
         energy = _energy_of_known_filters(call, sliding, weight, product, every)
+        less = 1.0
         if pairs is not None:
             level, common = kernels.average(total), _mean_of_windows(sliding, every)
             inside = level / (pairs.terms * before) if before > 0.0 else 1.0  # the share of taps within the picture
             less, kernel = pairs.met(corr * (level / pairs.terms), common * inside**2)
-            energy, corr = energy or less, kernel / max(float(kernel.ravel()[0]), 1e-300)
-        total = total * (energy or 1.0)
+            corr = kernel / max(float(kernel.ravel()[0]), 1e-300)
+        total = total * (less if energy is None else energy)
     weight = scaled_weight(call, weight, kernels.average(total), before)
     unit = weight.second_moment
     layout, order = _outputs(data, product, call.shape())

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from wellposed.arrays import array_of
-from wellposed.graphs import Graph, Ref
+from wellposed.graphs import Graph, Parameter, Ref
 from wellposed.graphs.graph import once
 from wellposed.operators.schema import plain_name
 from wellposed.operators.views import view_of
@@ -113,10 +113,30 @@ def looked_up(call: Call, weight: State, indices: Any) -> State:
     return made if found is None else made.with_moments(mean=made.mean * found, var=made.var * found)
 
 
-def _is_zero_row(call: Call, row: int) -> bool:
-    """Whether a table holds zeros in a row, as that of padding stays; a model may have drawn it with the others."""
+def _table(call: Call) -> Parameter | None:
+    """Return the parameter whose rows are looked up, if its numbers are known; None of another table."""
     table = next((p for p in call.graph.parameters.values() if p.value == call.value_of(0)), None)
-    return table is not None and table.values is not None and not bool(table.values[row].any())
+    known = table is not None and table.values is not None and table.values.ndim > 1 and not table.values.is_meta
+    return table if known else None
+
+
+def _row_of_padding(call: Call) -> int:
+    """Return the row that an embedding holds for padding; -1 if there is none."""
+    told = call.node.args[2] if len(call.node.args) > 2 else -1
+    return told if isinstance(told, int) else -1
+
+
+def _empty_rows(call: Call) -> list[int]:
+    """Return which rows of a table hold zeros and keep them: that of padding, unless a model has drawn it with the
+    others, or any of a table that is not trained.
+    """
+    table, padding = _table(call), _row_of_padding(call)
+    if table is None or table.values is None:
+        return []
+    if not table.tensor.requires_grad:
+        rows: list[int] = (~table.values.any(dim=-1)).nonzero().flatten().tolist()
+        return rows
+    return [padding] if padding >= 0 and not bool(table.values[padding].any()) else []
 
 
 def _found(call: Call, rows: int) -> Array | None:
@@ -125,48 +145,33 @@ def _found(call: Call, rows: int) -> Array | None:
     """
     padding, tokens = _row_of_padding(call), call.value_of(1)
     example = None if tokens is None else call.graph.example.get(tokens)
-    if tokens is None or example is None or example.is_meta or not isinstance(padding, int) or padding < 0 or rows < 2:
+    if tokens is None or example is None or example.is_meta or rows < 2:
         return None
     if padding in absent_paddings(call.graph, tokens):
-        zero = _is_zero_row(call, padding)
-        return np.full((1,) * sum(size != 1 for size in call.shape()), rows / (rows - 1)) if zero else None
+        empty = _empty_rows(call)
+        return np.full((1,) * sum(size != 1 for size in call.shape()), rows / (rows - 1)) if padding in empty else None
     if not compared_with_numbers(call.graph, tokens):
         return None
-    sizes = [size for size in call.shape()[:-1] if size != 1] + [1] * (call.shape()[-1] != 1)
-    return array_of((example != padding).double()).reshape(sizes) * rows / (rows - 1)
-
-
-def _row_of_padding(call: Call) -> int:
-    """Return the row that is told to be that of padding, or the only row of zeros of a table that is not trained; -1 if
-    there is none.
-    """
-    told = call.node.args[2] if len(call.node.args) > 2 else -1
-    empty = _empty_rows(call)
-    rows = [] if empty is None else empty.nonzero().flatten().tolist()
-    return rows[0] if told == -1 and len(rows) == 1 else told if isinstance(told, int) else -1
-
-
-def _empty_rows(call: Call) -> torch.Tensor | None:
-    """Return which rows of a table hold zeros and keep them: that of padding, or any of a table that is not trained;
-    None where there are none.
-    """
-    table = next((p for p in call.graph.parameters.values() if p.value == call.value_of(0)), None)
-    if table is None or table.values is None or table.values.ndim < 2 or table.values.is_meta:
-        return None
-    empty = ~table.values.any(dim=-1)
-    if table.tensor.requires_grad:  # other rows are drawn anew
-        padding = call.node.args[2] if len(call.node.args) > 2 else -1
-        empty &= torch.arange(len(empty), device=empty.device) == padding
-    return empty if bool(empty.any()) and not bool(empty.all()) else None
+    if padding < 0:
+        empty = _empty_rows(call)
+        padding = empty[0] if len(empty) == 1 else -1
+    return _where(call, example != padding) * rows / (rows - 1) if padding >= 0 else None
 
 
 def _found_known(call: Call, indices: Any) -> Array | None:
     """Return what known indices find at each position, as `_found`."""
-    empty = _empty_rows(call) if isinstance(indices, torch.Tensor) and not indices.is_meta else None
-    if empty is None:
+    if not isinstance(indices, torch.Tensor) or indices.is_meta:
         return None
+    empty, rows = _empty_rows(call), call.graph.values[call.node.inputs[0]].shape[0]
+    if not 0 < len(empty) < rows:
+        return None
+    return _where(call, ~torch.isin(indices, torch.tensor(empty, device=indices.device))) * rows / (rows - len(empty))
+
+
+def _where(call: Call, condition: torch.Tensor) -> Array:
+    """Return 1 at the positions of the result where a condition holds, and 0 elsewhere, by atom."""
     sizes = [size for size in call.shape()[:-1] if size != 1] + [1] * (call.shape()[-1] != 1)
-    return array_of((~empty[indices.to(empty.device)]).double()).reshape(sizes) / float((~empty).double().mean())
+    return array_of(condition.double()).reshape(sizes)
 
 
 ROWS = 1024

@@ -53,7 +53,7 @@ _ALPHA = -1.7580993408473766
 """What dropped elements become: the limit of SELU at -inf. Source: Klambauer et al. 2017."""
 
 
-def _alphadropped(call: Call, x: State, rate: float, shared: list[int]) -> State:
+def _alpha_drop(call: Call, x: State, rate: float, shared: list[int]) -> State:
     """Replace dropped elements by SELU's negative limit, then apply the affine map that keeps N(0, 1).
 
     With y = x - limit this is inverted dropout of y, scaled and shifted; so the masks' common part is `dropped`'s.
@@ -68,13 +68,13 @@ def _alphadropped(call: Call, x: State, rate: float, shared: list[int]) -> State
 @rule(overloads("alpha_dropout.default", "alpha_dropout_.default"), source="Klambauer et al. 2017")
 def alpha_dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
     """Dropout to SELU's negative limit, followed by the affine map that keeps N(0, 1)."""
-    return _alphadropped(call, x, float(rate), []) if train and rate > 0 else x
+    return _alpha_drop(call, x, float(rate), []) if train and rate > 0 else x
 
 
 @rule(overloads("feature_alpha_dropout.default", "feature_alpha_dropout_.default"), source="Klambauer et al. 2017")
 def feature_alpha_dropout(call: Call, x: State, rate: float, train: bool = True) -> State:
     """The same of whole channels."""
-    return _alphadropped(call, x, float(rate), list(range(2, len(x.axes)))) if train and rate > 0 else x
+    return _alpha_drop(call, x, float(rate), list(range(2, len(x.axes)))) if train and rate > 0 else x
 
 
 def _filled(call: Call, mean: float, var: float) -> State:
