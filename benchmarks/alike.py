@@ -29,7 +29,7 @@ from common import RESULTS, markdown, write
 from nets.catalogue import NETS, input_kinds, net_batch
 from shaping import RATES, loss_of, losses_of
 from training_data import DATA, SIDE, images
-from wellposed.checks.batches import Batches
+from wellposed.measuring.batches import Batches
 from wellposed.reports.faults import ALIKE
 from wellposed.reports.likeness import differing, foreseen
 from wellposed.reports.record import Differing

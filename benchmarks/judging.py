@@ -34,9 +34,9 @@ from torch import Tensor, nn
 import wellposed as wp
 from common import RESULTS, plain
 from wellposed.checks import log2_ratio
-from wellposed.checks.batches import Batches
 from wellposed.checks.check import Trial
 from wellposed.errors import WellposedError
+from wellposed.measuring.batches import Batches
 
 CONTEXT = multiprocessing.get_context("fork")
 OCTAVE = 1.0

@@ -24,8 +24,8 @@ import wellposed as wp
 from common import RESULTS, markdown, write
 from nets.small import SMALL, Small
 from wellposed.checks import Verdict
-from wellposed.checks.batches import Batches
 from wellposed.checks.check import AGAIN, Trial
+from wellposed.measuring.batches import Batches
 from wellposed.operators.scale_parameters import parameter_values
 
 Rows = list[dict[str, Any]]

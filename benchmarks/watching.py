@@ -26,10 +26,10 @@ from torch.utils.tensorboard import SummaryWriter
 from common import RESULTS, markdown, write
 from nets.libraries import llama, torchvision_net
 from nets.plain import mlp
-from wellposed.checks.moments import moments
 from wellposed.graphs.tree import output_tensors
 from wellposed.integrations import watch
 from wellposed.integrations.watcher import EVERY
+from wellposed.measuring.moments import moments
 
 COLUMNS = {
     "model": "model",

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from wellposed.checks.contest import compare_starts as compare_starts
     from wellposed.checks.explain import explain as explain
     from wellposed.checks.family import check_transfer as check_transfer
-    from wellposed.checks.measure import measure as measure
     from wellposed.checks.tuned import transfer as transfer
     from wellposed.graphs import Graph as Graph
     from wellposed.graphs import trace as trace
+    from wellposed.measuring.measure import measure as measure
     from wellposed.methods import initialize_ as initialize_
     from wellposed.methods import plan as plan
     from wellposed.plans import Plan as Plan

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import wellposed as wp
-from wellposed.checks.batches import stream
 from wellposed.errors import OptionError, UnsupportedError
+from wellposed.measuring.batches import stream
 from wellposed.signals.algebra.gradient_terms import Term
 from wellposed.signals.registry import ADJOINTS
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from wellposed.checks import Verdict, check, compare, explain
-from wellposed.checks.batches import Batches
 from wellposed.checks.check import Trial
-from wellposed.checks.measure import passes
 from wellposed.graphs import Graph, trace
+from wellposed.measuring.batches import Batches
+from wellposed.measuring.measure import passes
 from wellposed.methods import plan
 from wellposed.plans import Drawn
 from wellposed.signals import Signals, propagate

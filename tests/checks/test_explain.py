@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 import wellposed as wp
 from wellposed.checks import measured_states
-from wellposed.checks.batches import Batches
 from wellposed.checks.explain import explain_nodes
 from wellposed.checks.explanation import Explanation
-from wellposed.checks.intervals import student
 from wellposed.errors import InputError, OptionError
 from wellposed.graphs import Graph
+from wellposed.measuring.batches import Batches
+from wellposed.measuring.intervals import student
 from wellposed.signals.registry import RULES
 
 aten = torch.ops.aten

@@ -9,8 +9,8 @@ from tests.signals.specs import SPECS
 from torch import nn
 
 import wellposed as wp
-from wellposed.checks.comparison import TOLERANCE
 from wellposed.graphs.run import call
+from wellposed.measuring.comparison import TOLERANCE
 from wellposed.operators.norms import NORMS
 from wellposed.operators.scale_parameters import scale_parameters
 from wellposed.operators.steps import Cut, Expand, Permute, Regroup, Steps

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import wellposed as wp
-from wellposed.checks.comparison import TOLERANCE
+from wellposed.measuring.comparison import TOLERANCE
 
 NODES = 20
 RING = 0.5 * (torch.eye(NODES).roll(1, 0) + torch.eye(NODES).roll(-1, 0))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import wellposed as wp
-from wellposed.checks.comparison import SPREAD_FACTOR
-from wellposed.checks.intervals import std_range
+from wellposed.measuring.comparison import SPREAD_FACTOR
+from wellposed.measuring.intervals import std_range
 from wellposed.signals.distributions.spread import NONE, Spread, source
 
 DRAWS = 400

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from wellposed.checks.batches import Batches, Inputs
-from wellposed.checks.matching import compare
-from wellposed.checks.measure import drawing, one_set_of, passes, shuffling
+from wellposed.checks.matching import verdict_of
 from wellposed.checks.own import own_parameters
 from wellposed.checks.verdict import Verdict
 from wellposed.errors import OptionError
 from wellposed.graphs import Graph, graph_of
 from wellposed.limit import walked
+from wellposed.measuring.batches import Batches, Inputs
+from wellposed.measuring.look import asked_of, look
+from wellposed.measuring.measure import drawing, passes
 from wellposed.plans import Plan
 from wellposed.signals import Signals, propagate
 from wellposed.signals.examples import Described
@@ -152,7 +152,7 @@ class Trial:
         fresh = list(self.source.take(range(draws, (1 + AGAIN) * draws)))
         if not self.source.drawn:
             predicted = self.predict(self.source.description(fresh))
-        again = self._passes(fresh, _asked(first, self.cotangents), draws)
+        again = self._passes(fresh, asked_of(first.doubted, self.cotangents), draws)
         return replace(self._look(predicted, again, fresh, first), own=own, inputs=said)
 
     def _passes(
@@ -188,11 +188,7 @@ def verdict_on(
     cotangents: Mapping[int, float] | None = None,
     before: Verdict | None = None,
 ) -> Verdict:
-    """Return the verdict on a prediction and a measurement.
-
-    One set of weights does not show how far it may be from the mean over all. Where something is in doubt under the
-    model's own weights, or a plan keeps some, as many passes are made with these in random order, whose scatter then
-    counts wherever signals depend on them.
+    """Return the verdict on a prediction and a measurement, looked at by `wellposed.measuring.look.look`.
 
     Args:
         graph: what was predicted and measured.
@@ -205,21 +201,7 @@ def verdict_on(
         cotangents: what the measured backward passes started from.
         before: the verdict on earlier passes, which left something in doubt.
     """
+    earlier, first = (None, 0) if before is None else (before.comparisons, before.draws)
+    found = look(graph, predicted, measured, given, plan, seed, tolerance, cotangents, earlier, first)
     weights = 1 if plan is None else len(given)
-    ask = partial(
-        compare, predicted, measured, model=graph.model, draws=len(given), weight_draws=weights, tolerance=tolerance,
-        graph=graph, before=before,
-    )  # fmt: skip
-    verdict = ask()
-    if verdict.doubted and (values := one_set_of(graph, plan)):
-        first = 0 if before is None else before.draws
-        asked = _asked(verdict, cotangents)
-        scatter = passes(graph, given, shuffling(graph, plan, seed), seed, asked, first)
-        reached = {graph.values[value].name for value in values}
-        verdict = ask(scatter=replace(scatter, items=tuple(signal for signal in scatter if signal.name in reached)))
-    return verdict
-
-
-def _asked(verdict: Verdict, cotangents: Mapping[int, float] | None) -> Mapping[int, float] | None:
-    """Return what further passes run back from: nothing where no gradient is in doubt, as that takes most of a pass."""
-    return cotangents if any(item.direction == "backward" for item in verdict.doubted) else None
+    return verdict_of(found, measured, graph.model, len(given), weights, graph, before)

@@ -8,18 +8,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from wellposed.checks.batches import Batches, Inputs
 from wellposed.checks.check import trial, verdict_on
 from wellposed.checks.explained import Explained
 from wellposed.checks.explanation import Explanation
 from wellposed.checks.observed import Observed, observe
 from wellposed.errors import InputError, OptionError, near_matches
 from wellposed.graphs import Graph, Node, graph_of
+from wellposed.measuring.batches import Batches, Inputs
 from wellposed.operators.contraction import contractions
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.options import check_not_negative
 from wellposed.plans import Plan
-from wellposed.signals.context.parameters import Weights
 from wellposed.signals.passes.forward import run_pass
 from wellposed.signals.signal import Signals
 from wellposed.signals.weights.prescribed import PrescribedWeights
@@ -131,7 +130,7 @@ def explain_nodes(
         seed: of weights and random operators.
         tolerance: as for `explain`.
     """
-    weights = Weights(graph) if plan is None else PrescribedWeights(graph, plan.prescriptions)
+    weights = PrescribedWeights.of(graph, plan)
     predicted, prediction = run_pass(graph, weights, inputs=descriptors, keep=True)
     uses, fixed = contractions(graph), parameter_values(graph)
     seen = [Observed(prediction, node) for node in nodes]

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from wellposed.checks.comparison import TOLERANCE, Comparison, log2_ratio
 from wellposed.checks.explanation import Entering, Explanation, Fan, Finding, Leaving, TensorStatistics
-from wellposed.checks.intervals import student
 from wellposed.checks.measured_states import MeasuredStates, mean_correlations
 from wellposed.checks.observed import Observed
 from wellposed.errors import RuleError
 from wellposed.graphs import Node, Ref
+from wellposed.measuring.comparison import TOLERANCE, Comparison, log2_ratio
+from wellposed.measuring.intervals import student
 from wellposed.operators.contraction import Contraction
 from wellposed.operators.product import describe
 from wellposed.plans import Plan

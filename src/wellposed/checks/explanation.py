@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from wellposed.checks.comparison import TOLERANCE, log2_ratio
 from wellposed.checks.strict_json import to_json
+from wellposed.measuring.comparison import TOLERANCE, log2_ratio
 from wellposed.showing import ROWS, Shown, Summary, by_size, visible
 from wellposed.signals.signal import Tag
 

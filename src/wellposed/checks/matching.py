@@ -1,24 +1,13 @@
-"""Predicted signals held against measured ones of the same names."""
+"""The verdict on two sets of signals, and what fresh passes decide of an earlier one."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from wellposed.checks.causes import find_causes
-from wellposed.checks.chance import STEADY, Share, shares, without_rounding
-from wellposed.checks.comparison import Comparison, Direction, compare_one
-from wellposed.checks.intervals import ERROR_RATE
 from wellposed.checks.verdict import Verdict
-from wellposed.errors import InputError, OptionError
 from wellposed.graphs import Graph
-from wellposed.graphs.operators import uninitialised
-from wellposed.operators.contraction import contractions
-from wellposed.signals.signal import Signal, Signals
-from wellposed.structure.reach import depending
-
-Named = dict[str, Signal]
+from wellposed.measuring.matching import Matched, identity, matched
+from wellposed.signals.signal import Signals
 
 
 def compare(
@@ -33,115 +22,51 @@ def compare(
     scatter: Signals | None = None,
     before: Verdict | None = None,
 ) -> Verdict:
-    """Hold predicted signals against measured ones of the same names, and their gradients where both have them.
-
-    A node is off where the prediction lies further than ``tolerance`` outside the confidence interval of the measured
-    mean (`intervals.log_normal_mean`). What the interval rests on is the scatter that the passes show; the predicted
-    one, ``log2_std``, allows nothing, and is compared as well. Uninitialised memory is no signal, and left out.
+    """Hold predicted signals against measured ones, and their gradients where both have them.
 
     Args:
         predicted: the one side.
         measured: the other.
         model: class name of the model.
-        draws: passes that were measured.
+        draws: as for `wellposed.measuring.matching.matched`, and likewise the next four.
         weight_draws: different weights among them.
-        tolerance: octaves; by default `TOLERANCE` of the prediction's tag.
-        graph: tells which nodes that are off share a cause; without it each has its own.
-        scatter: of what one set of weights was measured of, what as many passes show with others of its moments.
-        before: the verdict of a first look, if these are fresh passes: they alone decide on what it left in doubt, and
-            all else stands. Their error rate is the square of `ERROR_RATE`: of twice as many passes, an interval as
-            wide as the first.
+        tolerance: octaves.
+        graph: tells which nodes that are off share a cause.
+        scatter: of what one set of weights was measured of.
+        before: the verdict of a first look, if these are fresh passes.
 
     Raises:
-        OptionError: a tolerance that is not a number >= 0.
-        InputError: no signal is in both.
+        OptionError, InputError: as `matched`.
     """
-    if tolerance is not None and not tolerance >= 0:
-        raise OptionError(f"tolerance must be a number of octaves >= 0, got {tolerance!r}")
-    varied = None if graph is None else {graph.values[v].name for v in depending(graph, graph.parameters)}
-    held = _Matching(draws, weight_draws, tolerance, before, varied)
-    for direction, foreseen, seen, scattered in _sides(predicted, measured, scatter):
-        masks: dict[str, Share] = {}
-        if graph is not None and direction == "forward":
-            expected = {signal.name: signal for signal in foreseen}
-            masks, seen = shares(graph, expected, draws), without_rounding(graph, expected, seen)
-        held.take(direction, foreseen, seen, scattered, masks)
-    if not held.comparisons and not held.heavy and (len(predicted) or len(measured)):
-        raise InputError("no signal is both predicted and measured; were both made from the same graph?")
+    found = matched(
+        predicted, measured, draws=draws, weight_draws=weight_draws, tolerance=tolerance, graph=graph, scatter=scatter,
+        earlier=None if before is None else before.comparisons,
+    )  # fmt: skip
+    return verdict_of(found, measured, model, draws, weight_draws, graph, before)
+
+
+def verdict_of(
+    found: Matched,
+    measured: Signals,
+    model: str,
+    draws: int,
+    weight_draws: int,
+    graph: Graph | None = None,
+    before: Verdict | None = None,
+) -> Verdict:
+    """Return the verdict on signals that were matched; the arguments are those of `compare`."""
     verdict = Verdict(
-        tuple(held.comparisons), tuple(held.unmatched), model, draws, weight_draws,
-        find_causes(held.comparisons, graph), tuple(held.heavy), measured.ended,
-        remarks=() if graph is None else graph.remarks, trunk=_trunk(graph, held.heavy),
+        found.comparisons, found.unmatched, model, draws, weight_draws, found.causes, found.heavy, measured.ended,
+        remarks=() if graph is None else graph.remarks, trunk=found.trunk,
     )  # fmt: skip
     return verdict if before is None else _after(before, verdict)
 
 
-def _trunk(graph: Graph | None, heavy: Sequence[str]) -> tuple[str, ...]:
-    """Return those of some signals that weights meet."""
-    if graph is None or not heavy:
-        return ()
-    names = {graph.values[use.data].name for use in contractions(graph) if use.kind != "embedding"}
-    return tuple(name for name in heavy if name in names)
-
-
-class _Matching:
-    """Signals of both sides matched by name: compared, on one side alone, or without an expectation.
-
-    The arguments are those of `compare`, and ``varied``: names of what depends on parameters, where a graph tells. Only
-    these have a spread between weight draws.
-    """
-
-    def __init__(
-        self,
-        draws: int,
-        weight_draws: int,
-        tolerance: float | None,
-        before: Verdict | None,
-        varied: Set[str] | None,
-    ) -> None:
-        self.comparisons: list[Comparison] = []
-        self.unmatched: list[str] = []
-        self.heavy: list[str] = []
-        self._draws, self._weights_vary, self._tolerance = draws, weight_draws > 1, tolerance
-        self._varied = varied
-        self._rate = ERROR_RATE if before is None else ERROR_RATE**2
-        self._earlier = {} if before is None else {_key(c): c for c in before.comparisons}
-        self._doubted = set() if before is None else {_key(c) for c in before.doubted}
-
-    def take(
-        self,
-        direction: Direction,
-        foreseen: Sequence[Signal],
-        seen: Named,
-        scattered: Named,
-        masks: Mapping[str, Share],
-    ) -> None:
-        """Match the predicted and measured signals of one direction; ``masks`` are from `chance.shares`."""
-        for signal in foreseen:
-            name = signal.name
-            known = self._earlier.get((direction, signal.op, name))
-            if known is not None and not (name in seen and _key(known) in self._doubted):
-                self.comparisons.append(known)
-            elif name not in seen:
-                self.unmatched.append(name)
-            elif signal.tag == "heavy":
-                self.heavy.append(name)
-            else:
-                scattering = scattered.get(name, seen[name] if self._weights_vary else None)
-                chance = scattering, masks.get(name, STEADY), self._rate
-                found = compare_one(signal, seen[name], direction, self._draws, self._tolerance, *chance)
-                if self._varied is not None and name not in self._varied:
-                    found = replace(found, spread_least=0.0, spread_most=math.inf)
-                self.comparisons.append(found)
-        predicted = {signal.name for signal in foreseen}
-        self.unmatched += [name for name in seen if name not in predicted]
-
-
 def _after(before: Verdict, verdict: Verdict) -> Verdict:
     """Return the verdict of a first look with what fresh passes decided in it; what they left out stands."""
-    doubted = {_key(c) for c in before.doubted}
+    doubted = {identity(c) for c in before.doubted}
     looked = {c.direction for c in verdict.comparisons}
-    decided = [c for c in verdict.comparisons if _key(c) in doubted]
+    decided = [c for c in verdict.comparisons if identity(c) in doubted]
     return replace(
         before,
         comparisons=verdict.comparisons + tuple(c for c in before.comparisons if c.direction not in looked),
@@ -152,26 +77,3 @@ def _after(before: Verdict, verdict: Verdict) -> Verdict:
         confirmed=tuple(c.name for c in decided if c.off or c.spread_off),
         dismissed=tuple(c.name for c in decided if not (c.off or c.spread_off)),
     )
-
-
-def _key(item: Comparison) -> tuple[Direction, str, str]:
-    """Return direction, operator and name, which identify a comparison."""
-    return item.direction, item.op, item.name
-
-
-def _sides(
-    predicted: Signals, measured: Signals, scatter: Signals | None
-) -> Iterator[tuple[Direction, list[Signal], Named, Named]]:
-    """Yield direction, predicted, measured and scattered signals: forward, then the gradients that both sides have."""
-    for field in ("", "gradients", "input_gradients", "parameter_gradients"):
-        mine, theirs, others = (
-            side if side is None or not field else getattr(side, field) for side in (predicted, measured, scatter)
-        )
-        if mine is not None and theirs is not None:
-            foreseen = [signal for signal in mine if not uninitialised(signal.op)]
-            seen, scattered = (
-                {signal.name: signal for signal in side or () if not uninitialised(signal.op)}
-                for side in (theirs, others)
-            )
-            order = list(reversed(foreseen)) if field == "gradients" else foreseen
-            yield "backward" if field else "forward", order, seen, scattered

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from wellposed.checks.batches import stream
-from wellposed.checks.infinities import Infinities
-from wellposed.checks.measure import drawing
 from wellposed.checks.measured_states import values_needed
-from wellposed.checks.moments import Accumulator
 from wellposed.graphs import Graph, Node, run
 from wellposed.graphs.operators import uninitialised
 from wellposed.limit import walked
+from wellposed.measuring.batches import stream
+from wellposed.measuring.infinities import Infinities
+from wellposed.measuring.measure import drawing
+from wellposed.measuring.moments import Accumulator
 from wellposed.plans import Plan
 from wellposed.signals.context.call import Pass
 from wellposed.signals.signal import Signals

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wellposed import plans
-from wellposed.checks.batches import Batches, Inputs, stream
 from wellposed.errors import InputError, UnsupportedError
 from wellposed.graphs import Graph, graph_of
 from wellposed.graphs.run import Interpreter
+from wellposed.measuring.batches import Batches, Inputs, stream
 from wellposed.options import check_integer
 from wellposed.plans import Plan
 from wellposed.random_states import seeded

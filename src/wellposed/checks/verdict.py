@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wellposed.checks.causes import Cause
-from wellposed.checks.comparison import DOUBT, ILL_CONDITIONED, Comparison
 from wellposed.checks.own import Own
 from wellposed.checks.strict_json import to_json
+from wellposed.measuring.causes import Cause
+from wellposed.measuring.comparison import DOUBT, ILL_CONDITIONED, Comparison
 from wellposed.showing import ROWS, Shown, Summary, cell, visible
 from wellposed.tables import Group, Table
 
@@ -106,7 +106,7 @@ class Verdict(Shown):
     @property
     def doubted(self) -> tuple[Comparison, ...]:
         """What is off, or undecided: fresh passes tell, and `wellposed.check` makes them."""
-        return tuple(c for c in self.comparisons if c.off or c.spread_off or c.excused)
+        return tuple(c for c in self.comparisons if c.doubted)
 
     @property
     def undecided(self) -> tuple[Comparison, ...]:

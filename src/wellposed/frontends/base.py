@@ -26,10 +26,10 @@ from typing import Any, Self, cast
 from torch import Tensor, nn
 
 from wellposed import methods
-from wellposed.checks.batches import Inputs, is_described
 from wellposed.errors import InputError, OptionError
 from wellposed.graphs import trace
 from wellposed.graphs.tree import walk
+from wellposed.measuring.batches import Inputs, is_described
 from wellposed.plans import Plan
 from wellposed.signals.examples import Described
 

@@ -16,7 +16,6 @@ from wellposed.operators.norms import over_the_batch
 from wellposed.options import check_integer
 from wellposed.plans import Plan
 from wellposed.signals import Input, Signal
-from wellposed.signals.context.parameters import Weights
 from wellposed.signals.examples import Described
 from wellposed.signals.passes.backward import gradients_of
 from wellposed.signals.passes.forward import run_pass
@@ -83,7 +82,7 @@ def predicted_gradcosine(
     """
     graph = graph_of(model, args, kwargs, training)
     logits = _logits(graph)
-    weights = Weights(graph) if plan is None else PrescribedWeights(graph, plan.prescriptions)
+    weights = PrescribedWeights.of(graph, plan)
     signals, run = run_pass(graph, weights, inputs=inputs, keep=True)
     signal = signals[graph.values[logits].name]
     samples, classes = signal.shape

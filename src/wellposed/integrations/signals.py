@@ -9,11 +9,11 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from wellposed.checks.batches import described
-from wellposed.checks.moments import Accumulator
 from wellposed.errors import OptionError, near_matches
 from wellposed.graphs import Graph, Node, run
 from wellposed.graphs.operators import uninitialised
+from wellposed.measuring.batches import described
+from wellposed.measuring.moments import Accumulator
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.signals import Signals, propagate
 from wellposed.structure.samples import samples_of

@@ -21,6 +21,7 @@ from wellposed.methods.deliberate import deliberate as on_purpose
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
 from wellposed.methods.plausible import implausible, unfilled
 from wellposed.methods.readouts import tied_widths
+from wellposed.methods.rehearsing import rehearsed
 from wellposed.methods.roles import left_alone, weight_norm_directions
 from wellposed.methods.selection import Patterns, not_selected, selected_rows
 from wellposed.methods.unmet import like_siblings, words_on_unmet, zeros_under
@@ -33,6 +34,7 @@ from wellposed.plans.alike import fingerprints, require_alike
 from wellposed.plans.held import KEPT, figures_of
 from wellposed.plans.write import write_
 from wellposed.ranks import exchanging
+from wellposed.signals.context.corrections import Correction
 from wellposed.structure.asleep import words_on_asleep
 from wellposed.structure.tables import rows_drawn
 from wellposed.structure.widths import Widths, widths
@@ -71,6 +73,7 @@ def plan(
     frozen: bool = False,
     deliberate: Deliberately = None,
     training: bool = True,
+    rehearse: bool | None = None,
     **kwargs: Any,
 ) -> Plan:
     """Work out how to draw every parameter of a model; the model is only read.
@@ -91,6 +94,8 @@ def plan(
             those that are small or look trained.
             Weights that are kept or written over so are named in the plan's warnings.
         training: the mode to trace in; a model in eval mode is planned for training all the same.
+        rehearse: whether the plan is tried on real passes of the graph, on weights and inputs drawn for them, and made
+            again with what these contradict (methods ``steady`` and ``autoinit``). None does so where a pass is cheap.
         kwargs: options of the method (`wellposed.methods.options_of`); what the method does not know goes to
             ``forward``. Where a name is both, it is an option: trace the model first, and plan the graph.
 
@@ -117,41 +122,47 @@ def plan(
     kept = not_selected(graph, only, skip, frozen)
     found = {} if method == "default" else on_purpose(graph, uses, kept, only is not None)  # it writes nothing
     kept |= {name: one.reason for name, one in found.items() if choices[one.kind] == "keep"} | dict(graph.kept)
-    draft = draft_of(graph, Request(seed, kept), **options)
     why = unscaled(graph, uses)
-    prescriptions = _complete(graph, draft, kept, method, why, widths(graph, uses))
-    prescriptions |= selected_rows(graph, only, kept, prescriptions)
-    prescriptions |= like_siblings(graph, prescriptions, kept)
-    prescriptions |= copies(graph, prescriptions, kept)
-    without = [
-        one
-        for name, one in why.items()
-        if name not in kept and prescriptions[name].action == "keep" and prescriptions[name].reason == one.reason
-    ]
-    if options.get("strict"):
-        require_none_unscaled(graph, without)
-    return Plan(
-        schema_version=_version(prescriptions),
-        method=method,
-        options={key: _plain(value) for key, value in (options_of(method) | options).items()},
-        seed=seed,
-        model=graph.model,
-        inputs=draft.inputs,
-        coverage=dict(draft.coverage),
-        warnings=(
-            *graph.remarks,
-            *draft.warnings,
-            *implausible(prescriptions),
-            *unfilled(graph, prescriptions),
-            *warning_of(without),
-            *words_on_unmet(graph, prescriptions, kept),
-            *words_on_copies(prescriptions),
-            *filter(None, [words_on_asleep(graph, zeros_under(graph, prescriptions))]),
-            *warnings_of(found, choices, deliberate, prescriptions),
-        ),
-        figures=_figures(graph, prescriptions),
-        prescriptions=prescriptions,
-    )
+
+    def made(corrections: Mapping[str, Correction]) -> tuple[Plan, bool]:
+        """Return the plan that the method makes with some corrections, and whether it follows them."""
+        draft = draft_of(graph, Request(seed, kept, corrections), **options)
+        prescriptions = _complete(graph, draft, kept, method, why, widths(graph, uses))
+        prescriptions |= selected_rows(graph, only, kept, prescriptions)
+        prescriptions |= like_siblings(graph, prescriptions, kept)
+        prescriptions |= copies(graph, prescriptions, kept)
+        without = [
+            one
+            for name, one in why.items()
+            if name not in kept and prescriptions[name].action == "keep" and prescriptions[name].reason == one.reason
+        ]
+        if options.get("strict"):
+            require_none_unscaled(graph, without)
+        plan = Plan(
+            schema_version=_version(prescriptions),
+            method=method,
+            options={key: _plain(value) for key, value in (options_of(method) | options).items()},
+            seed=seed,
+            model=graph.model,
+            inputs=draft.inputs,
+            coverage=dict(draft.coverage),
+            warnings=(
+                *graph.remarks,
+                *draft.warnings,
+                *implausible(prescriptions),
+                *unfilled(graph, prescriptions),
+                *warning_of(without),
+                *words_on_unmet(graph, prescriptions, kept),
+                *words_on_copies(prescriptions),
+                *filter(None, [words_on_asleep(graph, zeros_under(graph, prescriptions))]),
+                *warnings_of(found, choices, deliberate, prescriptions),
+            ),
+            figures=_figures(graph, prescriptions),
+            prescriptions=prescriptions,
+        )
+        return plan, draft.corrects
+
+    return rehearsed(graph, made, options.get("inputs"), rehearse)
 
 
 _OWN = tuple(p.name for p in inspect.signature(plan).parameters.values() if p.kind is p.KEYWORD_ONLY)

@@ -21,6 +21,7 @@ from wellposed.options import check_choice, check_positive
 from wellposed.plans import RANDOM, RandomDistribution
 from wellposed.signals import Input, Signals, run_pass
 from wellposed.signals.context.call import Pass
+from wellposed.signals.context.corrections import Known
 from wellposed.signals.examples import in_words, unlike_example
 from wellposed.signals.weights.awake import Awake
 from wellposed.signals.weights.planned import PlannedWeights
@@ -56,6 +57,11 @@ class Settings:
     biases: Literal["zero", "own"]
     direction: Literal["forward", "backward", "both"] = "forward"
     objective: Literal["variance", "isometry"] = "variance"
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether signals are followed by all that is known of them, to scales that answer them alone."""
+        return self.state == "full" and self.direction == "forward" and self.objective == "variance"
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -102,7 +108,7 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
         kind: type[PlannedWeights] = PlannedWeights,
     ) -> PlannedWeights:
         """Return weights that choose their scales in a pass, but those in ``scales``; ``target`` is ν."""
-        return kind(
+        made = kind(
             graph,
             target,
             center=settings.center,
@@ -114,6 +120,8 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
             rows=adjustments.rows,
             biases=random_biases,
         )
+        made.corrections = Known(request.corrections) if request.corrections else None
+        return made
 
     def ran(
         weights: PlannedWeights, visit: Visit | None = adjustments.visit, keep: bool = False
@@ -155,6 +163,7 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
             *remarks_on(graph, weights, run, signals, given, without),
             *straying(graph, weights.uses, weights.functions, centred, unsteady(signals)),
         ),
+        corrects=settings.tells_all,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from wellposed.errors import OptionError
 from wellposed.options import check_choice
 from wellposed.plans import Prescription, RandomDistribution
+from wellposed.signals.context.corrections import Correction
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +20,13 @@ class Request:
     Attributes:
         seed: the plan's seed, for methods that sample.
         kept: parameters that are left alone whatever the method says, with the reason; their current values count.
+        corrections: what real passes showed of values whose rules they contradict, by name, for methods that follow
+            signals.
     """
 
     seed: int
     kept: Mapping[str, str]
+    corrections: Mapping[str, Correction] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +39,14 @@ class Draft:
         inputs: the input that was assumed, in words; empty where none was.
         coverage: number of signals by tag.
         warnings: for the plan.
+        corrects: whether the method follows signals, with the corrections of its request.
     """
 
     prescriptions: Mapping[str, Prescription]
     inputs: str = ""
     coverage: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    corrects: bool = False
 
 
 F = TypeVar("F", bound=Callable[..., Draft])

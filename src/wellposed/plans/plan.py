@@ -6,8 +6,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, SupportsFloat
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, SupportsFloat, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SCHEMA = 2
 """Version of files that say what the base of rates is, what the factors of branches are, or which rows are written;
 others are of version 1, which older versions of the library read."""
+CORRECTIONS, REHEARSAL = "corrections", "rehearsal"
+"""Under which of its figures a plan has what real passes showed while it was made."""
 _KIND: Literal["wellposed.plan"] = "wellposed.plan"
 
 
@@ -59,7 +61,8 @@ class Plan(Shown, BaseModel):
         coverage: how many nodes were exact, approximate, sampled, assumed or heavy (`Signal.tag`).
         warnings: what the user should know before training.
         figures: what was measured while the plan was made, by name. ``kept`` holds three figures of each parameter that
-            is left alone, by which `wellposed.check` knows it again (`wellposed.plans.held`).
+            is left alone, by which `wellposed.check` knows it again (`wellposed.plans.held`). ``corrections`` holds
+            those of `corrections`, and ``rehearsal`` says how many real passes were made, or why none was.
         prescriptions: every parameter of the model exactly once, tied names included.
     """
 
@@ -94,6 +97,16 @@ class Plan(Shown, BaseModel):
             if isinstance(prescription, Centering) and isinstance(other, Centering):
                 raise ValueError(f"{name!r} is centred on {target!r}, which is itself centred")
         return self
+
+    @property
+    def corrections(self) -> Mapping[str, Sequence[float | None]]:
+        """What real passes showed of values whose rules they contradict, by name.
+
+        Each holds log2 of the factor of the second moment (None where the rule says 0), mean and variance that stand in
+        its place, and the standard deviation of log2 of the second moment over weight draws (None: the rule's).
+        """
+        held = self.figures.get(CORRECTIONS)
+        return cast("Mapping[str, Sequence[float | None]]", held) if isinstance(held, dict) else {}
 
     @property
     def actions(self) -> str:

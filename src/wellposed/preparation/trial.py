@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from wellposed.checks.infinities import Infinities
 from wellposed.errors import DivergedError, RateError, in_words
 from wellposed.graphs import Graph, Node, run
 from wellposed.graphs.tree import output_tensors, walk, with_twins
+from wellposed.measuring.infinities import Infinities
 from wellposed.random_states import seed_all
 from wellposed.rates.losses import LossFn, loss_of, result_of
 

@@ -29,7 +29,6 @@ from wellposed.rates.passes import (
 )
 from wellposed.rates.random_outputs import SAMPLES, ExpectedOutputs, no_readout, random_outputs
 from wellposed.rates.rate import RelativeRate
-from wellposed.signals.context.parameters import Weights
 from wellposed.signals.examples import Described
 from wellposed.signals.weights.prescribed import PrescribedWeights
 from wellposed.structure import scale_free as structure
@@ -224,7 +223,7 @@ def _said(count: int, scale_free: bool | None, turned: float) -> str:
 
 def squares(part: Graph, plan: Plan | None, names: Collection[str]) -> dict[str, float]:
     """Return squared lengths of parameters, in expectation over a plan's draws."""
-    weights = Weights(part) if plan is None else PrescribedWeights(part, plan.prescriptions)
+    weights = PrescribedWeights.of(part, plan)
     known = {name: part.parameters[name] for name in sorted(names)}
     return {
         name: weights.state(parameter, 0).second_moment * math.prod(parameter.shape)

@@ -15,7 +15,6 @@ from wellposed.options import check_positive
 from wellposed.plans import Plan
 from wellposed.rates.passes import find_readout, outputs_of, trained, white_inputs
 from wellposed.rates.rate import RelativeRate
-from wellposed.signals.context.parameters import Weights
 from wellposed.signals.examples import Described
 from wellposed.signals.passes.backward import Gradients, back_propagate
 from wellposed.signals.weights.prescribed import PrescribedWeights
@@ -120,7 +119,7 @@ def _multipliers(graph: Graph, gradients: Gradients) -> dict[str, float]:
 
 def _gradients(graph: Graph, plan: Plan | None, inputs: Described) -> tuple[Gradients, int]:
     """Return the gradients for cotangents of variance 1 at the outputs, and the number of output elements."""
-    weights = Weights(graph) if plan is None else PrescribedWeights(graph, plan.prescriptions)
+    weights = PrescribedWeights.of(graph, plan)
     outputs = outputs_of(graph)
     descriptors = white_inputs(graph) if inputs is None else inputs
     gradients = back_propagate(graph, weights, inputs=descriptors, cotangents=dict.fromkeys(outputs, 1.0))

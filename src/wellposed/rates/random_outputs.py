@@ -27,7 +27,6 @@ from wellposed.rates.passes import (
     rows_of_samples,
     white_inputs,
 )
-from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State
 from wellposed.signals.examples import Described, describe_inputs
@@ -160,7 +159,7 @@ class ExpectedOutputs:
                 f"predict=True needs a graph of two samples or more, and that of {graph.model} holds one: trace it "
                 "with more, or give the model and an example with more"
             )
-        weights = Weights(part) if plan is None else PrescribedWeights(part, plan.prescriptions)
+        weights = PrescribedWeights.of(part, plan)
         self._run = run_pass(part, weights, inputs=white_inputs(part) if inputs is None else inputs, keep=True)[1]
         self._shapes = {value: graph.values[value].shape for value in readout.values}
         self._axes = {value: features_axis(graph, value) for value in readout.values}

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from wellposed import methods
-from wellposed.checks.batches import Inputs
 from wellposed.errors import OptionError, PlanError, TraceError
 from wellposed.graphs import Graph, graph_of
 from wellposed.graphs.tree import describe
+from wellposed.measuring.batches import Inputs
 from wellposed.options import DEFAULT_METHOD, check_integer, check_positive
 from wellposed.plans import Plan
 from wellposed.rates import TransferCheck

@@ -12,11 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from wellposed.checks import Explanation, Verdict
-from wellposed.checks.batches import Batches, Inputs
 from wellposed.checks.check import Trial
 from wellposed.checks.explain import explain_nodes, node_named
-from wellposed.checks.measure import drawing, passes
 from wellposed.graphs import Graph, Node
+from wellposed.measuring.batches import Batches, Inputs
+from wellposed.measuring.measure import drawing, passes
 from wellposed.plans import Plan
 from wellposed.ranks import is_held
 from wellposed.reports.gates import opened

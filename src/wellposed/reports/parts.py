@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor, nn
 
 from wellposed import rates
-from wellposed.checks.moments import moments
 from wellposed.errors import InputError, OptionError, WellposedError
 from wellposed.graphs import Graph
 from wellposed.limit import OutOfTime, until
+from wellposed.measuring.moments import moments
 from wellposed.operators.contraction import contractions
 from wellposed.plans import Constant, Drawn, Plan, Prescription, drawn_or_own
 from wellposed.ranks import is_held

@@ -21,13 +21,13 @@ from typing import Any
 import keras
 from torch import Tensor
 
-from wellposed.checks.batches import is_described
 from wellposed.checks.check import AGAIN
 from wellposed.errors import InputError, OptionError, UnsupportedError
 from wellposed.extras import installing
 from wellposed.frontends.base import is_array
 from wellposed.frontends.keras import processes
 from wellposed.frontends.keras.variables import check_model, layers_of, trained_in
+from wellposed.measuring.batches import is_described
 
 TIME_LIMIT = 600.0
 """Seconds that a worker may take, if nothing else is said."""

@@ -13,6 +13,7 @@ from wellposed.graphs import Graph, Node, Parameter
 from wellposed.operators.contraction import Contraction, contractions
 from wellposed.operators.scale_parameters import parameter_values, scale_parameters
 from wellposed.operators.scale_reading import ScaleParameter
+from wellposed.signals.context.corrections import Corrections
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
@@ -123,6 +124,7 @@ class Weights:
 
     Attributes:
         assumed: what was assumed, by the names of parameters and buffers.
+        corrections: what real passes showed of values whose rules they contradict; None where none were made.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -135,6 +137,7 @@ class Weights:
         self.same = Same(graph, self.fixed)
         self.repeated: frozenset[int] = repeated(graph, self.uses, self.same)
         self.assumed: dict[str, str] = {}
+        self.corrections: Corrections | None = None
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""

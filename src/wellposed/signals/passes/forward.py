@@ -20,6 +20,7 @@ from wellposed.signals.algebra.local_scales import average_of_scales
 from wellposed.signals.algebra.similarity import similarity
 from wellposed.signals.context.arguments import resolve, state_of, unmade
 from wellposed.signals.context.call import Outcome, Pass
+from wellposed.signals.context.corrections import SHOWN, Corrections, corrected
 from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.later import is_made
 from wellposed.signals.distributions.spread import STEADY
@@ -133,6 +134,21 @@ def _follow(run: Pass, node: Node) -> None:
     for out, result in zip(node.outputs, results, strict=True):
         if out not in run.postponed:
             run.states[out] = None if result is None else run.weights.marked(out, result, operand)
+    if run.weights.corrections is not None:
+        _correct(run, node, run.weights.corrections)
+
+
+def _correct(run: Pass, node: Node, corrections: Corrections) -> None:
+    """Put what real passes showed of a node's results in the place of what its rule says.
+
+    What parameters alone make has no scale of its own while a plan is made, and stays.
+    """
+    for out in node.outputs:
+        state = None if out in run.weights.fixed else run.state(out)
+        correction = None if state is None else corrections.of(run.graph.values[out].name, state)
+        if state is not None and correction is not None:
+            run.states[out] = corrected(run, out, state, correction)
+            run.outcomes.append(Outcome(node.index, "sampled", f"{SHOWN}: {correction.in_words()}"))
 
 
 def _at_scale(run: Pass, value: int) -> State | None:
@@ -170,7 +186,7 @@ def _tell(run: Pass, node: Node, moments: bool, signals: list[Signal], unread: d
             if moments:
                 mean, var = state.pooled_mean, state.pooled_var
                 alike = math.nan if run.independent else similarity(state, samples_of(run.graph).get(out))
-            variance = _variance_by_draws(state)
+            variance = variance_by_draws(state)
         elif known.spread is not STEADY and any(map(torch.Tensor.any, run.draws[out])):  # draws tell no sizes
             variance = known.spread.variance
         std = math.sqrt(variance) / math.log(2.0)
@@ -179,7 +195,7 @@ def _tell(run: Pass, node: Node, moments: bool, signals: list[Signal], unread: d
         )
 
 
-def _variance_by_draws(state: State) -> float:
+def variance_by_draws(state: State) -> float:
     """Return the variance of ln(second moment) over weight draws; zeros stay zeros."""
     return state.spread.variance + average_of_scales(state) if state.second_moment > 0.0 else 0.0
 
@@ -189,4 +205,4 @@ def _tell_spreads(run: Pass, values: Iterable[int], signals: list[Signal], unrea
     for value in values:
         at, state = unread.pop(value), run.state(value)
         if state is not None and is_made(state.moments):
-            signals[at] = replace(signals[at], log2_std=math.sqrt(_variance_by_draws(state)) / math.log(2.0))
+            signals[at] = replace(signals[at], log2_std=math.sqrt(variance_by_draws(state)) / math.log(2.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -16,21 +16,13 @@ from wellposed.signals.inputs import Input
 from wellposed.signals.passes.forward import Assumptions, run_pass
 from wellposed.signals.signal import Signals
 from wellposed.signals.weights.planned import PlannedWeights
-from wellposed.signals.weights.prescribed import Prescribed, PrescribedWeights
+from wellposed.signals.weights.prescribed import Planned, Prescribed, PrescribedWeights
 from wellposed.surroundings import settled
 
 if TYPE_CHECKING:
     from wellposed.signals.passes.backward import Gradients
 
 Cotangents = float | Mapping[str, float]
-
-
-class Planned(Protocol):
-    """A plan, as far as signals need it."""
-
-    @property
-    def prescriptions(self) -> Mapping[str, Prescribed]:
-        """What each parameter gets, by name."""
 
 
 WeightsOf = Literal["current", "planned"] | Mapping[str, Prescribed] | Planned
@@ -114,7 +106,9 @@ def in_two_steps(
 def _provider(graph: Graph, weights: WeightsOf) -> Weights:
     """Return the provider of parameters' states that ``weights`` of `propagate` names."""
     if not isinstance(weights, str):
-        return PrescribedWeights(graph, weights if isinstance(weights, Mapping) else weights.prescriptions)
+        return (
+            PrescribedWeights(graph, weights) if isinstance(weights, Mapping) else PrescribedWeights.of(graph, weights)
+        )
     if weights not in ("current", "planned"):
         raise OptionError(f"weights is 'current', 'planned' or a plan, not {weights!r}")
     return Weights(graph) if weights == "current" else PlannedWeights(graph)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
 
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Parameter
+from wellposed.signals.context.corrections import Correction, Known
 from wellposed.signals.context.parameters import Weights, unit_draw
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State
@@ -55,11 +56,33 @@ def _shares(prescribed: Prescribed, parameter: Parameter) -> tuple[float, float]
     return sum(end - first for first, end in prescribed.rows) / max(parameter.shape[0], 1), squares
 
 
-class PrescribedWeights(Weights):
-    """The states that a plan prescribes; parameters that it leaves alone keep their current values."""
+class Planned(Protocol):
+    """A plan, as far as signals need it."""
 
-    def __init__(self, graph: Graph, prescriptions: Mapping[str, Prescribed]) -> None:
+    @property
+    def prescriptions(self) -> Mapping[str, Prescribed]:
+        """What each parameter gets, by name."""
+
+    @property
+    def corrections(self) -> Mapping[str, Sequence[float | None]]:
+        """The fields of a `Correction` for each value whose rule real passes contradict, by its name."""
+
+
+class PrescribedWeights(Weights):
+    """The states that a plan prescribes; parameters that it leaves alone keep their current values.
+
+    ``corrections`` holds the fields of a `Correction` by the name of a value.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        prescriptions: Mapping[str, Prescribed],
+        corrections: Mapping[str, Sequence[float | None]] | None = None,
+    ) -> None:
         super().__init__(graph)
+        if corrections:
+            self.corrections = Known({name: Correction.read(parts) for name, parts in corrections.items()})
         missing = [name for name in graph.parameters if name not in prescriptions]
         if missing:
             raise PlanError(
@@ -68,6 +91,11 @@ class PrescribedWeights(Weights):
                 + f" of {graph.model}; it was made for another model"
             )
         self.prescriptions = prescriptions
+
+    @classmethod
+    def of(cls, graph: Graph, plan: Planned | None) -> Weights:
+        """Return the states that a plan prescribes, or those of the model's own parameters where there is none."""
+        return Weights(graph) if plan is None else cls(graph, plan.prescriptions, plan.corrections)
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from wellposed.checks.comparison import compare_one
-from wellposed.checks.intervals import ERROR_RATE, log_normal_mean, std_range, student
+from wellposed.measuring.comparison import compare_one
+from wellposed.measuring.intervals import ERROR_RATE, log_normal_mean, std_range, student
 from wellposed.signals.signal import Signal
 
 

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from wellposed.checks.infinities import Infinities
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import uninitialised
 from wellposed.graphs.run import dense
+from wellposed.measuring.infinities import Infinities
 from wellposed.signals.signal import Signal, Signals
 from wellposed.structure.reach import Entry
 from wellposed.structure.samples import Samples, similarity

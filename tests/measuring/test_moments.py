@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from wellposed.checks.moments import log2_error, moments
+from wellposed.measuring.moments import log2_error, moments
 
 
 def reference(tensor: torch.Tensor) -> tuple[float, float]:

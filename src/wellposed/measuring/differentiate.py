@@ -8,10 +8,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from wellposed.checks.moments import Accumulator
 from wellposed.errors import UnsupportedError
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.run import Interpreter
+from wellposed.measuring.moments import Accumulator
 from wellposed.random_states import seeded
 from wellposed.structure.reach import Added, cancelling
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from wellposed.checks.intervals import ERROR_RATE
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import traits
+from wellposed.measuring.intervals import ERROR_RATE
 from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS
 from wellposed.operators.schema import named_arguments

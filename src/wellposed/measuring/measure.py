@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from wellposed import plans
-from wellposed.checks.batches import Batches, Inputs, stream
-from wellposed.checks.differentiate import there_and_back
-from wellposed.checks.infinities import Infinities
-from wellposed.checks.moments import Accumulator
 from wellposed.errors import OptionError, RunError
 from wellposed.graphs import Graph, Node, graph_of, run
 from wellposed.graphs.graph import once
+from wellposed.measuring.batches import Batches, Inputs, stream
+from wellposed.measuring.differentiate import there_and_back
+from wellposed.measuring.infinities import Infinities
+from wellposed.measuring.moments import Accumulator
 from wellposed.operators.contraction import contractions
 from wellposed.plans import Plan
 from wellposed.signals import Signals

@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from wellposed.checks.chance import STEADY, Share
-from wellposed.checks.intervals import ERROR_RATE, log_normal_mean, std_range, student
+from wellposed.measuring.chance import STEADY, Share
+from wellposed.measuring.intervals import ERROR_RATE, log_normal_mean, std_range, student
 from wellposed.showing import Shown, Summary
 from wellposed.signals.signal import Signal, Tag
 
@@ -122,6 +122,11 @@ class Comparison(Shown):
     def one_set(self) -> bool:
         """Whether the prediction misses by much for one set of weights, as it does for others of the same sizes."""
         return not self.off and self.fixed and abs(self.error) > DOUBT
+
+    @property
+    def doubted(self) -> bool:
+        """Whether it is off, or undecided: fresh passes tell."""
+        return self.off or self.spread_off or self.excused
 
     @property
     def excess(self) -> float:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import wellposed as wp
-from wellposed.checks.chance import shares
-from wellposed.checks.measure import one_set_of
+from wellposed.measuring.chance import shares
+from wellposed.measuring.measure import one_set_of
 
 KEPT = 0.8
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from wellposed.checks.comparison import Comparison
 from wellposed.graphs import Graph, Node
+from wellposed.measuring.comparison import Comparison
 from wellposed.operators.norms import NORMS
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.structure.reach import depending

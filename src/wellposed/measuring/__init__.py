@@ -1,0 +1,1 @@
+"""Measuring: the running model's signals, and predictions held against them."""

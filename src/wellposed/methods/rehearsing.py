@@ -1,0 +1,47 @@
+"""Plans that are made again where real passes contradict what they expect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from wellposed.graphs import Graph
+from wellposed.measuring.rehearsal import LARGEST, ROUNDS, UNABLE, Rehearsal, work_of
+from wellposed.plans import Plan
+from wellposed.plans.plan import CORRECTIONS, REHEARSAL
+from wellposed.signals.context.corrections import Correction
+from wellposed.signals.examples import Described
+
+Making = Callable[[Mapping[str, Correction]], tuple[Plan, bool]]
+"""Makes a plan with corrections, and says whether its method follows them."""
+
+
+def rehearsed(graph: Graph, made: Making, inputs: Described, rehearse: bool | None) -> Plan:
+    """Return a plan that real passes do not contradict, or the last of those that were made.
+
+    Args:
+        graph: from `wellposed.trace`.
+        made: makes the plan.
+        inputs: what is known of the inputs, as the method is told.
+        rehearse: whether passes are made; None decides by their cost.
+    """
+    plan, corrects = made({})
+    if not corrects or rehearse is False or (rehearse is None and work_of(graph) > LARGEST):
+        return plan
+    rehearsal, corrections, why = Rehearsal(graph, inputs), dict[str, Correction](), ""
+    try:
+        for _ in range(ROUNDS):
+            found = rehearsal.contradicted(plan, corrections)
+            if found is None or found == corrections:
+                break
+            corrections = found
+            plan = _with(made(corrections)[0], corrections)
+    except UNABLE as error:
+        why = str(error)
+    return plan.model_copy(update={"figures": plan.figures | {REHEARSAL: why or rehearsal.passes}})
+
+
+def _with(plan: Plan, corrections: Mapping[str, Correction]) -> Plan:
+    """Return a plan that holds corrections."""
+    return plan.model_copy(
+        update={"figures": plan.figures | {CORRECTIONS: {name: one.parts for name, one in corrections.items()}}}
+    )

@@ -1,0 +1,107 @@
+"""What real passes showed of values whose rules they contradict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from wellposed.errors import PlanError
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.spread import Spread, source
+from wellposed.signals.distributions.state import State
+
+if TYPE_CHECKING:
+    from wellposed.signals.context.call import Pass
+
+OCTAVE = math.log(2.0)
+SHOWN = "as real passes show it"
+"""How the note on a node begins whose rule they contradict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """How a value differs from what its rule makes of what enters.
+
+    Attributes:
+        octaves: log2 of what the rule's second moment is multiplied by; None where it is 0, and says nothing.
+        mean, var: of the value, which stand where there is no ratio.
+        spread: standard deviation of log2 of the second moment over weight draws; None leaves the rule's.
+    """
+
+    octaves: float | None
+    mean: float = 0.0
+    var: float = 0.0
+    spread: float | None = None
+
+    @classmethod
+    def read(cls, parts: Sequence[float | None]) -> Correction:
+        """Return a correction of its fields, as a plan holds them.
+
+        Raises:
+            PlanError: they are none.
+        """
+        numbers = [part for part in parts if part is not None]
+        if len(parts) != 4 or parts[1] is None or parts[2] is None or not all(map(math.isfinite, numbers)):
+            raise PlanError(
+                f"a correction has log2 of a factor, a mean, a variance and a spread, received {list(parts)}; make the "
+                "plan anew"
+            )
+        return cls(parts[0], parts[1], parts[2], parts[3])
+
+    @property
+    def parts(self) -> list[float | None]:
+        """Its fields, as a plan holds them."""
+        return [self.octaves, self.mean, self.var, self.spread]
+
+    def in_words(self) -> str:
+        """Return what it changes."""
+        moved = f"mean {self.mean:.3g}, variance {self.var:.3g}"
+        if self.octaves is not None:
+            moved = f"second moment times {2.0**self.octaves:.3g}"
+        return moved if self.spread is None else f"{moved}, which varies by {self.spread:.2f} octaves over weight draws"
+
+    def after(self, earlier: Correction | None) -> Correction:
+        """Return the correction that this one, of a prediction with an earlier one, is to the rule itself."""
+        if earlier is None or self.octaves is None:
+            return self
+        spread = earlier.spread if self.spread is None else self.spread
+        if earlier.octaves is None:
+            factor = 2.0**self.octaves
+            return Correction(None, earlier.mean * math.sqrt(factor), earlier.var * factor, spread)
+        return Correction(round(earlier.octaves + self.octaves, 2), spread=spread)
+
+
+class Corrections(Protocol):
+    """Where the corrections of a pass come from."""
+
+    def of(self, name: str, state: State) -> Correction | None:
+        """Return how a value of some name differs from its rule's state; None where it does not."""
+
+
+class Known:
+    """Corrections that were found before, by name."""
+
+    def __init__(self, found: Mapping[str, Correction]) -> None:
+        self._found = found
+
+    def of(self, name: str, state: State) -> Correction | None:
+        """Return the correction of a name."""
+        return self._found.get(name)
+
+
+def corrected(run: Pass, value: int, state: State, correction: Correction) -> State:
+    """Return a value's state with what real passes showed of it; its draws, where it has any, are scaled alike."""
+    if correction.octaves is None:
+        found = make_state(state.shape, correction.mean, correction.var, roots=run.root())
+        run.draws.pop(value, None)
+    else:
+        factor = 2.0 ** (0.5 * correction.octaves)
+        found = state.changed(mean=state.mean * factor, var=state.var * factor * factor)
+        if value in run.draws:
+            run.draws[value] = [draw * factor for draw in run.draws[value]]
+    spread = state.spread
+    if correction.spread is not None:
+        spread = Spread(inherited=source(run.dependence.source(), (correction.spread * OCTAVE) ** 2))
+    return found.amended(spread=spread, tag=state.tag if state.tag in ("assumed", "heavy") else "sampled")
