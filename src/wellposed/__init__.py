@@ -70,7 +70,7 @@ _HOMES = {
     "compare_starts": "checks.contest",
     "explain": "checks.explain",
     "initialize_": "methods",
-    "measure": "checks.measure",
+    "measure": "measuring.measure",
     "plan": "methods",
     "prepare": "preparation",
     "prepare_": "preparation",
