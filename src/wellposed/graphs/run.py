@@ -78,7 +78,9 @@ class Interpreter:
         for name, parameter in graph.parameters.items():
             self._bind(parameter.value, parameters.get(name))
         for name, value in graph.buffers.items():
-            self._bind(value, buffers.get(name, graph.buffer_tensors[name]), copy=True)
+            own = graph.buffer_tensors[name]
+            made = graph.known.get(value, own) if own.is_meta else own
+            self._bind(value, buffers.get(name, made), copy=True)
         for value in graph.inputs:
             self._bind(value, inputs.get(value, graph.example.get(value)))
         constants = [item.id for item in graph.values if item.kind == "constant"]

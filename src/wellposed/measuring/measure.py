@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from wellposed import plans
 from wellposed.errors import OptionError, RunError
-from wellposed.graphs import Graph, Node, graph_of, run
+from wellposed.graphs import Graph, Node, Parameter, graph_of, run
 from wellposed.graphs.graph import once
 from wellposed.measuring.batches import Batches, Inputs, stream
 from wellposed.measuring.differentiate import there_and_back
@@ -99,8 +99,14 @@ def measure(
 
 def drawing(graph: Graph, plan: Plan | None, seed: int) -> Drawing:
     """Return the weights of each pass: drawn anew where the plan draws them, the model's own elsewhere."""
-    own = {name: parameter.tensor.detach() for name, parameter in graph.parameters.items()}
+    own = {name: _values_of(parameter) for name, parameter in graph.parameters.items()}
     return lambda draw: plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model)
+
+
+def _values_of(parameter: Parameter) -> Tensor:
+    """Return a parameter's tensor, or of one on meta what the model makes again, where that is known whole."""
+    again = parameter.values if parameter.tensor.is_meta else None
+    return parameter.tensor.detach() if again is None or again.shape != parameter.shape else again.detach()
 
 
 def unvaried(graph: Graph, plan: Plan | None) -> frozenset[str]:

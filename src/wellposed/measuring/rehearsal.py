@@ -122,7 +122,7 @@ class Rehearsal:
             shown = seen.get(told.name)
             if shown is None or told.tag == "heavy":
                 continue
-            scatter = max(told.log2_std, shown.log2_std if math.isfinite(shown.log2_std) else 0.0)
+            scatter = told.log2_std if shown.log2_std > 0.0 else 0.0  # what weights do not reach is alike in all passes
             allowed = ENOUGH * TOLERANCE[told.tag] + DOUBT * scatter / math.sqrt(FEW)
             if not abs(log2_ratio(told.second_moment, shown.second_moment)) <= allowed:
                 return True

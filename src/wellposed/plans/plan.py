@@ -113,13 +113,20 @@ class Plan(Shown, BaseModel):
         """What is done to the parameters, in one line: ``"54 truncated_normal, 107 constant, 2 kept"``."""
         return actions(self.prescriptions.values())
 
+    @property
+    def _rehearsed(self) -> str:
+        """What real passes showed while the plan was made, in words; nothing where they showed what was expected."""
+        if not self.corrections:
+            return ""
+        return f"; {len(self.corrections)} value{'s' * (len(self.corrections) != 1)} corrected by real passes"
+
     def _summary(self) -> Summary:
         """Return the largest parameters, in the model's order."""
         listed = list(self.prescriptions.values())
         warned = f"; {len(self.warnings)} warning{'s' * (len(self.warnings) != 1)}" if self.warnings else ""
         largest = sorted(range(len(listed)), key=lambda i: -math.prod(listed[i].shape))[:ROWS]
         return Summary(
-            f"Plan of {self.model} by {self.method}, seed {self.seed}: {self.actions}{warned}",
+            f"Plan of {self.model} by {self.method}, seed {self.seed}: {self.actions}{self._rehearsed}{warned}",
             ("parameter", "shape", "distribution", "fans"),
             tuple((p.name, by_size(p.shape), p.how, fans(p)) for p in (listed[i] for i in sorted(largest))),
             len(listed) - len(largest),
