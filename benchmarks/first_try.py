@@ -1,7 +1,7 @@
 """How often a plan is right at the first try, on models that the rules were not made with.
 
     pip install --no-deps --target LIBRARIES -r benchmarks/first_try.txt      # and what these import
-    PYTHONPATH=LIBRARIES python benchmarks/first_try.py --batch 1 [--only PATTERN ...] [--again]
+    PYTHONPATH=LIBRARIES python benchmarks/first_try.py --batch 1 [--only PATTERN ...] [--again LABEL [--rules]]
 
 A batch is drawn by lot: models of libraries that no other list holds (`nets/untried.py`), and architectures that were
 typed from memory by someone who had not read the rules (`nets/typed`). A plan counts as right where `check` is ok and
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import importlib
 import json
 import math
 import random
@@ -27,77 +28,29 @@ import torch
 from torch import nn
 
 import wellposed as wp
-from nets import (
-    untried,
-    untried_eighth,
-    untried_fifth,
-    untried_fourth,
-    untried_ninth,
-    untried_pictures,
-    untried_seventh,
-    untried_sixth,
-    untried_tenth,
-    untried_third,
-)
-from nets.typed import (
-    NETS,
-    eighth,
-    eighth_last,
-    eighth_more,
-    eighth_rest,
-    fifth,
-    fourth,
-    ninth,
-    ninth_last,
-    ninth_more,
-    ninth_rest,
-    ninth_speech,
-    ninth_wave,
-    seventh,
-    seventh_last,
-    seventh_more,
-    sixth,
-    sixth_more,
-    tenth,
-    tenth_end,
-    tenth_last,
-    tenth_more,
-    tenth_rest,
-    third,
-)
+from nets import typed, untried, untried_pictures
 from wellposed import zoo
 
 BUILD = Path(__file__).parents[1] / "build/first_try"
 ENTRIES = untried_pictures.ENTRIES
 """All models of the libraries of batches 1 and 2."""
-LATER = {
-    3: (untried_third.ENTRIES, third.NETS),
-    4: (untried_fourth.ENTRIES, fourth.NETS),
-    5: (untried_fifth.ENTRIES, fifth.NETS),
-    6: (untried_sixth.ENTRIES, {**sixth.NETS, **sixth_more.NETS}),
-    7: (untried_seventh.ENTRIES, {**seventh.NETS, **seventh_more.NETS, **seventh_last.NETS}),
-    8: (untried_eighth.ENTRIES, {**eighth.NETS, **eighth_more.NETS, **eighth_last.NETS, **eighth_rest.NETS}),
-    9: (
-        untried_ninth.ENTRIES,
-        {
-            name: net
-            for part in (ninth, ninth_more, ninth_last, ninth_rest, ninth_speech, ninth_wave)
-            for name, net in part.NETS.items()
-        },
-    ),
-    10: (
-        untried_tenth.ENTRIES,
-        {
-            name: net
-            for part in (tenth, tenth_more, tenth_last, tenth_rest, tenth_end)
-            for name, net in part.NETS.items()
-        },
-    ),
-}
-"""Models of libraries, and typed ones, of batches that have lists of their own."""
+ORDINALS = ("third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh")
+"""Of batches that have lists of their own: `nets/untried_<ordinal>.py`, and all of `nets/typed/<ordinal>*.py`."""
+
+
+def listed(ordinal: str) -> tuple[dict[str, tuple[str, untried.Made, untried.Arguments]], dict[str, Any]]:
+    """Return the models of libraries of a batch, and the typed ones."""
+    files = sorted(Path(typed.__file__).parent.glob(f"{ordinal}*.py"))
+    nets = [importlib.import_module(f"nets.typed.{file.stem}").NETS for file in files]
+    entries = importlib.import_module(f"nets.untried_{ordinal}").ENTRIES
+    return entries, {name: net for part in nets for name, net in part.items()}
+
+
+LATER = {batch: listed(ordinal) for batch, ordinal in enumerate(ORDINALS, 3)}
+"""Models of libraries, and typed ones, of these batches by number."""
 LOT = 45
 """Seed of the drawing."""
-LIBRARY_MODELS, LIBRARIES, EACH = (40,) * 10, 28, (3, 3, 3, 3, 3, 3, 4, 4, 4, 4)
+LIBRARY_MODELS, LIBRARIES, EACH = (40,) * 11, 28, (3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 3)
 """Models of libraries in each batch, libraries of the first batch, and models of one library in a batch, at most."""
 TYPED = (20, 10)
 """Typed models in each batch."""
@@ -106,7 +59,7 @@ PATIENCE = 300
 NODES = 8
 """Nodes that are off, of which a row tells."""
 
-BEFORE = {10: (2026, 27)}
+BEFORE = {10: (2026, 27), 11: (2027, 24)}
 """The seed by which libraries were drawn whose models were tried before the rules were frozen, and how many."""
 Drawn = dict[str, tuple[str, untried.Made, untried.Arguments]]
 
@@ -131,10 +84,10 @@ def drawn(batch: int) -> Drawn:
             found[name] = entries[name]
     if apart:
         return {**found, **{f"typed: {name}": ("typed", *made) for name, made in apart.items()}}
-    typed = sorted(NETS)
-    lot.shuffle(typed)
-    mine_typed = typed[: TYPED[0]] if batch == 1 else typed[TYPED[0] : sum(TYPED)]
-    return {**found, **{f"typed: {name}": ("typed", *NETS[name]) for name in mine_typed}}
+    names = sorted(typed.NETS)
+    lot.shuffle(names)
+    mine_typed = names[: TYPED[0]] if batch == 1 else names[TYPED[0] : sum(TYPED)]
+    return {**found, **{f"typed: {name}": ("typed", *typed.NETS[name]) for name in mine_typed}}
 
 
 def state(model: nn.Module) -> dict[str, tuple[int, torch.Tensor]]:
@@ -178,15 +131,16 @@ def made(make: untried.Made, arguments: untried.Arguments) -> tuple[nn.Module, t
     return (model, (), given) if isinstance(given, dict) else (model, given, {})
 
 
-def tried(make: untried.Made, arguments: untried.Arguments) -> dict[str, Any]:
-    """Plan and check a model, and return what was found."""
+def tried(make: untried.Made, arguments: untried.Arguments, rehearse: bool | None = None) -> dict[str, Any]:
+    """Plan and check a model, and return what was found; without rehearsal, of the rules alone."""
     model, args, kwargs = made(make, arguments)
     before = state(model)
     row: dict[str, Any] = {"parameters": sum(p.numel() for p in model.parameters()), "ok": False, "stage": "plan"}
     start = time.perf_counter()
     try:
-        plan = wp.plan(model, *args, **kwargs)
+        plan = wp.plan(model, *args, rehearse=rehearse, **kwargs)
         row |= {"plan_s": time.perf_counter() - start, "warnings": list(plan.warnings), "stage": "check"}
+        row |= {"rehearsal": plan.figures.get("rehearsal"), "corrected": len(plan.corrections)}
         row["plan_changed"] = changed(model, before)
         start = time.perf_counter()
         verdict = wp.check(model, *args, plan=plan, **kwargs)
@@ -221,6 +175,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN")
     parser.add_argument("--again", metavar="LABEL", help="try all anew, into a file of this label")
+    parser.add_argument("--rules", action="store_true", help="plan by rules alone, without a rehearsal; with --again")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -241,7 +196,7 @@ def main() -> None:
                 if why := runs(make, arguments):
                     row["none"] = why
                 else:
-                    row |= tried(make, arguments)
+                    row |= tried(make, arguments, False if options.rules else None)
             except TimeoutError as error:
                 row |= {"ok": False, "error": str(error), "changed": []}
             finally:
