@@ -12,9 +12,12 @@ from wellposed.errors import PlanError
 from wellposed.measuring import rehearsal
 from wellposed.methods import rehearsing
 from wellposed.plans import Plan
-from wellposed.signals.context.corrections import Correction, Known, corrected
+from wellposed.signals.context.corrections import Correction, Known
 from wellposed.signals.distributions.making import make_state
+from wellposed.signals.passes.correcting import corrected
+from wellposed.signals.passes.forward import run_pass
 from wellposed.signals.registry import RULES
+from wellposed.signals.weights.prescribed import PrescribedWeights
 
 X = torch.randn(16, 32)
 
@@ -103,6 +106,14 @@ def test_other_draws_than_those_of_a_check_decide():
     assert all(wp.check(model, x, plan=plan, seed=seed).ok for seed in range(2))
 
 
+@pytest.mark.usefixtures("wrong_relu")
+def test_a_plan_that_passes_go_on_to_contradict_says_so(monkeypatch):
+    monkeypatch.setattr(rehearsing, "ROUNDS", 1)
+    torch.manual_seed(0)
+    plan = wp.plan(net(), X, method="autoinit")
+    assert any("real passes contradict" in warning and "'1'" in warning for warning in plan.warnings)
+
+
 def test_large_models_are_rehearsed_when_asked(monkeypatch):
     monkeypatch.setattr(rehearsing, "LARGEST", 10.0)
     model = net()
@@ -157,9 +168,6 @@ def test_corrections_add_up():
 
 def test_a_correction_scales_a_state():
     graph = wp.trace(net(), X)
-    from wellposed.signals.passes.forward import run_pass
-    from wellposed.signals.weights.prescribed import PrescribedWeights
-
     run = run_pass(graph, PrescribedWeights.of(graph, None), keep=True)[1]
     out = graph.nodes[1].outputs[0]
     before = run.state(out)

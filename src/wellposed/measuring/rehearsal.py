@@ -33,8 +33,8 @@ from wellposed.signals.weights.prescribed import PrescribedWeights
 
 FEW, MORE = 2, 16
 """Passes of a first look, and fresh ones that decide on every plan after it left something in doubt. Chosen."""
-ROUNDS = 4
-"""Most plans that are made, each with what the passes of the one before showed. Chosen for cost."""
+ROUNDS = 5
+"""Most plans that are held against passes, each made with what those of the one before showed. Chosen for cost."""
 SEED = 0x5EED0
 """Of all that is drawn for it, far from the seeds that users give: a check looks at other draws. Chosen."""
 LARGEST = 4e9

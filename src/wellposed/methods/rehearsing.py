@@ -27,17 +27,30 @@ def rehearsed(graph: Graph, made: Making, inputs: Described, rehearse: bool | No
     plan, corrects = made({})
     if not corrects or rehearse is False or (rehearse is None and work_of(graph) > LARGEST):
         return plan
-    rehearsal, corrections, why = Rehearsal(graph, inputs), dict[str, Correction](), ""
+    rehearsal, corrections, told = Rehearsal(graph, inputs), dict[str, Correction](), ""
     try:
-        for _ in range(ROUNDS):
+        for plans_left in reversed(range(ROUNDS)):
             found = rehearsal.contradicted(plan, corrections)
-            if found is None or found == corrections:
+            if found is None:
+                break
+            if found == corrections or not plans_left:
+                plan = plan.model_copy(update={"warnings": (*plan.warnings, _words_on(found, corrections))})
                 break
             corrections = found
             plan = _with(made(corrections)[0], corrections)
     except UNABLE as error:
-        why = str(error)
-    return plan.model_copy(update={"figures": plan.figures | {REHEARSAL: why or rehearsal.passes}})
+        told = str(error)
+    return plan.model_copy(update={"figures": plan.figures | {REHEARSAL: told or rehearsal.passes}})
+
+
+def _words_on(found: Mapping[str, Correction], corrections: Mapping[str, Correction]) -> str:
+    """Return a warning that real passes contradict the last plan too."""
+    names = [name for name, one in found.items() if one != corrections.get(name)]
+    where = f" at {len(names)} values, the first {names[0]!r}" if names else ""
+    return (
+        f"real passes contradict what this plan expects{where}, and no correction mends it: scales behind rest on "
+        "numbers that may be wrong. wp.check(model, ..., plan=plan) says where it begins; skip= leaves parameters out"
+    )
 
 
 def _with(plan: Plan, corrections: Mapping[str, Correction]) -> Plan:

@@ -5,19 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from wellposed.errors import PlanError
-from wellposed.signals.distributions.making import make_state
-from wellposed.signals.distributions.spread import Spread, source
 from wellposed.signals.distributions.state import State
 
-if TYPE_CHECKING:
-    from wellposed.signals.context.call import Pass
-
 OCTAVE = math.log(2.0)
-SHOWN = "as real passes show it"
-"""How the note on a node begins whose rule they contradict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +82,3 @@ class Known:
     def of(self, name: str, state: State) -> Correction | None:
         """Return the correction of a name."""
         return self._found.get(name)
-
-
-def corrected(run: Pass, value: int, state: State, correction: Correction) -> State:
-    """Return a value's state with what real passes showed of it; its draws, where it has any, are scaled alike."""
-    if correction.octaves is None:
-        found = make_state(state.shape, correction.mean, correction.var, roots=run.root())
-        run.draws.pop(value, None)
-    else:
-        factor = 2.0 ** (0.5 * correction.octaves)
-        found = state.changed(mean=state.mean * factor, var=state.var * factor * factor)
-        if value in run.draws:
-            run.draws[value] = [draw * factor for draw in run.draws[value]]
-    spread = state.spread
-    if correction.spread is not None:
-        spread = Spread(inherited=source(run.dependence.source(), (correction.spread * OCTAVE) ** 2))
-    return found.amended(spread=spread, tag=state.tag if state.tag in ("assumed", "heavy") else "sampled")

@@ -20,7 +20,6 @@ from wellposed.signals.algebra.local_scales import average_of_scales
 from wellposed.signals.algebra.similarity import similarity
 from wellposed.signals.context.arguments import resolve, state_of, unmade
 from wellposed.signals.context.call import Outcome, Pass
-from wellposed.signals.context.corrections import SHOWN, Corrections, corrected
 from wellposed.signals.context.parameters import Weights
 from wellposed.signals.distributions.later import is_made
 from wellposed.signals.distributions.spread import STEADY
@@ -28,6 +27,7 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.examples import describe_inputs
 from wellposed.signals.inputs import Input
 from wellposed.signals.passes.application import apply_rule, follow_condition
+from wellposed.signals.passes.correcting import correct
 from wellposed.signals.passes.validation import entering
 from wellposed.signals.registry import RULES
 from wellposed.signals.sampling.drawn_nodes import last_needed
@@ -135,20 +135,7 @@ def _follow(run: Pass, node: Node) -> None:
         if out not in run.postponed:
             run.states[out] = None if result is None else run.weights.marked(out, result, operand)
     if run.weights.corrections is not None:
-        _correct(run, node, run.weights.corrections)
-
-
-def _correct(run: Pass, node: Node, corrections: Corrections) -> None:
-    """Put what real passes showed of a node's results in the place of what its rule says.
-
-    What parameters alone make has no scale of its own while a plan is made, and stays.
-    """
-    for out in node.outputs:
-        state = None if out in run.weights.fixed else run.state(out)
-        correction = None if state is None else corrections.of(run.graph.values[out].name, state)
-        if state is not None and correction is not None:
-            run.states[out] = corrected(run, out, state, correction)
-            run.outcomes.append(Outcome(node.index, "sampled", f"{SHOWN}: {correction.in_words()}"))
+        correct(run, node, run.weights.corrections)
 
 
 def _at_scale(run: Pass, value: int) -> State | None:

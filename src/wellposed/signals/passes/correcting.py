@@ -1,0 +1,42 @@
+"""What real passes showed of a value, in the place of what its rule says."""
+
+from __future__ import annotations
+
+from wellposed.graphs import Node
+from wellposed.signals.context.call import Outcome, Pass
+from wellposed.signals.context.corrections import OCTAVE, Correction, Corrections
+from wellposed.signals.distributions.making import make_state
+from wellposed.signals.distributions.spread import Spread, source
+from wellposed.signals.distributions.state import State
+
+SHOWN = "as real passes show it"
+"""How the note on a node begins whose rule they contradict."""
+
+
+def correct(run: Pass, node: Node, corrections: Corrections) -> None:
+    """Put what real passes showed of a node's results in the place of what its rule says.
+
+    What parameters alone make has no scale of its own while a plan is made, and stays.
+    """
+    for out in node.outputs:
+        state = None if out in run.weights.fixed else run.state(out)
+        correction = None if state is None else corrections.of(run.graph.values[out].name, state)
+        if state is not None and correction is not None:
+            run.states[out] = corrected(run, out, state, correction)
+            run.outcomes.append(Outcome(node.index, "sampled", f"{SHOWN}: {correction.in_words()}"))
+
+
+def corrected(run: Pass, value: int, state: State, correction: Correction) -> State:
+    """Return a value's state with what real passes showed of it; its draws, where it has any, are scaled alike."""
+    if correction.octaves is None:
+        found = make_state(state.shape, correction.mean, correction.var, roots=run.root())
+        run.draws.pop(value, None)
+    else:
+        factor = 2.0 ** (0.5 * correction.octaves)
+        found = state.changed(mean=state.mean * factor, var=state.var * factor * factor)
+        if value in run.draws:
+            run.draws[value] = [draw * factor for draw in run.draws[value]]
+    spread = state.spread
+    if correction.spread is not None:
+        spread = Spread(inherited=source(run.dependence.source(), (correction.spread * OCTAVE) ** 2))
+    return found.amended(spread=spread, tag=state.tag if state.tag in ("assumed", "heavy") else "sampled")
