@@ -171,6 +171,10 @@ def _products() -> Iterator[Spec]:
             Case("lerp of relatives", lambda x: aten.lerp.Scalar(x, relu(x), 0.3), (FIELD,)),
         ],
     )
+    yield (
+        aten.lerp_.Scalar,
+        [Case("lerp_", lambda x, y: aten.lerp_.Scalar(x.clone(), y, 0.3), (FIELD, OTHER))],
+    )
 
 
 def _mixtures() -> Iterator[Spec]:

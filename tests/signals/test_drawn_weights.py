@@ -238,3 +238,18 @@ def test_scores_of_known_tokens_are_no_codebook() -> None:
     assert not codebook_picks(wp.trace(Router(), torch.randint(50, (4, 12))))
     model, inputs = MODELS["codebooks"]()
     assert len(codebook_picks(wp.trace(model, *inputs))) == len(model.books)
+
+
+def test_draws_are_kept_for_the_next_node_and_change_nothing(monkeypatch):
+    """What lies before two nodes that meet themselves is drawn and run once, and the signals are those of two draws."""
+    net = Towers(lambda a, b: (a @ b.T, (a + 1.0) @ b.T))
+    graph, ran = wp.trace(net, torch.randn(8, 20), torch.randn(6, 20)), []
+    run_one = joint_draws._one_by_one
+    monkeypatch.setattr(joint_draws, "_one_by_one", lambda *given: ran.append(given[0].index) or run_one(*given))
+    monkeypatch.setattr(joint_draws, "_at_once", lambda *given: None)
+    kept = [(s.name, s.mean, s.var) for s in wp.propagate(graph)]
+    once = len(ran)
+    assert once == len(set(ran))
+    monkeypatch.setattr(joint_draws, "_again", lambda run, key, make: make())
+    assert [(s.name, s.mean, s.var) for s in wp.propagate(graph)] == kept
+    assert len(ran) > 2 * once

@@ -233,16 +233,27 @@ def _settled(
     or in loops that start at zero the last state; those in ``given`` keep theirs.
     """
     found, shares = dict[str, float](), dict[str, float]()
+    before: dict[tuple[str, bool], tuple[float, float]] = {}
+
+    def further(key: tuple[str, bool], at: float, ratio: float, share: float) -> float:
+        """Return ``at`` times a power of what it is to be multiplied by: ``share``, or by the secant of the last two
+        rounds from half of the way, as a state answers its weight's scale and whole steps would go to and fro, to all.
+        """
+        here, gap = math.log(at), math.log(ratio)
+        if key in before and (fell := before[key][1] - gap):
+            share = min(max((here - before[key][0]) / fell, 0.5), 1.0)
+        before[key] = here, gap
+        return math.exp(here + share * gap)
+
     for _ in range(ROUNDS):
         weights = weights_of(found)
         weights.shares = shares
         signals, run = ran(weights)
         asked = {name: scale / weights.decisions[name].scale for name, scale in weights.settling().items()}
         seen = {name: share for name, share in weights.again.shares().items() if name not in given}
-        moved = [share / shares.get(name, 1.0) for name, share in seen.items()]
-        if all(abs(math.log(ratio)) < STEADY for ratio in (*asked.values(), *moved)):
+        moved = {name: share / shares.get(name, 1.0) for name, share in seen.items()}
+        if all(abs(math.log(ratio)) < STEADY for ratio in (*asked.values(), *moved.values())):
             break
-        # half of the way: a state answers its weight's scale, and whole steps would go to and fro
-        found = {name: weights.decisions[name].scale * math.sqrt(ratio) for name, ratio in asked.items()}
-        shares = {name: math.sqrt(share * shares.get(name, share)) for name, share in seen.items()}
+        found = {name: further((name, True), weights.decisions[name].scale, gap, 0.5) for name, gap in asked.items()}
+        shares = {name: further((name, False), shares.get(name, 1.0), gap, 1.0) for name, gap in moved.items()}
     return weights, signals, run

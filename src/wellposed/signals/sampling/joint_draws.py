@@ -8,9 +8,9 @@ to one pass of the model.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -31,6 +31,7 @@ from wellposed.signals.sampling.samples import FAILURES, sample_state
 from wellposed.signals.sampling.totals import totals_of
 from wellposed.structure.widths import channels
 
+Made = TypeVar("Made")
 LEAST_DRAWS, MOST_DRAWS = 8, 128
 """Draws of one tensor that varies, at least and at most. Chosen for cost."""
 ELEMENTS_OF_DRAWS = 1 << 18
@@ -71,17 +72,32 @@ def _at_its_scales(run: Pass, inner: list[Node], node: Node) -> list[Node]:
 def _draw_with_weights(run: Pass, node: Node) -> bool:
     """Run a node, and all before it, on draws of the model's inputs and weights.
 
-    Draws of what lies before are let go of: made again, they are the same.
+    Draws of what lies before are let go of: made again, they are the same. The next such node finds them (`_again`).
 
     Returns:
         Whether all of them could be drawn and run.
     """
     inner, before = nodes_from_inputs(run, node), {*run.draws}
+    run.memo["drawn now"] = {}
     made = inner is not None and _run_together(run, node, inner, LEAST_WITH_WEIGHTS)
+    run.memo["drawn before"] = run.memo.pop("drawn now")
     if made:
         run.with_weights.update(node.outputs)
     for value in run.draws.keys() - before - (set(node.outputs) if made else set[int]()):
         del run.draws[value]
+    return made
+
+
+def _again(run: Pass, key: tuple[Any, ...], make: Callable[[], Made]) -> Made:
+    """Return what ``make`` makes or, in `_draw_with_weights`, what it made under this key for the last node there.
+
+    The keys of what a node makes name the lists of draws that it was made of, by identity.
+    """
+    if (now := run.memo.get("drawn now")) is None:
+        return make()
+    if key not in now:
+        now[key] = run.memo.get("drawn before", {}).get(key) or make()
+    made: Made = now[key]
     return made
 
 
@@ -116,8 +132,8 @@ def _drawn_as_known(run: Pass, value: int, count: int) -> bool:
     Returns:
         Whether it has draws to go on with.
     """
-    state = run.state(value)
-    if state is None or state.tag not in ("exact", "approximate"):
+    outline = run.outline(value)
+    if outline is None or outline.tag not in ("exact", "approximate") or (state := run.state(value)) is None:
         return True
     drawn, known = totals_of(run.draws[value]).second_moment, state.second_moment
     if not (known > 0.0 and drawn > 0.0) or abs(math.log2(drawn / known)) <= 1.0:
@@ -166,7 +182,11 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     made = channels(graph).get(value, ())
     within = [i for axis, is_channel in zip(state.axes, made, strict=False) if is_channel for i in axis]
     drawn = as_positive(graph, value, state)
-    run.draws[value] = [sample_state(drawn, generator, info.dtype, within) for _ in range(count)]
+    run.draws[value] = _again(
+        run,
+        (value, "drawn", count, state.pooled_var),
+        lambda: [sample_state(drawn, generator, info.dtype, within) for _ in range(count)],
+    )
     run.sources |= run.dependent.get(value, state.roots)
     return True
 
@@ -193,10 +213,15 @@ def _run_on_draws(run: Pass, node: Node, least: int = 2) -> bool:
     random = traits(node.op).random
     count = min((len(column) for column in columns.values() if len(column) > 1), default=MOST_DRAWS if random else 1)
     count = min(count, _affordable(run, (*columns, *node.outputs), least))
-    with torch.no_grad(), seeded(node.index):
-        made = None if random or count <= LEAST_DRAWS else _at_once(node, columns, count)
-        if made is None:
-            made = _one_by_one(node, columns, count)
+
+    def make() -> tuple[Any, list[list[torch.Tensor]] | None]:
+        with torch.no_grad(), seeded(node.index):
+            made = None if random or count <= LEAST_DRAWS else _at_once(node, columns, count)
+            return columns, _one_by_one(node, columns, count) if made is None else made
+
+    values, known = run.graph.values, run.graph.known
+    drawn = [id(column) for v, column in columns.items() if v not in known and values[v].kind != "buffer"]
+    made = _again(run, (node.index, count, *drawn), make)[1]
     if made is None or any(
         tuple(draw.shape) != run.graph.values[out].shape
         for out, column in zip(node.outputs, made, strict=True)

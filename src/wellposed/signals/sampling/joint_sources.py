@@ -9,7 +9,9 @@ sources are drawn from their states, and every node in between is run on these d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import torch
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import traits
@@ -117,8 +119,16 @@ def is_constant(run: Pass, value: int) -> bool:
         return True
     if info.node is not None and traits(graph.nodes[info.node].op).fills:
         return True
-    state = state_of(run, value) if info.is_signal and info.node is None else run.state(value)
-    return state is not None and info.is_signal and state.scale_parameter is None and not kernels.nonzero(state.var)
+    if not info.is_signal or (value in run.postponed and _differ(run.draws.get(value, ()))):
+        return False
+    state = state_of(run, value) if info.node is None else run.state(value)
+    return state is not None and state.scale_parameter is None and not kernels.nonzero(state.var)
+
+
+def _differ(draws: Sequence[torch.Tensor]) -> bool:
+    """Whether draws differ in a finite element: their state, which takes longer, then has a variance."""
+    between = draws[0] - draws[-1] if draws else torch.zeros(())
+    return bool((between.isfinite() & (between != 0)).any())
 
 
 def nodes_between(run: Pass, node: Node) -> list[Node] | None:

@@ -242,7 +242,9 @@ def _fields(moments: Moments, noise: torch.Tensor, space: list[int], generator: 
 def _filtered(like: torch.Tensor, root: torch.Tensor, space: list[int], generator: torch.Generator) -> torch.Tensor:
     """Return fields of the shape of a tensor, whose spectrum on the torus has this root."""
     torus = [root.shape[i] if i in space else n for i, n in enumerate(like.shape)]
-    field: torch.Tensor = torch.fft.ifftn(torch.fft.fftn(_normals(torus, generator), dim=space) * root, dim=space).real
+    half = root.narrow(space[-1], 0, root.shape[space[-1]] // 2 + 1)  # of numbers that are real, the spectrum is even
+    spectrum = torch.fft.rfftn(_normals(torus, generator), dim=space) * half
+    field: torch.Tensor = torch.fft.irfftn(spectrum, s=[torus[i] for i in space], dim=space)
     return field[tuple(slice(n) for n in like.shape)]
 
 

@@ -52,7 +52,7 @@ def reverse_subtract(call: Adjoint, term: Term, x: Any, y: Any, alpha: float = 1
     return _send(call, term.scaled(-float(alpha)), 0) + _send(call, term, 1)
 
 
-@adjoint_of_one(overloads("lerp.Scalar"), source="signals: 9")
+@adjoint_of_one(overloads("lerp.Scalar", "lerp_.Scalar"), source="signals: 9")
 def lerp(call: Adjoint, term: Term, x: Any, y: Any, weight: float) -> Sent | None:
     """x + weight (y - x)."""
     return _send(call, term.scaled(1 - weight), 0) + _send(call, term.scaled(weight), 1)

@@ -106,7 +106,7 @@ def addcmul(call: Call, x: Any, a: Any, b: Any, *, value: float = 1) -> State:
     return add(call, x, mul(call, a, b), alpha=value)
 
 
-@rule(overloads("lerp.Scalar"), source="signals: sums, 5.4", tensors=True, pairs=True)
+@rule(overloads("lerp.Scalar", "lerp_.Scalar"), source="signals: sums, 5.4", tensors=True, pairs=True)
 def lerp(call: Call, x: State, y: State, weight: float) -> State:
     """x + weight (y - x)."""
     return combine(call, x, y, 1.0 - float(weight), float(weight))
