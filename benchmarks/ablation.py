@@ -112,7 +112,7 @@ def bench(entry: Entry, draws: int, account: Account) -> Bench:
         graph = model if isinstance(model, wp.Graph) else wp.trace(model, *args, **kwargs)
         inputs = statistics(graph, Case(lambda: model, entry.batch), draws) if entry.counted else entry.told
     with account.stage("count"), counting(list(MECHANISMS.values())) as reached:
-        plan = wp.plan(graph, inputs=inputs, method="autoinit")
+        plan = wp.plan(graph, inputs=inputs, method="autoinit", rehearse=False)
         wp.propagate(graph, inputs=inputs, weights=plan)
     row["acts"] = dict(reached)
     with account.stage("measure"):
@@ -153,7 +153,9 @@ def without(made: Bench, mechanisms: Sequence[Mechanism], independent: bool, pla
             seconds = time.process_time() - start
             found: dict[str, Any] = {"seconds": seconds} | changes(made, predicted)
             if found["octaves"] > TELLING or planning:
-                found |= replanned(made, wp.plan(made.graph, inputs=made.inputs, state=state, method="autoinit"))
+                found |= replanned(
+                    made, wp.plan(made.graph, inputs=made.inputs, state=state, method="autoinit", rehearse=False)
+                )
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:300]}
     return found

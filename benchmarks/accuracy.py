@@ -46,7 +46,7 @@ def evaluate(net: Net, kind: str, draws: int, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     graph = wp.trace(net.build(), net_batch(net, kind, seed))
     told = descriptor(net, kind)
-    plan = wp.plan(graph, inputs=told, seed=seed, method="autoinit")
+    plan = wp.plan(graph, inputs=told, seed=seed, method="autoinit", rehearse=False)
     start = time.perf_counter()
     predicted = {state: wp.propagate(graph, inputs=told, weights=plan, state=state) for state in STATES}
     propagation = time.perf_counter() - start

@@ -70,7 +70,7 @@ def wrong(seed: int, method: str) -> str:
     """Return what is wrong with the plan of a net: an error, or the first node that is off; empty where nothing is."""
     model, x = net(seed)
     try:
-        verdict = wp.check(model, x, plan=wp.plan(model, x, method=method))
+        verdict = wp.check(model, x, plan=wp.plan(model, x, method=method, rehearse=False))
     except Exception as error:  # whatever it is, a user would have met it
         return f"{type(error).__name__}: {error}"[:200]
     lines = [line for line in str(verdict).splitlines() if line.startswith("first off")]

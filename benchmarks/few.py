@@ -226,7 +226,7 @@ def nets() -> Iterator[tuple[str, nn.Module, tuple[Tensor, ...]]]:
 def first_off(net: nn.Module, example: tuple[Tensor, ...], draws: int) -> str:
     """Return the first tensor whose prediction is off, in words; empty where none is."""
     graph = wp.trace(net, *example)
-    plan = wp.plan(graph)
+    plan = wp.plan(graph, rehearse=False)
     measured = wp.measure(graph, plan=plan, draws=draws)
     for signal in wp.propagate(graph, weights=plan):
         real = measured[signal.name]

@@ -55,10 +55,10 @@ def facts_of(graph: wp.Graph) -> dict[str, Any]:
     methods = METHODS if len(graph) <= SMALL_GRAPH else METHODS[:1]
     facts: dict[str, Any] = {}
     for method in methods:
-        facts[f"plan, {method}"] = _told(lambda method=method: _entries(wp.plan(graph, method=method)))
+        facts[f"plan, {method}"] = _told(lambda method=method: _entries(wp.plan(graph, method=method, rehearse=False)))
     plan = None
     with suppress(WellposedError):
-        plan = wp.plan(graph, method="autoinit")
+        plan = wp.plan(graph, method="autoinit", rehearse=False)
     for source, weights in (("plan", plan), ("own weights", "current")):
         if weights is None:
             continue

@@ -89,7 +89,7 @@ def judge(case: Case, draws: int, account: Account) -> None:
     row["nodes"] = len(graph)
     told = statistics(graph, case, draws) if case.told else None
     with account.stage("plan"):
-        plan = wp.plan(graph, inputs=told, method="autoinit")
+        plan = wp.plan(graph, inputs=told, method="autoinit", rehearse=False)
     row["warnings"] = list(plan.warnings)
     row["kept"] = sum(p.action == "keep" for p in plan.prescriptions.values())
     with account.stage("propagate"):

@@ -121,7 +121,7 @@ def traced(case: Case, seed: int) -> wp.Graph:
 def evaluate(case: Case, draws: int, seed: int) -> dict[str, Any]:
     """Return the row of one net and input."""
     graph = traced(case, seed)
-    plan = wp.plan(graph, inputs=case.told, seed=seed, method="autoinit")
+    plan = wp.plan(graph, inputs=case.told, seed=seed, method="autoinit", rehearse=False)
     predicted = wp.propagate(graph, inputs=case.told, weights=plan)
     seen: dict[str, list[float]] = {}
     for draw in range(draws):

@@ -40,7 +40,7 @@ def evaluate(net: Net, kind: str, draws: int, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     graph = wp.trace(net.build(), net_batch(net, kind, seed))
     told = descriptor(net, kind)
-    plan = wp.plan(graph, inputs=told, seed=seed, method="autoinit")
+    plan = wp.plan(graph, inputs=told, seed=seed, method="autoinit", rehearse=False)
     predicted = wp.propagate(graph, inputs=told, weights=plan)
     measured = wp.measure(graph, plan=plan, draws=draws, inputs=lambda i: net_batch(net, kind, seed + 1 + i), seed=seed)
     names = [graph.values[v].name for node in graph if not node.op.is_view for v in node.outputs]

@@ -155,3 +155,55 @@ assert not faults, faults
 def test_threads_may_use_the_library_first_at_once() -> None:
     for _ in range(3):
         subprocess.run([sys.executable, "-c", FIRST], check=True, timeout=120)
+
+
+class Refusing(tuple):
+    """Representations that have no length and are not walked, as those of e3nn."""
+
+    __slots__ = ()
+
+    def __len__(self):
+        raise NotImplementedError
+
+    def __iter__(self):
+        raise NotImplementedError
+
+
+class Named(dict):
+    """A dict with another idea of its items."""
+
+    def __len__(self):
+        raise NotImplementedError
+
+    def __iter__(self):
+        raise NotImplementedError
+
+    def values(self):
+        raise NotImplementedError
+
+
+class Listed(list):
+    """A list that refuses to be walked."""
+
+    def __iter__(self):
+        raise NotImplementedError
+
+
+def test_containers_that_refuse_to_be_counted_are_put_back_all_the_same():
+    class Holding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.seen = nn.Linear(4, 4), []
+            self.irreps, self.named, self.listed = Refusing((self.seen, 1)), Named(a=self.seen), Listed([self.seen])
+
+        def forward(self, x):
+            self.seen.append(1)
+            dict.__setitem__(self.named, "b", 2)
+            list.append(self.listed, 3)
+            return self.layer(x)
+
+    model = Holding()
+    wp.plan(model, torch.randn(2, 4))
+    assert model.seen == []
+    assert dict.__len__(model.named) == 1
+    assert list.__len__(model.listed) == 1

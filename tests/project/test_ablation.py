@@ -51,7 +51,8 @@ class Smoothed(nn.Module):
 def signals_of(model, *shape):
     graph = wp.trace(model, torch.zeros(shape))
     return {
-        signal.name: (signal.second_moment, signal.log2_std) for signal in wp.propagate(graph, weights=wp.plan(graph))
+        signal.name: (signal.second_moment, signal.log2_std)
+        for signal in wp.propagate(graph, weights=wp.plan(graph, rehearse=False))
     }
 
 

@@ -23,6 +23,7 @@ from wellposed.surroundings import restored_settings
 Container: TypeAlias = dict[Any, Any] | list[Any] | set[Any] | deque[Any] | bytearray
 
 _CONTAINERS = (dict, list, set, deque, bytearray)
+_KINDS = (OrderedDict, *_CONTAINERS)
 _NOTES = (list, set, deque, tuple, bytearray)
 _REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
 _PLAIN = frozenset(
@@ -72,7 +73,7 @@ class HeldAttributes:
                     continue
                 if not isinstance(value, _CONTAINERS):
                     self._waiting.append(value)
-                elif name in _REGISTRIES or not value:
+                elif name in _REGISTRIES or (type(value) in _KINDS and not value):
                     self._registries.append((value, _items(value)))
                 elif id(value) not in self._seen:
                     self._seen.add(id(value))
@@ -95,11 +96,12 @@ class HeldAttributes:
     def _hold(self, value: Any) -> bool:
         """Hold one object, and let what is in it wait; False where there is nothing to hold."""
         if isinstance(value, tuple):
-            self._look_into(value)
+            self._look_into(value if type(value) is tuple else tuple(tuple.__iter__(value)))
         elif isinstance(value, _CONTAINERS):
-            self.containers.append((value, _items(value)))
+            items = _items(value)
+            self.containers.append((value, items))
             if not isinstance(value, bytearray):
-                self._look_into(value.values() if isinstance(value, dict) else value)
+                self._look_into(items.values() if isinstance(value, dict) else items)
         elif isinstance(value, np.ndarray):
             if value.flags.writeable and value.nbytes <= _LARGEST_ARRAY:
                 before = value.copy()
@@ -146,13 +148,20 @@ class HeldAttributes:
             put_back()
 
 
+def _kind(container: Any) -> Any:
+    """Return the type whose methods reach a container's items: subclasses may have other ideas of them, or refuse."""
+    kind = type(container)
+    return kind if kind in _KINDS else next(kind for kind in _KINDS if isinstance(container, kind))
+
+
 def _items(container: Container) -> Any:
-    """Return a copy of a container's items; subclasses may have other ideas of ``copy``, and of what an item is."""
+    """Return a copy of a container's items."""
+    kind = _kind(container)
     if isinstance(container, dict):
-        return dict((OrderedDict if isinstance(container, OrderedDict) else dict).items(container))
+        return dict(kind.items(container))
     if isinstance(container, bytearray):
         return bytes(container)
-    return set(container) if isinstance(container, set) else list(container)
+    return (set if kind is set else list)(kind.__iter__(container))
 
 
 def _set(value: Any, attributes: dict[str, Any]) -> None:
@@ -232,21 +241,23 @@ def _beside(kind: type) -> list[Any]:
 
 def _same(container: Any, items: Any) -> bool:
     """Whether a container still holds exactly these objects, in this order."""
-    if len(container) != len(items) or not items:  # most registries of hooks are empty
-        return len(container) == len(items)
+    kind = _kind(container)
+    count = kind.__len__(container)
+    if count != len(items) or not items:  # most registries of hooks are empty
+        return bool(count == len(items))
     if isinstance(container, bytearray):
         return bool(container == items)
-    if isinstance(container, dict):
-        return all(map(is_, container, items)) and all(map(is_, container.values(), items.values()))
-    return all(map(is_, container, items))
+    alike = all(map(is_, kind.__iter__(container), items))
+    return alike and (not isinstance(container, dict) or all(map(is_, kind.values(container), items.values())))
 
 
 def _put_back(container: Any, items: Any) -> None:
     """Give a container its earlier items back."""
     if _same(container, items):
         return
-    container.clear()
+    kind = _kind(container)
+    kind.clear(container)
     if isinstance(container, dict | set):
-        container.update(items)
+        kind.update(container, items)
     else:
-        container.extend(items)
+        kind.extend(container, items)

@@ -99,14 +99,21 @@ def measure(
 
 def drawing(graph: Graph, plan: Plan | None, seed: int) -> Drawing:
     """Return the weights of each pass: drawn anew where the plan draws them, the model's own elsewhere."""
-    own = {name: _values_of(parameter) for name, parameter in graph.parameters.items()}
+    values = _own if plan is None else _made_again
+    own = {name: values(parameter) for name, parameter in graph.parameters.items()}
     return lambda draw: plans.drawn_or_own(own, plan, stream(seed, draw, "weights"), graph.model)
 
 
-def _values_of(parameter: Parameter) -> Tensor:
-    """Return a parameter's tensor, or of one on meta what the model makes again, where that is known whole."""
+def _own(parameter: Parameter) -> Tensor:
+    return parameter.tensor.detach()
+
+
+def _made_again(parameter: Parameter) -> Tensor:
+    """Return a parameter's tensor, or of one on meta what the model makes again, where that is known whole: what a plan
+    keeps.
+    """
     again = parameter.values if parameter.tensor.is_meta else None
-    return parameter.tensor.detach() if again is None or again.shape != parameter.shape else again.detach()
+    return _own(parameter) if again is None or again.shape != parameter.shape else again.detach()
 
 
 def unvaried(graph: Graph, plan: Plan | None) -> frozenset[str]:

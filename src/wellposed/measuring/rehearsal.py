@@ -41,6 +41,9 @@ LARGEST = 4e9
 """Most work of one pass, in multiplications, of a model that is rehearsed unasked. Chosen: a tenth of a second."""
 OF_ELEMENT, OF_DRAW = 20.0, 250.0
 """Work of an element that is made, and of a weight that is drawn, in multiplications. Chosen, as measured."""
+SCATTERED = 2.0
+"""Spread between draws, in octaves, beyond which few passes tell nothing of a prediction, and more do not tell what a
+second moment is. Chosen."""
 DOUBT = 3.0
 """Standard deviations between draws by which a first look may be off beside the tolerance. Chosen."""
 ENOUGH, TIGHT = 0.8, 0.5
@@ -124,7 +127,8 @@ class Rehearsal:
                 continue
             scatter = told.log2_std if shown.log2_std > 0.0 else 0.0  # what weights do not reach is alike in all passes
             allowed = ENOUGH * TOLERANCE[told.tag] + DOUBT * scatter / math.sqrt(FEW)
-            if not abs(log2_ratio(told.second_moment, shown.second_moment)) <= allowed:
+            off = not abs(log2_ratio(told.second_moment, shown.second_moment)) <= allowed
+            if off or told.log2_std > SCATTERED:
                 return True
         return False
 
@@ -168,9 +172,9 @@ def _held(one: Comparison, share: float) -> Comparison:
 
 def _correction(one: Comparison, shown: Signal) -> Correction | None:
     """Return what a comparison says of the rule behind it; None where that is nothing."""
-    if not math.isfinite(shown.second_moment) or math.isnan(one.error):
-        return None
-    spread = round(shown.log2_std, 2) if one.spread_off and math.isfinite(shown.log2_std) else None
+    if not (math.isfinite(shown.second_moment) and shown.log2_std <= SCATTERED) or math.isnan(one.error):
+        return None  # nothing, or what the largest of the passes decides alone
+    spread = round(shown.log2_std, 2) if one.spread_off else None
     if math.isinf(one.error):
         return Correction(None, shown.mean, shown.var, spread)
     octaves = round(-one.error, 2) if one.off else 0.0

@@ -124,9 +124,13 @@ def plan(
     kept |= {name: one.reason for name, one in found.items() if choices[one.kind] == "keep"} | dict(graph.kept)
     why = unscaled(graph, uses)
 
+    standing = list[str]()
+
     def made(corrections: Mapping[str, Correction]) -> tuple[Plan, bool]:
         """Return the plan that the method makes with some corrections, and whether it follows them."""
         draft = draft_of(graph, Request(seed, kept, corrections), **options)
+        if not corrections:
+            standing.extend(draft.standing)
         prescriptions = _complete(graph, draft, kept, method, why, widths(graph, uses))
         prescriptions |= selected_rows(graph, only, kept, prescriptions)
         prescriptions |= like_siblings(graph, prescriptions, kept)
@@ -149,6 +153,7 @@ def plan(
             warnings=(
                 *graph.remarks,
                 *draft.warnings,
+                *standing,
                 *implausible(prescriptions),
                 *unfilled(graph, prescriptions),
                 *warning_of(without),

@@ -161,8 +161,8 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
             *unlike_example(graph, settings.inputs),
             *warnings,
             *remarks_on(graph, weights, run, signals, given, without),
-            *straying(graph, weights.uses, weights.functions, centred, unsteady(signals)),
         ),
+        standing=tuple(straying(graph, weights.uses, weights.functions, centred, unsteady(signals))),
         corrects=settings.tells_all,
     )
 

@@ -39,6 +39,7 @@ class Draft:
         inputs: the input that was assumed, in words; empty where none was.
         coverage: number of signals by tag.
         warnings: for the plan.
+        standing: warnings on what no correction changes: what the first draft says of it stands.
         corrects: whether the method follows signals, with the corrections of its request.
     """
 
@@ -46,6 +47,7 @@ class Draft:
     inputs: str = ""
     coverage: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    standing: tuple[str, ...] = ()
     corrects: bool = False
 
 

@@ -31,9 +31,9 @@ def rehearsed(graph: Graph, made: Making, inputs: Described, rehearse: bool | No
     try:
         for plans_left in reversed(range(ROUNDS)):
             found = rehearsal.contradicted(plan, corrections)
-            if found is None:
+            if found is None or found == corrections:  # what scatters too much to be corrected is named elsewhere
                 break
-            if found == corrections or not plans_left:
+            if not plans_left:
                 plan = plan.model_copy(update={"warnings": (*plan.warnings, _words_on(found, corrections))})
                 break
             corrections = found
@@ -46,10 +46,10 @@ def rehearsed(graph: Graph, made: Making, inputs: Described, rehearse: bool | No
 def _words_on(found: Mapping[str, Correction], corrections: Mapping[str, Correction]) -> str:
     """Return a warning that real passes contradict the last plan too."""
     names = [name for name, one in found.items() if one != corrections.get(name)]
-    where = f" at {len(names)} values, the first {names[0]!r}" if names else ""
     return (
-        f"real passes contradict what this plan expects{where}, and no correction mends it: scales behind rest on "
-        "numbers that may be wrong. wp.check(model, ..., plan=plan) says where it begins; skip= leaves parameters out"
+        f"real passes contradict what this plan expects of {len(names)} values, the first {names[0]!r}, although "
+        f"{len(corrections)} are corrected: scales behind rest on numbers that may be wrong. wp.check(model, ..., "
+        "plan=plan) says where it begins; skip= leaves parameters out"
     )
 
 
