@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from wellposed.errors import InputError, PlanError, RunError, UnsupportedError
+from wellposed.errors import InputError, PlanError, RuleError, RunError, UnsupportedError
 from wellposed.graphs import Graph
 from wellposed.measuring.batches import Batches
 from wellposed.measuring.comparison import TOLERANCE, Comparison, log2_ratio
@@ -49,8 +49,8 @@ DOUBT = 3.0
 ENOUGH, TIGHT = 0.8, 0.5
 """Shares of a check's tolerance: beyond the one, a plan is made again; what is beyond the other then, is corrected. The
 draws of a check are others, which may find as much as chance makes of it. Chosen."""
-UNABLE = (InputError, PlanError, RunError, UnsupportedError)
-"""Why a model cannot be run on draws: it is on meta, or sharded, or an operator refuses them."""
+UNABLE = (InputError, PlanError, RuleError, RunError, UnsupportedError, torch.OutOfMemoryError)
+"""Why a model cannot be run on draws, or followed with corrections: it is on meta, or sharded, or does not fit."""
 
 
 def work_of(graph: Graph) -> float:
