@@ -13,8 +13,6 @@ process bit for bit, and trained for a step.
 import argparse
 import os
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -22,6 +20,7 @@ import warnings
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed import run
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
@@ -117,9 +116,9 @@ def main():
     print(f"{count:,} parameters planned in {time.process_time() - start:.1f} s, with {gigabytes:.1f} GB of memory")
     print(plan)
 
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
+    # torchrun, in this process, which has torch already
     folder = ["--checkpoint", options.checkpoint] if options.checkpoint else []
-    subprocess.run([*command, "--size", options.size, *folder], check=True)
+    run.main(["--standalone", "--nproc-per-node", "2", __file__, "--size", options.size, *folder])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,9 @@ import os
 import random
 import signal
 
+# JAX compiles every small function of a test anew, and runs it a few times: its optimisations cost more than they give.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
 import hypothesis
 import numpy as np
 import pytest

@@ -10,6 +10,13 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+# Ranks are forked from a process of no threads that has imported what takes seconds, once for all tests.
+STARTED = "forkserver" if "forkserver" in mp.get_all_start_methods() else "spawn"
+if STARTED == "forkserver":
+    mp.get_context(STARTED).set_forkserver_preload(
+        ["pytest", "torch", "torch.distributed.fsdp", "wellposed.checks", "wellposed.rates", "wellposed.signals.rules"]
+    )
+
 
 def on_two_ranks(work: Callable[[int], Any], folder: Path) -> list[Any]:
     """Call a function of a module with its rank in two processes of one group, over gloo.
@@ -24,7 +31,7 @@ def on_two_ranks(work: Callable[[int], Any], folder: Path) -> list[Any]:
     Raises:
         torch.multiprocessing.ProcessRaisedException: It raised an error on a rank.
     """
-    mp.spawn(_run, (work, str(folder)), nprocs=2)
+    mp.start_processes(_run, (work, str(folder)), nprocs=2, start_method=STARTED)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in (0, 1)]
 
 

@@ -6,15 +6,15 @@ import copy
 import itertools
 import math
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.ranks import on_two_ranks
 from tests.rates.small import GRID, data, loss_fn, model_fn
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -568,41 +568,25 @@ def test_losses_that_are_nan_at_the_start_are_an_error() -> None:
 
 # ---- several processes ----------------------------------------------------------------------------------------------
 
-WORKER = """
-import sys
-import torch
-import torch.distributed as dist
-sys.path[:0] = {path!r}
-from tests.ranks import leave
-from tests.rates.small import GRID, data, loss_fn, model_fn
-from wellposed.rates.find import find_max_lr
-from wellposed.rates.search import SearchSettings
 
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2)
-halves = [tuple(part[3 * rank : 3 * rank + 3] for part in batch) for batch in data()]
-for vectorize in (True, False):
-    options = dict(vectorize=vectorize, schedule="constant", journal=sys.argv[3] + str(vectorize))
-    rate = find_max_lr(model_fn, loss_fn, halves, grid=GRID, seeds=2, **options)
-    print(rate.model_dump_json())
-print(find_max_lr(model_fn, loss_fn, iter(halves[: 8 - rank]), steps=8).conditions.steps)
-try:
-    find_max_lr(model_fn, loss_fn, iter(halves[: 8 * (1 - rank)]), steps=8)
-except ValueError as error:
-    print(error)
-leave()
-"""
+def _on_half(journal: str, rank: int) -> list[str]:
+    """Return what the searches of one of two ranks say, each on its half of every batch."""
+    halves = [tuple(part[3 * rank : 3 * rank + 3] for part in batch) for batch in data()]
+    told = []
+    for vectorize in (True, False):
+        options = {"vectorize": vectorize, "schedule": "constant", "journal": journal + str(vectorize)}
+        told.append(find_max_lr(model_fn, loss_fn, halves, grid=GRID, seeds=2, **options).model_dump_json())
+    told.append(str(find_max_lr(model_fn, loss_fn, iter(halves[: 8 - rank]), steps=8).conditions.steps))
+    try:
+        find_max_lr(model_fn, loss_fn, iter(halves[: 8 * (1 - rank)]), steps=8)
+    except ValueError as error:
+        told.append(str(error))
+    return told
 
 
 @pytest.mark.slow
 def test_two_ranks_agree_with_one(tmp_path: Path) -> None:
-    code = WORKER.format(path=[str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "src")])
-    arguments = [str(tmp_path / "store"), str(tmp_path / "journal")]
-    workers = [
-        subprocess.Popen([sys.executable, "-c", code, str(rank), *arguments], stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    (first, second) = [worker.communicate(timeout=120)[0].splitlines() for worker in workers]
+    first, second = on_two_ranks(partial(_on_half, str(tmp_path / "journal")), tmp_path)
     assert first == second
     for line, vectorize in zip(first[:2], (True, False), strict=True):
         together = Rate.model_validate_json(line)

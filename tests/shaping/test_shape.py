@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import wellposed as wp
 from wellposed.errors import OptionError
-from wellposed.shaping.local import leaky
+from wellposed.shaping.local import leaky, smooth
 from wellposed.shaping.walk import largest
 
 X = torch.randn(8, 32)
@@ -54,6 +54,24 @@ def test_slopes_are_those_of_the_authors_code():
 @pytest.mark.slow
 def test_curvatures_of_smooth_activations_add_up():
     assert wp.shape_(stack(20, nn.Tanh), X, curvature=0.4).curvature == pytest.approx(0.4 / 20)
+
+
+class Moved(nn.ELU):
+    """One of a user's own, whose numbers do not say all of it."""
+
+    def forward(self, x):
+        return super().forward(x - 0.2)
+
+
+@pytest.mark.slow
+def test_activations_that_differ_have_transformations_of_their_own():
+    acts = [nn.ELU(0.5), nn.ELU(1.0), nn.ELU(1.0), nn.Softplus(), nn.Softplus(2.0), Moved(), Moved()]
+    net = nn.Sequential(*(layer for act in acts for layer in (nn.Linear(32, 32), act)))
+    shaped = wp.shape_(net, X)
+    for act, place in zip(acts, net[1::2], strict=True):
+        expected = smooth(act, shaped.curvature)
+        assert (place.input_scale, place.input_shift) == (expected.input_scale, expected.input_shift)
+        assert (place.output_scale, place.output_shift) == (expected.output_scale, expected.output_shift)
 
 
 def test_shortcuts_dilute_what_branches_do():

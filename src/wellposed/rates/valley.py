@@ -7,13 +7,14 @@ no more than a tenth of what training gains, and their geometric centre.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
-from scipy.interpolate import PchipInterpolator
+
+Curve = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
 SHARE = 0.1
 """Share of what training gains by which a loss in the valley may exceed the smallest."""
@@ -65,7 +66,7 @@ def valley(losses: Mapping[float, float | None], reference: float) -> Valley | N
     limit = floor + SHARE * (reference - floor)
     inside = np.flatnonzero(heights <= limit)
     first, last = int(inside[0]), int(inside[-1])
-    smooth = PchipInterpolator(octaves, heights)
+    smooth = _interpolated(octaves, heights)
     edges: list[float] = []
     variance, gaps = 0.0, []
     for inner, outer in ((first, first - 1), (last, last + 1)):
@@ -85,7 +86,7 @@ def valley(losses: Mapping[float, float | None], reference: float) -> Valley | N
 def loss_at(losses: Mapping[float, float | None], octave: float, reference: float) -> float:
     """Return the interpolated loss at a rate, given as its octave; at most ``reference``."""
     octaves, heights = _curve(losses, reference)
-    return float(PchipInterpolator(octaves, heights)(np.clip(octave, octaves[0], octaves[-1])))
+    return float(_interpolated(octaves, heights)(np.clip(octave, octaves[0], octaves[-1])))
 
 
 def _curve(
@@ -97,7 +98,15 @@ def _curve(
     return np.log2(rates), np.asarray(heights)
 
 
-def _crossing(smooth: PchipInterpolator, near: float, far: float, limit: float) -> float:
+def _interpolated(octaves: npt.NDArray[np.float64], heights: npt.NDArray[np.float64]) -> Curve:
+    """Return the curve through losses that is monotone between two of them."""
+    from scipy.interpolate import PchipInterpolator  # slow to import
+
+    curve: Curve = PchipInterpolator(octaves, heights)
+    return curve
+
+
+def _crossing(smooth: Curve, near: float, far: float, limit: float) -> float:
     """Return where a monotone piece crosses a level, from the side that is below it."""
     places = np.linspace(near, far, 257)
     return float(np.interp(limit, smooth(places), places))

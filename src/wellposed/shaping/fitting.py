@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from wellposed.methods import plan
 from wellposed.nn import Shaped
 from wellposed.operators.facts import facts_of
 from wellposed.operators.schema import plain_name
-from wellposed.shaping.local import leaky, smooth
+from wellposed.shaping.local import Transformation, leaky, smooth
 from wellposed.shaping.walk import largest
 from wellposed.showing import ROWS, Shown, Summary
 from wellposed.signals import Signal, propagate
@@ -127,7 +127,10 @@ def fitted(
         for _ in range(_ROUNDS if places else 0):
             seconds = _second_moments(now, signals)
             slope, local = _slope(now, places, seconds, similarity), _curvature(now, places, seconds, curvature)
-            made = {place.name: new for place in places if (new := _shaped(place.before, slope, local)) is not None}
+            solved: dict[Hashable, Transformation] = {}
+            made = {
+                place.name: new for place in places if (new := _shaped(place.before, slope, local, solved)) is not None
+            }
             for place in places:
                 place.put_(made.get(place.name))
             now = again()
@@ -209,8 +212,13 @@ def _second_moments(graph: Graph, signals: Iterable[Signal]) -> dict[int, float]
     return dict.fromkeys(graph.inputs, 1.0) | found
 
 
-def _shaped(module: nn.Module, slope: float | None, curvature: float | None) -> Shaped | None:
-    """Return what takes an activation's place; None where it stays."""
+def _shaped(
+    module: nn.Module, slope: float | None, curvature: float | None, solved: dict[Hashable, Transformation]
+) -> Shaped | None:
+    """Return what takes an activation's place; None where it stays.
+
+    ``solved`` holds the transformations of this curvature: layers that are alike have one equation, which is slow.
+    """
     if isinstance(module, RECTIFIERS):
         if slope is None:
             return None
@@ -222,9 +230,18 @@ def _shaped(module: nn.Module, slope: float | None, curvature: float | None) -> 
         return Shaped(nn.LeakyReLU(slope), output_scale=scale)
     if curvature is None:
         return None
-    chosen = smooth(module, curvature)
+    if (kind := _kind(module)) not in solved:
+        solved[kind] = smooth(module, curvature)
+    chosen = solved[kind]
     numbers = {name: getattr(chosen, name) for name in ("input_scale", "input_shift", "output_scale", "output_shift")}
     return Shaped(module, **numbers)
+
+
+def _kind(module: nn.Module) -> Hashable:
+    """Return the class and numbers of one of PyTorch's activations, which say all of it; of others the module."""
+    if type(module) not in SMOOTH:
+        return module
+    return type(module), *((name, value) for name, value in vars(module).items() if not name.startswith("_"))
 
 
 def _similarity_at_the_end(signals: Iterable[Signal], places: Sequence[Place]) -> float:

@@ -33,6 +33,8 @@ _TORCHVISION_OPERATORS = (
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
 _LIBRARIES: list[torch.library.Library] = []
+_ON_TORCHVISION = ("timm", "transformers", "lightning")
+"""Libraries that import torchvision; it takes seconds, and the others do without it."""
 
 
 def load(name: str, device: str = "cpu", args: tuple[Any, ...] | None = None) -> Loaded:
@@ -120,7 +122,7 @@ def import_torchvision() -> ModuleType:
 
 
 def import_library(name: str, *, what: str | None = None, extra: str = "zoo") -> ModuleType:
-    """Import one of the extras; timm, transformers and lightning import torchvision, so it is seen to first.
+    """Import one of the extras, and torchvision first where the library imports it.
 
     Args:
         name: the library.
@@ -131,7 +133,7 @@ def import_library(name: str, *, what: str | None = None, extra: str = "zoo") ->
         OptionError: it is not installed.
     """
     try:
-        if name != "torchvision" and importlib.util.find_spec("torchvision") is not None:
+        if name in _ON_TORCHVISION and importlib.util.find_spec("torchvision") is not None:
             import_torchvision()
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
