@@ -114,11 +114,16 @@ def test_a_plan_that_passes_go_on_to_contradict_says_so(monkeypatch):
     assert any("real passes contradict" in warning and "'1'" in warning for warning in plan.warnings)
 
 
-def test_large_models_are_rehearsed_when_asked(monkeypatch):
-    monkeypatch.setattr(rehearsing, "LARGEST", 10.0)
-    model = net()
+def test_large_models_are_rehearsed_when_asked_and_those_in_doubt_sooner(monkeypatch):
+    monkeypatch.setattr(rehearsal, "CHEAP", 10.0)
+    model, doubted = net(), nn.Sequential(nn.Linear(32, 16), nn.LSTM(16, 16))
     assert "rehearsal" not in wp.plan(model, X).figures
     assert wp.plan(model, X, rehearse=True).figures["rehearsal"] == rehearsal.FEW
+    plan = wp.plan(doubted, X)
+    assert plan.coverage["sampled"]
+    assert plan.figures["rehearsal"] >= rehearsal.FEW
+    monkeypatch.setattr(rehearsal, "DEAR", 10.0)
+    assert "rehearsal" not in wp.plan(doubted, X).figures
 
 
 def test_methods_that_follow_no_signals_are_not_rehearsed():

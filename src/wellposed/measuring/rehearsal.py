@@ -37,8 +37,11 @@ ROUNDS = 5
 """Most plans that are held against passes, each made with what those of the one before showed. Chosen for cost."""
 SEED = 0x5EED0
 """Of all that is drawn for it, far from the seeds that users give: a check looks at other draws. Chosen."""
-LARGEST = 4e9
-"""Most work of one pass, in multiplications, of a model that is rehearsed unasked. Chosen: a tenth of a second."""
+CHEAP, DEAR = 1e9, 2e10
+"""Most work of one pass, in multiplications, of a model that is rehearsed unasked: of one that rules follow
+throughout, and of one in which something is drawn or assumed, which foretells most faults. Chosen: 20 ms, 0.5 s."""
+UNCERTAIN = ("sampled", "assumed", "heavy")
+"""Tags of what is drawn or assumed."""
 OF_ELEMENT, OF_DRAW = 20.0, 250.0
 """Work of an element that is made, and of a weight that is drawn, in multiplications. Chosen, as measured."""
 SCATTERED = 2.0
@@ -67,6 +70,11 @@ def work_of(graph: Graph) -> float:
         elif is_product(node.op):
             total += math.sqrt(float(made) * math.prod(float(sizes[value]) for value in node.inputs[:2]))
     return total
+
+
+def is_worth_it(graph: Graph, plan: Plan) -> bool:
+    """Whether passes of a graph are cheap beside what they may show of a plan."""
+    return work_of(graph) <= (DEAR if any(plan.coverage.get(tag) for tag in UNCERTAIN) else CHEAP)
 
 
 class Rehearsal:

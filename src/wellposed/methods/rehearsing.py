@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from wellposed.graphs import Graph
-from wellposed.measuring.rehearsal import LARGEST, ROUNDS, UNABLE, Rehearsal, work_of
+from wellposed.measuring.rehearsal import ROUNDS, UNABLE, Rehearsal, is_worth_it
 from wellposed.plans import Plan
 from wellposed.plans.plan import CORRECTIONS, REHEARSAL
 from wellposed.signals.context.corrections import Correction
@@ -25,7 +25,7 @@ def rehearsed(graph: Graph, made: Making, inputs: Described, rehearse: bool | No
         rehearse: whether passes are made; None decides by their cost.
     """
     plan, corrects = made({})
-    if not corrects or rehearse is False or (rehearse is None and work_of(graph) > LARGEST):
+    if not corrects or rehearse is False or (rehearse is None and not is_worth_it(graph, plan)):
         return plan
     rehearsal, corrections, told = Rehearsal(graph, inputs), dict[str, Correction](), ""
     try:
