@@ -99,7 +99,7 @@ def build_graph(recorder: Recorder, traced: TracedModel) -> Graph:
         aliases=MappingProxyType({alias: p.name for p in parameters.values() for alias in p.names[1:]}),
         buffers=MappingProxyType(dict(traced.buffers)),
         buffer_tensors=MappingProxyType(dict(traced.buffer_tensors)),
-        known=MappingProxyType(recorder.collect_known(_KNOWN_LIMIT)),
+        known=MappingProxyType({at: held.detach() for at, held in recorder.collect_known(_KNOWN_LIMIT).items()}),
         example=MappingProxyType(dict(traced.example)),
         engine=traced.engine,
         training=traced.training,

@@ -229,9 +229,9 @@ class Recorder(TorchDispatchMode):
 
     def release(self) -> None:
         """Let go of every tensor of the model's run at once, without waiting for Python's garbage collector."""
-        for record in self.records.values():
+        for record in set(self.records.values()):
             record.base.records.clear()
-            record.parent = record.step = None
+            del record.base, record.parent, record.step  # the base holds its root
         self.records.clear()
         self.storages.clear()
         self.kept.clear()

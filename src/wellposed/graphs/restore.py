@@ -22,8 +22,8 @@ from wellposed.surroundings import restored_settings
 
 Container: TypeAlias = dict[Any, Any] | list[Any] | set[Any] | deque[Any] | bytearray
 
-_CONTAINERS = (dict, list, set, deque, bytearray)
-_KINDS = (OrderedDict, *_CONTAINERS)
+CONTAINERS = (dict, list, set, deque, bytearray)
+_KINDS = (OrderedDict, *CONTAINERS)
 _NOTES = (list, set, deque, tuple, bytearray)
 _REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
 _PLAIN = frozenset(
@@ -31,7 +31,7 @@ _PLAIN = frozenset(
      torch.device, torch.Size, types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType}
 )  # fmt: skip
 """Types that hold nothing which could be put back."""
-_NOT_OF_MODELS = sys.stdlib_module_names | {"builtins", "torch", "numpy"}
+NOT_OF_MODELS = sys.stdlib_module_names | {"builtins", "torch", "numpy"}
 """Packages whose objects are left alone: locks, files, loggers, process groups."""
 _OF_MODELS = (types.SimpleNamespace, torch.optim.Optimizer)
 """Their classes whose objects hold what a pass may change all the same."""
@@ -71,10 +71,10 @@ class HeldAttributes:
             for name, value in attributes.items():
                 if type(value) in _PLAIN:
                     continue
-                if not isinstance(value, _CONTAINERS):
+                if not isinstance(value, CONTAINERS):
                     self._waiting.append(value)
                 elif name in _REGISTRIES or (type(value) in _KINDS and not value):
-                    self._registries.append((value, _items(value)))
+                    self._registries.append((value, items_of(value)))
                 elif id(value) not in self._seen:
                     self._seen.add(id(value))
                     self._hold(value)
@@ -97,8 +97,8 @@ class HeldAttributes:
         """Hold one object, and let what is in it wait; False where there is nothing to hold."""
         if isinstance(value, tuple):
             self._look_into(value if type(value) is tuple else tuple(tuple.__iter__(value)))
-        elif isinstance(value, _CONTAINERS):
-            items = _items(value)
+        elif isinstance(value, CONTAINERS):
+            items = items_of(value)
             self.containers.append((value, items))
             if not isinstance(value, bytearray):
                 self._look_into(items.values() if isinstance(value, dict) else items)
@@ -106,14 +106,14 @@ class HeldAttributes:
             if value.flags.writeable and value.nbytes <= _LARGEST_ARRAY:
                 before = value.copy()
                 self._states.append(lambda: np.copyto(value, before))
-        elif (put_back := _state(value)) is not None:
-            self._states.append(put_back)
+        elif (put_state_back := _state(value)) is not None:
+            self._states.append(put_state_back)
         elif isinstance(value, nn.Module):
             self.modules.append(value)
             self._hold(value.__dict__)
         elif isinstance(value, Tensor | type):
             return False
-        elif isinstance(value, _OF_MODELS) or type(value).__module__.partition(".")[0] not in _NOT_OF_MODELS:
+        elif isinstance(value, _OF_MODELS) or type(value).__module__.partition(".")[0] not in NOT_OF_MODELS:
             self._hold_object(value)
         else:
             return False
@@ -121,8 +121,8 @@ class HeldAttributes:
 
     def _hold_object(self, value: Any) -> None:
         """Hold the attributes of an object, those in slots too."""
-        with suppress(AttributeError):
-            self._hold(object.__getattribute__(value, "__dict__"))
+        if (attributes := attributes_of(value)) is not None:
+            self._hold(attributes)
         names = [name for kind in type(value).__mro__ for name in slots_of(kind) if hasattr(value, name)]
         if names:
             before = {name: getattr(value, name) for name in names}
@@ -136,16 +136,16 @@ class HeldAttributes:
     def put_back(self) -> None:
         """Give everything back what it held; modules keep the mode that they are in."""
         for container, items in chain(self._registries, self.containers):
-            _put_back(container, items)
+            put_back(container, items)
         for attributes, before in self.attributes:
-            if not _same(attributes, before):
+            if not same(attributes, before):
                 mode = attributes.get("training", before.get("training"))
                 attributes.clear()
                 attributes.update(before)
                 if "training" in before:
                     attributes["training"] = mode
-        for put_back in self._states:
-            put_back()
+        for put_state_back in self._states:
+            put_state_back()
 
 
 def _kind(container: Any) -> Any:
@@ -154,7 +154,7 @@ def _kind(container: Any) -> Any:
     return kind if kind in _KINDS else next(kind for kind in _KINDS if isinstance(container, kind))
 
 
-def _items(container: Container) -> Any:
+def items_of(container: Container) -> Any:
     """Return a copy of a container's items."""
     kind = _kind(container)
     if isinstance(container, dict):
@@ -162,6 +162,14 @@ def _items(container: Container) -> Any:
     if isinstance(container, bytearray):
         return bytes(container)
     return (set if kind is set else list)(kind.__iter__(container))
+
+
+def attributes_of(value: Any) -> Any:
+    """Return the dict of an object's attributes, or None."""
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
 
 
 def _set(value: Any, attributes: dict[str, Any]) -> None:
@@ -228,7 +236,7 @@ def _beside(kind: type) -> list[Any]:
     """Return objects and dicts that the methods of a class have in their closures, and among the globals that they
     name. Lists are left alone: they are how a user notes what a pass does.
     """
-    own = (base for base in kind.__mro__ if base.__module__.partition(".")[0] not in _NOT_OF_MODELS)
+    own = (base for base in kind.__mro__ if base.__module__.partition(".")[0] not in NOT_OF_MODELS)
     found = []
     for method in (each for base in own for each in vars(base).values() if isinstance(each, types.FunctionType)):
         names, known = method.__code__.co_names, method.__globals__
@@ -239,7 +247,7 @@ def _beside(kind: type) -> list[Any]:
     return [value for value in found if type(value) not in _PLAIN and not isinstance(value, _NOTES)]
 
 
-def _same(container: Any, items: Any) -> bool:
+def same(container: Any, items: Any) -> bool:
     """Whether a container still holds exactly these objects, in this order."""
     kind = _kind(container)
     count = kind.__len__(container)
@@ -251,9 +259,9 @@ def _same(container: Any, items: Any) -> bool:
     return alike and (not isinstance(container, dict) or all(map(is_, kind.values(container), items.values())))
 
 
-def _put_back(container: Any, items: Any) -> None:
+def put_back(container: Any, items: Any) -> None:
     """Give a container its earlier items back."""
-    if _same(container, items):
+    if same(container, items):
         return
     kind = _kind(container)
     kind.clear(container)

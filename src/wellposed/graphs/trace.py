@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal
+from weakref import ref
 
 import torch
 from torch import nn
@@ -18,10 +19,10 @@ from wellposed.graphs.compiled import takes_raw_tensors
 from wellposed.graphs.execution import NeedsValuesError, meta_like
 from wellposed.graphs.graph import Graph
 from wellposed.graphs.masks import with_open_masks
-from wellposed.graphs.memo import forgotten_results
 from wellposed.graphs.modules import ModuleStack
 from wellposed.graphs.numbers import is_additive_mask, with_numbers
 from wellposed.graphs.operators import INTEGERS
+from wellposed.graphs.outside import Outside, with_remarks
 from wellposed.graphs.recorder import Recorder
 from wellposed.graphs.restore import restored_attributes, set_mode_
 from wellposed.graphs.run import dense
@@ -162,22 +163,34 @@ class _Tracing:
         self.strangers: list[str] = []
         self.attributes: dict[int, str] | None = None
         self.constants = 0
+        self.used: list[ref[torch.Tensor]] = []
+        self.values: dict[int, int] = {}
 
     def run(self) -> Graph:
         """Trace, put everything back, and build the graph."""
+        with paused_collection():
+            outside = Outside(self.wrapped)
+            try:
+                graph = self._run()
+            except BaseException:
+                outside.forget(self.used)
+                raise
+            return with_remarks(graph, *outside.forget(self.used), self.values)
+
+    def _run(self) -> Graph:
+        """Trace, put the model back, and build the graph."""
         mode = self.model.training if self.training is None else self.training
         mode_of_autograd = torch.enable_grad() if self.differentiates else torch.inference_mode()
         with (
             restored_random_state(),
             restored_attributes(self.wrapped),
-            forgotten_results(self.wrapped),
             mode_of_autograd,
             eager(),
         ):
             if self.training is not None:
                 set_mode_(self.wrapped, self.training)
             self.model = unwrap_all(self.wrapped)
-            self.made = remade(self.model, untold=self.untold)
+            self.made = remade(self.model, untold=self.untold, seen=self.used)
             modules = ModuleStack(self.model)
             recorder = Recorder(modules, self.engine, self._constant_name, self._is_attribute, self._values)
             try:
@@ -196,7 +209,16 @@ class _Tracing:
                     failure.partial = build_graph(recorder, self._traced_model(mode, recorder.unread()))
                 raise failure from error
             finally:
+                self._note_used(recorder)
                 recorder.release()
+                self.swapped.clear()
+                self.made = {}
+
+    def _note_used(self, recorder: Recorder) -> None:
+        """Note the tensors that the pass has used, but for the example and the model's own, and their values."""
+        own = {*self.originals.values(), *map(id, self.example.values())}
+        self.used += [ref(tensor) for tensor in recorder.kept if id(tensor) not in own]
+        self.values = {key: record.value for key, record in recorder.records.items()}
 
     def _traced_model(self, mode: bool, outputs: list[int], returned: str | None = None) -> TracedModel:
         """Return what is known beside the recorder's nodes and values."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
@@ -31,7 +31,9 @@ Held: TypeAlias = tuple[Place, str, torch.Tensor]
 _WORKED_OUT: WeakKeyDictionary[nn.Module, tuple[Any, Mapping[Place, torch.Tensor]]] = WeakKeyDictionary()
 
 
-def remade(model: nn.Module, seed: int = 0, untold: list[Untold] | None = None) -> dict[int, torch.Tensor]:
+def remade(
+    model: nn.Module, seed: int = 0, untold: list[Untold] | None = None, seen: list[ref[torch.Tensor]] | None = None
+) -> dict[int, torch.Tensor]:
     """Return, by id, what the tensors of ``model`` on meta would hold, where the model itself can say so.
 
     The model is only read. A module that keeps every argument of its constructor is constructed again; of any other,
@@ -43,6 +45,7 @@ def remade(model: nn.Module, seed: int = 0, untold: list[Untold] | None = None) 
         model: any module.
         seed: of what is random.
         untold: grows by what constructors do that is not known.
+        seen: grows by the tensors that they make and that are not returned.
 
     Returns:
         Tensors on the CPU, of the shape of the original; of large parameters a sample of the elements, 1-D. Parameters,
@@ -52,7 +55,11 @@ def remade(model: nn.Module, seed: int = 0, untold: list[Untold] | None = None) 
     held = [(place, kind, tensor) for place, kind, tensor in tensors if tensor.is_meta]
     if not held or any(is_distributed(tensor) and not tensor.is_meta for *_, tensor in tensors):
         return {}
-    by_place = _by_place(model, tensors, seed, [] if untold is None else untold)
+    made: list[ref[torch.Tensor]] = []
+    by_place = _by_place(model, tensors, seed, [] if untold is None else untold, made)
+    if seen is not None:
+        returned = set(map(id, by_place.values()))
+        seen += [each for each in made if id(each()) not in returned]
     values: dict[int, torch.Tensor] = {}
     for place, _, tensor in held:
         value = by_place.get(place)
@@ -61,7 +68,9 @@ def remade(model: nn.Module, seed: int = 0, untold: list[Untold] | None = None) 
     return values
 
 
-def _by_place(model: nn.Module, tensors: list[Held], seed: int, untold: list[Untold]) -> Mapping[Place, torch.Tensor]:
+def _by_place(
+    model: nn.Module, tensors: list[Held], seed: int, untold: list[Untold], seen: list[ref[torch.Tensor]]
+) -> Mapping[Place, torch.Tensor]:
     """Return what tensors would hold by their places; of a model whose making was noted, worked out once."""
     structure = (seed, described(model)) if model in MAKERS else None
     if structure is not None and model in _WORKED_OUT:
@@ -72,12 +81,12 @@ def _by_place(model: nn.Module, tensors: list[Held], seed: int, untold: list[Unt
     real = [tensor for *_, tensor in tensors if not tensor.is_meta]
     dtype = next((p.dtype for p in model.parameters() if p.dtype.is_floating_point), torch.get_default_dtype())
     with _undisturbed(dtype):
-        sketch = Sketch(0, limit, real)
+        sketch = Sketch(0, limit, real, seen)
         remaking = _Remaking(model, sketch)
         found = remaking.run(seed)
         untold += dict.fromkeys(remaking.untold)
         if sketch.ambiguous:
-            again = _Remaking(model, Sketch(1, limit, real)).run(seed)
+            again = _Remaking(model, Sketch(1, limit, real, seen)).run(seed)
             found = {place: value for place, value in found.items() if _same(value, again.get(place))}
     if structure is not None:
         _WORKED_OUT[model] = structure, found

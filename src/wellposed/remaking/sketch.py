@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
+from weakref import ref
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -61,14 +62,22 @@ class Sketch(TorchDispatchMode):
         filling: 0 or 1.
         limit: tensors of more elements that are not computed from others are made on meta.
         foreign: real tensors of others, which may be read and not written.
+        seen: grows by every tensor that is made.
     """
 
-    def __init__(self, filling: int, limit: int, foreign: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(
+        self,
+        filling: int,
+        limit: int,
+        foreign: Sequence[torch.Tensor] = (),
+        seen: list[ref[torch.Tensor]] | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.filling = filling
         self.limit = limit
         self.samples: dict[int, torch.Tensor | None] = {}
         self.kept: list[torch.Tensor] = []
+        self.seen: list[ref[torch.Tensor]] = [] if seen is None else seen
         self.lost: set[int] = set()
         self.ambiguous = False
         self.spent = 0
@@ -107,7 +116,12 @@ class Sketch(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operator on small tensors for real, and on large ones on meta with a sample of each."""
-        kwargs = kwargs or {}
+        result = self._run(func, args, kwargs or {})
+        self.seen.extend(ref(tensor) for tensor in _tensors((result,)))
+        return result
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator."""
         tensors = _tensors((*args, *kwargs.values()))
         if func in _UNFILLED or func in _DRAWN or func in _FILLED:
             return self._made(func, args, kwargs)
