@@ -162,11 +162,11 @@ def test_a_weight_that_has_been_met_before_is_named() -> None:
             return nn.functional.linear(self.encoder(x), self.encoder.weight.t())
 
     graph = wp.trace(Tied(), torch.zeros(32, 128))
-    found = wp.explain(graph, plan=wp.plan(graph, method="autoinit", rehearse=False))
+    found = wp.explain(graph, plan=wp.plan(graph, method="autoinit"))
     assert (found.node, found.finding) == ("linear", "made here")
     assert found.met_before == ("encoder.weight",)
     assert "depends on 'encoder.weight', which the rule takes as independent" in found.sentence
-    assert wp.explain(graph, "encoder", plan=wp.plan(graph, method="autoinit", rehearse=False)).met_before == ()
+    assert wp.explain(graph, "encoder", plan=wp.plan(graph, method="autoinit")).met_before == ()
 
 
 def series(draw: int) -> Tensor:

@@ -1,6 +1,7 @@
 """Plans that are rehearsed on real passes: what these contradict is corrected, and said."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -162,13 +163,23 @@ def test_figures_that_are_no_correction_are_refused(parts):
 
 
 def test_corrections_add_up():
-    ratio, level = Correction(1.0, spread=0.5), Correction(None, mean=1.0, var=2.0)
+    ratio, level = Correction(1.0, 0.0, 4.0, 0.5), Correction(None, 1.0, 2.0)
     assert ratio.after(None) == ratio
-    assert Correction(0.5).after(ratio) == Correction(1.5, spread=0.5)
-    assert level.after(ratio) == level
-    assert Correction(2.0).after(level) == Correction(None, mean=2.0, var=8.0)
+    assert Correction(0.5, 0.0, 6.0).after(ratio) == Correction(1.5, 0.0, 6.0, 0.5)
+    assert level.after(ratio) == replace(level, spread=0.5)
+    assert Correction(2.0, 2.0, 8.0).after(level) == Correction(None, 2.0, 8.0)
     assert Correction.read(ratio.parts) == ratio
     assert Known({"a": ratio}).of("a", make_state((3,), 0.0, 1.0)) == ratio
+
+
+@pytest.mark.parametrize("mean", [1.0, 2.0])
+def test_a_mean_that_is_right_is_kept(mean):
+    graph = wp.trace(net(), X)
+    run = run_pass(graph, PrescribedWeights.of(graph, None), keep=True)[1]
+    state = make_state((16, 64), 1.0, 1.0)
+    after = corrected(run, graph.nodes[1].outputs[0], state, Correction(1.0, mean, 3.0))
+    assert after.second_moment == pytest.approx(4.0)
+    assert after.pooled_mean == pytest.approx(1.0 if mean == 1.0 else math.sqrt(2.0))
 
 
 def test_a_correction_scales_a_state():
@@ -176,7 +187,7 @@ def test_a_correction_scales_a_state():
     run = run_pass(graph, PrescribedWeights.of(graph, None), keep=True)[1]
     out = graph.nodes[1].outputs[0]
     before = run.state(out)
-    after = corrected(run, out, before, Correction(2.0, spread=0.3))
+    after = corrected(run, out, before, Correction(2.0, 9.0, 0.0, 0.3))
     assert after.second_moment == pytest.approx(4.0 * before.second_moment)
     assert np.allclose(after.mean, 2.0 * before.mean)
     assert math.sqrt(after.spread.variance) == pytest.approx(0.3 * math.log(2.0))

@@ -180,14 +180,15 @@ def printed(report):
 @pytest.mark.slow
 def test_what_the_budget_is_over_for_is_left_out_and_said_the_least_important_first(monkeypatch):
     model, example = mlp(8)
-    whole = wp.report(model, example, draws=2, budget=None)
+    alone = {"rehearse": False}
+    whole = wp.report(model, example, draws=2, budget=None, options=alone)
     assert not any("left out" in note for note in whole.notes)
     clock = itertools.count()
     monkeypatch.setattr(time, "process_time", lambda: next(clock) * 1e-3)  # of every node that is visited
     order, kept = ["measured", "signals", "gradients", "compared", "rates"], []
     for budget in (0.004, 0.05, 0.13, 0.2, 0.5, 2.0):
         clock = itertools.count()
-        found = wp.report(model, example, draws=2, budget=budget)
+        found = wp.report(model, example, draws=2, budget=budget, options=alone)
         both = found.initialisations
         there = {
             "signals": all(item.predicted is not None for item in both),
@@ -491,7 +492,7 @@ class Tied(nn.Module):
 @pytest.mark.slow
 def test_what_is_off_is_explained(monkeypatch):
     torch.manual_seed(0)
-    report = wp.report(Tied(), torch.randn(16, 64), draws=8)
+    report = wp.report(Tied(), torch.randn(16, 64), draws=8, options={"rehearse": False})
     for item in report.initialisations:
         assert [found.node for found in item.explanations] == ["linear", "mul"]
         assert [found.finding for found in item.explanations] == ["made here", "came in"]
@@ -508,7 +509,7 @@ def test_what_is_off_is_explained(monkeypatch):
     assert "plan, first off: linear: made here: -" in text
     assert "more: wp.explain(model, 'linear', ..., plan=plan)" in text
     monkeypatch.setattr(initialisations, "EXPLAINED", 1)
-    short = wp.report(Tied(), torch.randn(16, 64), draws=8)
+    short = wp.report(Tied(), torch.randn(16, 64), draws=8, options={"rehearse": False})
     assert [len(item.explanations) for item in short.initialisations] == [1, 1]
     assert "why: <code>wp.explain(model, &#x27;mul&#x27;, ..., plan=plan)</code>" in page(short)
 

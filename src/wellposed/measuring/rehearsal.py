@@ -183,7 +183,6 @@ def _correction(one: Comparison, shown: Signal) -> Correction | None:
     if not (math.isfinite(shown.second_moment) and shown.log2_std <= SCATTERED) or math.isnan(one.error):
         return None  # nothing, or what the largest of the passes decides alone
     spread = round(shown.log2_std, 2) if one.spread_off else None
-    if math.isinf(one.error):
-        return Correction(None, shown.mean, shown.var, spread)
-    octaves = round(-one.error, 2) if one.off else 0.0
-    return Correction(octaves, spread=spread) if octaves or spread is not None else None
+    octaves = (round(-one.error, 2) if math.isfinite(one.error) else None) if one.off else 0.0
+    mean, var = (float(f"{level:.4g}") for level in (shown.mean, shown.var))
+    return None if octaves == 0.0 and spread is None else Correction(octaves, mean, var, spread)

@@ -68,7 +68,7 @@ def report(
         *args: example inputs.
         plan: the plan that the model's own weights are compared with; None makes one by ``method``.
         method: as in `wellposed.plan`.
-        options: of the method, by name; also ``only`` and ``skip``.
+        options: of the method, by name; also ``only``, ``skip`` and ``rehearse``.
         loss_fn: ``loss_fn(model, batch)``, the mean loss of a batch; with ``batches``, the report shows how well the
             gradients of its sub-batches agree, layer by layer.
         batches: batches for ``loss_fn``; the first is used.

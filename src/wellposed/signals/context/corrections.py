@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from wellposed.errors import PlanError
@@ -19,13 +19,13 @@ class Correction:
 
     Attributes:
         octaves: log2 of what the rule's second moment is multiplied by; None where it is 0, and says nothing.
-        mean, var: of the value, which stand where there is no ratio.
+        mean, var: of the value; they stand where there is no ratio, and a rule's mean that agrees is kept.
         spread: standard deviation of log2 of the second moment over weight draws; None leaves the rule's.
     """
 
     octaves: float | None
-    mean: float = 0.0
-    var: float = 0.0
+    mean: float
+    var: float
     spread: float | None = None
 
     @classmethod
@@ -57,13 +57,10 @@ class Correction:
 
     def after(self, earlier: Correction | None) -> Correction:
         """Return the correction that this one, of a prediction with an earlier one, is to the rule itself."""
-        if earlier is None or self.octaves is None:
+        if earlier is None:
             return self
-        spread = earlier.spread if self.spread is None else self.spread
-        if earlier.octaves is None:
-            factor = 2.0**self.octaves
-            return Correction(None, earlier.mean * math.sqrt(factor), earlier.var * factor, spread)
-        return Correction(round(earlier.octaves + self.octaves, 2), spread=spread)
+        both = None if self.octaves is None or earlier.octaves is None else round(earlier.octaves + self.octaves, 2)
+        return replace(self, octaves=both, spread=earlier.spread if self.spread is None else self.spread)
 
 
 class Corrections(Protocol):

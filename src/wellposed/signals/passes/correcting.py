@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from wellposed.graphs import Node
 from wellposed.signals.context.call import Outcome, Pass
 from wellposed.signals.context.corrections import OCTAVE, Correction, Corrections
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import Spread, source
 from wellposed.signals.distributions.state import State
+from wellposed.signals.integration import kernels
 
+AS_MEASURED = 0.05
+"""Share of the root mean square by which a mean may miss the measured one. Chosen."""
 SHOWN = "as real passes show it"
 """How the note on a node begins whose rule they contradict."""
 
@@ -33,10 +38,21 @@ def corrected(run: Pass, value: int, state: State, correction: Correction) -> St
         run.draws.pop(value, None)
     else:
         factor = 2.0 ** (0.5 * correction.octaves)
-        found = state.changed(mean=state.mean * factor, var=state.var * factor * factor)
+        found = _scaled(state, factor, correction.mean)
         if value in run.draws:
             run.draws[value] = [draw * factor for draw in run.draws[value]]
     spread = state.spread
     if correction.spread is not None:
         spread = Spread(inherited=source(run.dependence.source(), (correction.spread * OCTAVE) ** 2))
     return found.amended(spread=spread, tag=state.tag if state.tag in ("assumed", "heavy") else "sampled")
+
+
+def _scaled(state: State, factor: float, mean: float) -> State:
+    """Return a state whose root mean square is multiplied by a factor: by its variance alone where its mean is as
+    measured (``mean``).
+    """
+    second, of_means = state.second_moment * factor**2, kernels.average(state.mean * state.mean)
+    var = state.second_moment - of_means
+    if var > 0.0 and second > of_means and abs(state.pooled_mean - mean) < AS_MEASURED * math.sqrt(second):
+        return state.changed(var=state.var * ((second - of_means) / var))
+    return state.changed(mean=state.mean * factor, var=state.var * factor**2)

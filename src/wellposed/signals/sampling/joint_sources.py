@@ -15,6 +15,7 @@ import torch
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import traits
+from wellposed.graphs.run import dense
 from wellposed.operators.facts import facts_of
 from wellposed.operators.product import is_product
 from wellposed.signals.context.arguments import state_of
@@ -127,7 +128,7 @@ def is_constant(run: Pass, value: int) -> bool:
 
 def _differ(draws: Sequence[torch.Tensor]) -> bool:
     """Whether draws differ in a finite element: their state, which takes longer, then has a variance."""
-    between = draws[0] - draws[-1] if draws else torch.zeros(())
+    between = dense(draws[0]) - dense(draws[-1]) if draws else torch.zeros(())
     return bool((between.isfinite() & (between != 0)).any())
 
 
