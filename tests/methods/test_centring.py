@@ -111,4 +111,5 @@ def test_functions_that_square_are_named_without_centring_too(function, strays):
 @pytest.mark.parametrize(("function", "depth", "strays"), [(nn.GELU, 20, False), (nn.SiLU, 50, True)])
 def test_functions_that_are_straight_at_both_ends_are_named_where_they_do_not_train(function, depth, strays):
     warnings = wp.plan(stack(function, 128, depth), torch.zeros(8, 128)).warnings
-    assert [warning.startswith(f"{depth} layers in a row each raise") for warning in warnings] == [True] * strays
+    assert sum(warning.startswith(f"{depth} layers in a row each raise") for warning in warnings) == strays
+    assert strays or not warnings

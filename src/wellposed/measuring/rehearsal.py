@@ -180,9 +180,11 @@ def _held(one: Comparison, share: float) -> Comparison:
 
 def _correction(one: Comparison, shown: Signal) -> Correction | None:
     """Return what a comparison says of the rule behind it; None where that is nothing."""
-    if not (math.isfinite(shown.second_moment) and shown.log2_std <= SCATTERED) or math.isnan(one.error):
-        return None  # nothing, or what the largest of the passes decides alone
-    spread = round(shown.log2_std, 2) if one.spread_off else None
-    octaves = (round(-one.error, 2) if math.isfinite(one.error) else None) if one.off else 0.0
+    if not math.isfinite(shown.second_moment) or math.isnan(one.error):
+        return None
+    spread = round(shown.log2_std, 2) if one.spread_off and math.isfinite(shown.log2_std) else None
+    # what scatters too much is decided by the largest of the passes alone
+    wrong = one.off and shown.log2_std <= SCATTERED
+    octaves = (round(-one.error, 2) if math.isfinite(one.error) else None) if wrong else 0.0
     mean, var = (float(f"{level:.4g}") for level in (shown.mean, shown.var))
     return None if octaves == 0.0 and spread is None else Correction(octaves, mean, var, spread)
