@@ -34,7 +34,7 @@ from wellposed import zoo
 BUILD = Path(__file__).parents[1] / "build/first_try"
 ENTRIES = untried_pictures.ENTRIES
 """All models of the libraries of batches 1 and 2."""
-ORDINALS = ("third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh")
+ORDINALS = ("third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth")
 """Of batches that have lists of their own: `nets/untried_<ordinal>.py`, and all of `nets/typed/<ordinal>*.py`."""
 
 
@@ -50,7 +50,7 @@ LATER = {batch: listed(ordinal) for batch, ordinal in enumerate(ORDINALS, 3)}
 """Models of libraries, and typed ones, of these batches by number."""
 LOT = 45
 """Seed of the drawing."""
-LIBRARY_MODELS, LIBRARIES, EACH = (40,) * 11, 28, (3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 3)
+LIBRARY_MODELS, LIBRARIES, EACH = (40,) * 12, 28, (3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 3, 2)
 """Models of libraries in each batch, libraries of the first batch, and models of one library in a batch, at most."""
 TYPED = (20, 10)
 """Typed models in each batch."""
