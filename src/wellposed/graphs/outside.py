@@ -85,7 +85,10 @@ class Outside:
         for _ in range(_ROUNDS):
             if not young.tensors() or not young.take_out(guessed):
                 break
-        return young.tensors() if young.held()[1] else [], guessed
+        ids, held = young.ids, bool(young.held()[1])
+        del young  # which holds what nothing else does
+        gc.collect(0)
+        return [tensor for each in used if (tensor := each()) is not None and id(tensor) in ids and held], guessed
 
     def _put_back(self, holding: Holding) -> None:
         """Give the places whose earlier values are known these again, where they hold what is of the pass."""

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
-from wellposed.errors import InputError, PlanError, RuleError, RunError, UnsupportedError
-from wellposed.graphs import Graph
+from wellposed.graphs import Graph, Node
 from wellposed.measuring.batches import Batches
 from wellposed.measuring.comparison import TOLERANCE, Comparison, log2_ratio
 from wellposed.measuring.look import look
@@ -44,16 +44,16 @@ UNCERTAIN = ("sampled", "assumed", "heavy")
 """Tags of what is drawn or assumed."""
 OF_ELEMENT, OF_DRAW = 20.0, 250.0
 """Work of an element that is made, and of a weight that is drawn, in multiplications. Chosen, as measured."""
-SCATTERED = 2.0
+OF_PAIRS, OF_MATRICES = ("attention", "cdist"), ("linalg", "inverse", "cholesky", "svd", "eig", "qr", "det")
+"""Words in the names of operators that take each row with each, and that work on whole matrices."""
+SCATTERED = 1.0
 """Spread between draws, in octaves, beyond which few passes tell nothing of a prediction, and more do not tell what a
-second moment is. Chosen."""
+second moment is: most show less than the mean, which rare ones make. Chosen."""
 DOUBT = 3.0
 """Standard deviations between draws by which a first look may be off beside the tolerance. Chosen."""
 ENOUGH, TIGHT = 0.8, 0.5
 """Shares of a check's tolerance: beyond the one, a plan is made again; what is beyond the other then, is corrected. The
 draws of a check are others, which may find as much as chance makes of it. Chosen."""
-UNABLE = (InputError, PlanError, RuleError, RunError, UnsupportedError, torch.OutOfMemoryError)
-"""Why a model cannot be run on draws, or followed with corrections: it is on meta, or sharded, or does not fit."""
 
 
 def work_of(graph: Graph) -> float:
@@ -69,7 +69,17 @@ def work_of(graph: Graph) -> float:
             total += float(made) * fans[node.index]
         elif is_product(node.op):
             total += math.sqrt(float(made) * math.prod(float(sizes[value]) for value in node.inputs[:2]))
+        elif len(node.inputs) > 1 and any(word in node.op_name for word in OF_PAIRS):
+            first, second = (graph.values[value].shape for value in node.inputs[:2])
+            total += float(math.prod(first)) * math.prod(second[-2:-1])
+        elif any(word in node.op_name for word in OF_MATRICES):
+            total += OF_ELEMENT * sizes[node.inputs[0]] * graph.values[node.inputs[0]].shape[-1]
     return total
+
+
+def has_effects(graph: Graph) -> bool:
+    """Whether a pass speaks to other processes, which may not make as many."""
+    return any(node.op.namespace in ("c10d", "_c10d_functional", "c10d_functional") for node in graph.nodes)
 
 
 def is_worth_it(graph: Graph, plan: Plan) -> bool:
@@ -87,26 +97,39 @@ class Rehearsal:
 
     def __init__(self, graph: Graph, inputs: Described = None) -> None:
         self._graph, self._inputs = graph, inputs
-        self._given: list[Mapping[int, Tensor]] = []
         self._fixed: set[str] = {graph.values[value].name for value in parameter_values(graph)}
-        self.passes = 0
+        self._passes = 0
+        self._failed = ""
+
+    def told(self) -> dict[str, JsonValue]:
+        """Return the number of passes, the graph's nodes and mode, and why it failed where it did."""
+        graph = self._graph
+        told: dict[str, JsonValue] = {"passes": self._passes, "nodes": len(graph.nodes), "training": graph.training}
+        return told | ({"failed": self._failed} if self._failed else {})
 
     def contradicted(self, plan: Plan, known: Mapping[str, Correction]) -> dict[str, Correction] | None:
-        """Return the corrections by name with which a plan expects what real passes of it show; None where it does.
+        """Return the corrections by name with which a plan expects what real passes of it show; None where it does, or
+        where no passes can be made (a model on meta, an operator that refuses what is drawn).
 
         Args:
             plan: how the weights are drawn, with the corrections that are ``known``.
             known: those, by name.
-
-        Raises:
-            InputError, PlanError, RunError, UnsupportedError: the graph cannot be run on draws.
         """
+        try:
+            return self._contradicted(plan, known)
+        except Exception as error:  # of whatever an operator raises, as a plan needs no pass
+            self._failed = f"{type(error).__name__}: {error}"
+            return None
+
+    def _contradicted(self, plan: Plan, known: Mapping[str, Correction]) -> dict[str, Correction] | None:
+        """Return what `contradicted` does; every plan is held against passes of its own."""
         predicted = propagate(self._graph, inputs=self._inputs, weights=plan)
         predicted = replace(predicted, items=tuple(one for one in predicted if one.name not in self._fixed))
-        if not self.passes and not self._doubts(predicted, self._measured(plan, 0, FEW)):
+        if not self._passes and not self._doubts(predicted, self._measured(plan, FEW)[1]):
             return None
-        given, measured = self._batches(FEW, MORE), self._measured(plan, FEW, MORE)
-        found = look(self._graph, predicted, measured, given, plan, SEED, first=FEW)
+        first = self._passes
+        given, measured = self._measured(plan, MORE)
+        found = look(self._graph, predicted, measured, given, plan, SEED, first=first)
         if not any(one.spread_off or _held(one, ENOUGH).off for one in found.comparisons):
             return None
         weights = PrescribedWeights.of(self._graph, plan)
@@ -114,17 +137,17 @@ class Rehearsal:
         run_pass(self._graph, weights, inputs=self._inputs)
         return correcting.found
 
-    def _batches(self, first: int, count: int) -> Sequence[Mapping[int, Tensor]]:
-        """Return the inputs of some passes."""
-        if len(self._given) < first + count:
-            self._given += Batches(self._graph, self._inputs, SEED).take(range(len(self._given), first + count))
-        return self._given[first : first + count]
-
-    def _measured(self, plan: Plan, first: int, count: int) -> Signals:
-        """Return what some passes show, under weights drawn from a plan."""
-        self.passes += count
+    def _measured(self, plan: Plan, count: int) -> tuple[Sequence[Mapping[int, Tensor]], Signals]:
+        """Return the inputs of fresh passes, and what they show under weights drawn from a plan."""
+        first, graph, default = self._passes, self._graph, torch.get_default_dtype()
+        self._passes += count
+        try:
+            torch.set_default_dtype(torch.float32)  # what is drawn is the same under any
+            given = list(Batches(graph, self._inputs, SEED).take(range(first, first + count)))
+        finally:
+            torch.set_default_dtype(default)
         with torch.no_grad():
-            return passes(self._graph, self._batches(first, count), drawing(self._graph, plan, SEED), SEED, first=first)
+            return given, passes(graph, given, drawing(graph, plan, SEED), SEED, first=first)
 
     def _doubts(self, predicted: Signals, measured: Signals) -> bool:
         """Whether few passes are far from what was expected of one of their signals."""
@@ -154,19 +177,33 @@ class _Correcting:
         self._held = {one.name: _held(one, TIGHT) for one in comparisons if one.direction == "forward"}
         self._shown = {signal.name: signal for signal in measured}
         self._known = known
+        self._left: dict[str, float] = {}
+        self._scatter: dict[str, float] = {}
         self.found: dict[str, Correction] = {}
 
-    def of(self, name: str, state: State) -> Correction | None:
-        """Return how a value of some name differs from its rule's state; None where it does not."""
-        known, held, shown = self._known.get(name), self._held.get(name), self._shown.get(name)
-        if held is not None and shown is not None and state.tag != "heavy":
-            expected, spread = state.second_moment, math.sqrt(variance_by_draws(state)) / OCTAVE
-            if known is not None:
-                spread = spread if known.spread is None else known.spread
-                expected = known.mean**2 + known.var if known.octaves is None else expected * 2.0**known.octaves
-            one = replace(held, predicted=expected, error=log2_ratio(expected, held.measured), spread=spread)
-            if (new := _correction(one, shown)) is not None:
-                known = new.after(known)
+    def may(self, name: str) -> bool:
+        """Whether a value was measured, so that it may be corrected."""
+        return name in self._held and name in self._shown
+
+    def of(self, name: str, state: State, graph: Graph, node: Node) -> Correction | None:
+        """Return how a value differs from what its rule makes of what enters; None where it does not.
+
+        An error that is no larger than what enters is left with is none of the rule's. Of what scattered values make,
+        few passes tell nothing: rare ones may make the mean.
+        """
+        known, held = self._known.get(name), self._held[name]
+        expected, spread = state.second_moment, math.sqrt(variance_by_draws(state)) / OCTAVE
+        if known is not None:
+            expected, spread = expected * known.factor, spread if known.spread is None else known.spread
+        error = log2_ratio(expected, held.measured)
+        before, shown = [graph.values[value].name for value in node.inputs], self._shown[name]
+        came = max((abs(self._left.get(one, 0.0)) for one in before), default=0.0)
+        one = replace(held, predicted=expected, error=error, spread=spread, allowed=held.allowed + came)
+        steady = state.tag != "heavy" and all(self._scatter.get(one, 0.0) <= SCATTERED for one in before)
+        new = _correction(one, shown) if steady else None
+        self._left[name] = error if new is None or not new.octaves else 0.0
+        self._scatter[name] = max(spread if new is None or new.spread is None else new.spread, shown.log2_std)
+        known = known if new is None else new.after(known)
         if known is not None:
             self.found[name] = known
         return known
@@ -179,12 +216,14 @@ def _held(one: Comparison, share: float) -> Comparison:
 
 
 def _correction(one: Comparison, shown: Signal) -> Correction | None:
-    """Return what a comparison says of the rule behind it; None where that is nothing."""
-    if not math.isfinite(shown.second_moment) or math.isnan(one.error):
+    """Return what a comparison says of the rule behind it; None where that is nothing.
+
+    What a rule says of zeros, and what all passes show as zero, they tell nothing of: it may be rare. Nor do they tell
+    how weights that are kept would vary.
+    """
+    if not math.isfinite(one.error) or not math.isfinite(shown.log2_std):
         return None
-    spread = round(shown.log2_std, 2) if one.spread_off and math.isfinite(shown.log2_std) else None
-    # what scatters too much is decided by the largest of the passes alone
-    wrong = one.off and shown.log2_std <= SCATTERED
-    octaves = (round(-one.error, 2) if math.isfinite(one.error) else None) if wrong else 0.0
-    mean, var = (float(f"{level:.4g}") for level in (shown.mean, shown.var))
-    return None if octaves == 0.0 and spread is None else Correction(octaves, mean, var, spread)
+    spread = round(shown.log2_std, 2) if one.spread_off and not one.fixed else None
+    scatter = shown.log2_std if one.spread_off else max(shown.log2_std, one.spread)
+    octaves = round(-one.error, 2) if one.off and scatter <= SCATTERED else 0.0
+    return Correction(octaves, float(f"{shown.mean:.4g}"), spread) if octaves or spread is not None else None

@@ -236,12 +236,15 @@ def _settled(
     before: dict[tuple[str, bool], tuple[float, float]] = {}
 
     def further(key: tuple[str, bool], at: float, ratio: float, share: float) -> float:
-        """Return ``at`` times a power of what it is to be multiplied by: ``share``, or by the secant of the last two
-        rounds from half of the way, as a state answers its weight's scale and whole steps would go to and fro, to all.
+        """Return ``at`` times a power of what it is to be multiplied by: first ``share``, then half of the way, as a
+        state answers its weight's scale and whole steps would go to and fro; or more, up to all, by the secant of the
+        last two rounds, where what is left closed in them.
         """
         here, gap = math.log(at), math.log(ratio)
-        if key in before and (fell := before[key][1] - gap):
-            share = min(max((here - before[key][0]) / fell, 0.5), 1.0)
+        if key in before:
+            (there, left), share = before[key], 0.5
+            if abs(gap) < abs(left):
+                share = min(max((here - there) / (left - gap), 0.5), 1.0)
         before[key] = here, gap
         return math.exp(here + share * gap)
 

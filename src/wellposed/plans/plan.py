@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, SupportsFloat, cast
 
 import torch
@@ -29,7 +29,9 @@ SCHEMA = 2
 """Version of files that say what the base of rates is, what the factors of branches are, or which rows are written;
 others are of version 1, which older versions of the library read."""
 CORRECTIONS, REHEARSAL = "corrections", "rehearsal"
-"""Under which of its figures a plan has what real passes showed while it was made."""
+"""Under which of its figures a plan has what real passes showed while it was made, and how they were made."""
+MOST_OCTAVES = 2000
+"""Largest factor and spread of a correction: beyond, no number of double precision has a square. Chosen."""
 _KIND: Literal["wellposed.plan"] = "wellposed.plan"
 
 
@@ -47,6 +49,19 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
+def _check_corrections(held: JsonValue) -> None:
+    """Raise `ValueError` for what no rehearsal writes."""
+    for name, parts in held.items() if isinstance(held, dict) else [("all", held)]:
+        numbers = parts if isinstance(parts, list) and len(parts) == 3 else []
+        octaves, mean, spread = (*numbers, None, None, None)[:3]
+        fits = all(type(one) in (int, float) for one in (octaves, mean)) and type(spread) in (int, float, type(None))
+        if not fits or abs(octaves) > MOST_OCTAVES or not 0 <= (spread or 0) <= MOST_OCTAVES:  # type: ignore[arg-type,operator]
+            raise ValueError(
+                f"the correction of {name!r} is log2 of a factor, a mean and a spread, each within {MOST_OCTAVES} "
+                f"octaves, received {str(parts)[:80]}"
+            )
+
+
 class Plan(Shown, BaseModel):
     """How every parameter of a model is drawn. Plain data: it holds no tensor and no module, and compares by value.
 
@@ -62,7 +77,7 @@ class Plan(Shown, BaseModel):
         warnings: what the user should know before training.
         figures: what was measured while the plan was made, by name. ``kept`` holds three figures of each parameter that
             is left alone, by which `wellposed.check` knows it again (`wellposed.plans.held`). ``corrections`` holds
-            those of `corrections`, and ``rehearsal`` says how many real passes were made, or why none was.
+            those of `corrections`, and ``rehearsal`` the number of real passes, of nodes, the mode, and why it failed.
         prescriptions: every parameter of the model exactly once, tied names included.
     """
 
@@ -96,17 +111,23 @@ class Plan(Shown, BaseModel):
                 raise ValueError(f"{name!r} is centred on {target!r}, whose prescription has no output_axis")
             if isinstance(prescription, Centering) and isinstance(other, Centering):
                 raise ValueError(f"{name!r} is centred on {target!r}, which is itself centred")
+        _check_corrections(self.figures.get(CORRECTIONS, {}))
         return self
 
     @property
-    def corrections(self) -> Mapping[str, Sequence[float | None]]:
-        """What real passes showed of values whose rules they contradict, by name.
-
-        Each holds log2 of the factor of the second moment (None where the rule says 0), mean and variance that stand in
-        its place, and the standard deviation of log2 of the second moment over weight draws (None: the rule's).
+    def corrections(self) -> dict[str, list[float | None]]:
+        """What real passes showed of values whose rules they contradict, by name: log2 of the factor of the second
+        moment, the mean, and the standard deviation of log2 of the second moment over weight draws (None: the rule's).
         """
-        held = self.figures.get(CORRECTIONS)
-        return cast("Mapping[str, Sequence[float | None]]", held) if isinstance(held, dict) else {}
+        return cast("dict[str, list[float | None]]", self.figures.get(CORRECTIONS, {}))
+
+    def corrections_for(self, nodes: int, training: bool) -> dict[str, list[float | None]]:
+        """Return the corrections for a graph of so many nodes in a mode; none for another than the plan was made for,
+        whose names mean other values.
+        """
+        made = self.figures.get(REHEARSAL)
+        same = isinstance(made, dict) and (made.get("nodes"), made.get("training")) == (nodes, training)
+        return self.corrections if same else {}
 
     @property
     def actions(self) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
-from wellposed.errors import PlanError
+from wellposed.graphs import Graph, Node
 from wellposed.signals.distributions.state import State
 
 OCTAVE = math.log(2.0)
@@ -18,64 +18,61 @@ class Correction:
     """How a value differs from what its rule makes of what enters.
 
     Attributes:
-        octaves: log2 of what the rule's second moment is multiplied by; None where it is 0, and says nothing.
-        mean, var: of the value; they stand where there is no ratio, and a rule's mean that agrees is kept.
+        octaves: log2 of what the rule's second moment is multiplied by.
+        mean: of the value; a rule's mean that agrees with it is kept.
         spread: standard deviation of log2 of the second moment over weight draws; None leaves the rule's.
     """
 
-    octaves: float | None
+    octaves: float
     mean: float
-    var: float
     spread: float | None = None
-
-    @classmethod
-    def read(cls, parts: Sequence[float | None]) -> Correction:
-        """Return a correction of its fields, as a plan holds them.
-
-        Raises:
-            PlanError: they are none.
-        """
-        numbers = [part for part in parts if part is not None]
-        if len(parts) != 4 or parts[1] is None or parts[2] is None or not all(map(math.isfinite, numbers)):
-            raise PlanError(
-                f"a correction has log2 of a factor, a mean, a variance and a spread, received {list(parts)}; make the "
-                "plan anew"
-            )
-        return cls(parts[0], parts[1], parts[2], parts[3])
 
     @property
     def parts(self) -> list[float | None]:
         """Its fields, as a plan holds them."""
-        return [self.octaves, self.mean, self.var, self.spread]
+        return [self.octaves, self.mean, self.spread]
+
+    @property
+    def factor(self) -> float:
+        """What the rule's second moment is multiplied by."""
+        return math.pow(2.0, self.octaves)
 
     def in_words(self) -> str:
         """Return what it changes."""
-        moved = f"mean {self.mean:.3g}, variance {self.var:.3g}"
-        if self.octaves is not None:
-            moved = f"second moment times {2.0**self.octaves:.3g}"
+        moved = f"second moment times {self.factor:.3g}"
         return moved if self.spread is None else f"{moved}, which varies by {self.spread:.2f} octaves over weight draws"
 
     def after(self, earlier: Correction | None) -> Correction:
         """Return the correction that this one, of a prediction with an earlier one, is to the rule itself."""
         if earlier is None:
             return self
-        both = None if self.octaves is None or earlier.octaves is None else round(earlier.octaves + self.octaves, 2)
-        return replace(self, octaves=both, spread=earlier.spread if self.spread is None else self.spread)
+        spread = earlier.spread if self.spread is None else self.spread
+        return Correction(round(earlier.octaves + self.octaves, 2), self.mean, spread)
 
 
 class Corrections(Protocol):
     """Where the corrections of a pass come from."""
 
-    def of(self, name: str, state: State) -> Correction | None:
-        """Return how a value of some name differs from its rule's state; None where it does not."""
+    def may(self, name: str) -> bool:
+        """Whether a value of some name may differ from its rule's state."""
+
+    def of(self, name: str, state: State, graph: Graph, node: Node) -> Correction | None:
+        """Return how a value that a node makes differs from its rule's state; None where it does not."""
 
 
 class Known:
-    """Corrections that were found before, by name."""
+    """Corrections that were found before, by name, as a plan holds their fields."""
 
-    def __init__(self, found: Mapping[str, Correction]) -> None:
-        self._found = found
+    def __init__(self, found: Mapping[str, Correction | Sequence[float | None]]) -> None:
+        self._found: dict[str, Correction] = {
+            name: one if isinstance(one, Correction) else Correction(one[0] or 0.0, one[1] or 0.0, one[2])
+            for name, one in found.items()
+        }
 
-    def of(self, name: str, state: State) -> Correction | None:
+    def may(self, name: str) -> bool:
+        """Whether there is one of a name."""
+        return name in self._found
+
+    def of(self, name: str, state: State, graph: Graph, node: Node) -> Correction | None:
         """Return the correction of a name."""
         return self._found.get(name)

@@ -7,7 +7,6 @@ import math
 from wellposed.graphs import Node
 from wellposed.signals.context.call import Outcome, Pass
 from wellposed.signals.context.corrections import OCTAVE, Correction, Corrections
-from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.spread import Spread, source
 from wellposed.signals.distributions.state import State
 from wellposed.signals.integration import kernels
@@ -24,27 +23,23 @@ def correct(run: Pass, node: Node, corrections: Corrections) -> None:
     What parameters alone make has no scale of its own while a plan is made, and stays.
     """
     for out in node.outputs:
-        state = None if out in run.weights.fixed else run.state(out)
-        correction = None if state is None else corrections.of(run.graph.values[out].name, state)
-        if state is not None and correction is not None:
+        name = run.graph.values[out].name
+        if out in run.weights.fixed or not corrections.may(name) or (state := run.state(out)) is None:
+            continue
+        if (correction := corrections.of(name, state, run.graph, node)) is not None:
             run.states[out] = corrected(run, out, state, correction)
             run.outcomes.append(Outcome(node.index, "sampled", f"{SHOWN}: {correction.in_words()}"))
 
 
 def corrected(run: Pass, value: int, state: State, correction: Correction) -> State:
     """Return a value's state with what real passes showed of it; its draws, where it has any, are scaled alike."""
-    if correction.octaves is None:
-        found = make_state(state.shape, correction.mean, correction.var, roots=run.root())
-        run.draws.pop(value, None)
-    else:
-        factor = 2.0 ** (0.5 * correction.octaves)
-        found = _scaled(state, factor, correction.mean)
-        if value in run.draws:
-            run.draws[value] = [draw * factor for draw in run.draws[value]]
-    spread = state.spread
+    factor, spread = math.sqrt(correction.factor), state.spread
+    if value in run.draws:
+        run.draws[value] = [draw * factor for draw in run.draws[value]]
     if correction.spread is not None:
         spread = Spread(inherited=source(run.dependence.source(), (correction.spread * OCTAVE) ** 2))
-    return found.amended(spread=spread, tag=state.tag if state.tag in ("assumed", "heavy") else "sampled")
+    tag = state.tag if state.tag in ("assumed", "heavy") else "sampled"
+    return _scaled(state, factor, correction.mean).amended(spread=spread, tag=tag)
 
 
 def _scaled(state: State, factor: float, mean: float) -> State:

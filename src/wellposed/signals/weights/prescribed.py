@@ -9,7 +9,7 @@ import torch
 
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Parameter
-from wellposed.signals.context.corrections import Correction, Known
+from wellposed.signals.context.corrections import Known
 from wellposed.signals.context.parameters import Weights, unit_draw
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State
@@ -63,26 +63,17 @@ class Planned(Protocol):
     def prescriptions(self) -> Mapping[str, Prescribed]:
         """What each parameter gets, by name."""
 
-    @property
-    def corrections(self) -> Mapping[str, Sequence[float | None]]:
-        """The fields of a `Correction` for each value whose rule real passes contradict, by its name."""
+    def corrections_for(self, nodes: int, training: bool) -> Mapping[str, Sequence[float | None]]:
+        """Return the fields of a `Correction` for each value whose rule real passes contradict, by its name; none for
+        a graph of another number of nodes or another mode, whose names mean other values.
+        """
 
 
 class PrescribedWeights(Weights):
-    """The states that a plan prescribes; parameters that it leaves alone keep their current values.
+    """The states that a plan prescribes; parameters that it leaves alone keep their current values."""
 
-    ``corrections`` holds the fields of a `Correction` by the name of a value.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        prescriptions: Mapping[str, Prescribed],
-        corrections: Mapping[str, Sequence[float | None]] | None = None,
-    ) -> None:
+    def __init__(self, graph: Graph, prescriptions: Mapping[str, Prescribed]) -> None:
         super().__init__(graph)
-        if corrections:
-            self.corrections = Known({name: Correction.read(parts) for name, parts in corrections.items()})
         missing = [name for name in graph.parameters if name not in prescriptions]
         if missing:
             raise PlanError(
@@ -95,7 +86,12 @@ class PrescribedWeights(Weights):
     @classmethod
     def of(cls, graph: Graph, plan: Planned | None) -> Weights:
         """Return the states that a plan prescribes, or those of the model's own parameters where there is none."""
-        return Weights(graph) if plan is None else cls(graph, plan.prescriptions, plan.corrections)
+        if plan is None:
+            return Weights(graph)
+        made = cls(graph, plan.prescriptions)
+        if found := plan.corrections_for(len(graph.nodes), graph.training):
+            made.corrections = Known(found)
+        return made
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""
