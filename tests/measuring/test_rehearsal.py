@@ -98,6 +98,7 @@ class Polar(nn.Module):
         return self.outer((a**2 + b**2 + 1e-9).sqrt().log() * torch.atan2(a, b))
 
 
+@pytest.mark.slow
 def test_other_draws_than_those_of_a_check_decide():
     torch.manual_seed(0)
     model, x = Polar(), torch.randn(40, 32)
@@ -115,6 +116,7 @@ def test_a_plan_that_passes_go_on_to_contradict_says_so(monkeypatch):
     assert any("real passes contradict" in warning and "'1'" in warning for warning in plan.warnings)
 
 
+@pytest.mark.slow
 def test_large_models_are_rehearsed_when_asked_and_those_in_doubt_sooner(monkeypatch):
     monkeypatch.setattr(rehearsal, "CHEAP", 10.0)
     model, doubted = net(), nn.Sequential(nn.Linear(32, 16), nn.LSTM(16, 16))

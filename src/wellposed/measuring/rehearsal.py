@@ -199,8 +199,9 @@ class _Correcting:
         before, shown = [graph.values[value].name for value in node.inputs], self._shown[name]
         came = max((abs(self._left.get(one, 0.0)) for one in before), default=0.0)
         one = replace(held, predicted=expected, error=error, spread=spread, allowed=held.allowed + came)
-        steady = state.tag != "heavy" and all(self._scatter.get(one, 0.0) <= SCATTERED for one in before)
-        new = _correction(one, shown) if steady else None
+        steady = all(self._scatter.get(one, 0.0) <= SCATTERED for one in before)
+        told = state.tag != "heavy" and (steady or abs(error) <= held.tolerance)  # which rare ones would not leave
+        new = _correction(one, shown) if told else None
         self._left[name] = error if new is None or not new.octaves else 0.0
         self._scatter[name] = max(spread if new is None or new.spread is None else new.spread, shown.log2_std)
         known = known if new is None else new.after(known)
@@ -218,12 +219,11 @@ def _held(one: Comparison, share: float) -> Comparison:
 def _correction(one: Comparison, shown: Signal) -> Correction | None:
     """Return what a comparison says of the rule behind it; None where that is nothing.
 
-    What a rule says of zeros, and what all passes show as zero, they tell nothing of: it may be rare. Nor do they tell
-    how weights that are kept would vary.
+    Of what a rule takes for zeros, and of what all passes show as zeros, they tell nothing: it may be rare.
     """
     if not math.isfinite(one.error) or not math.isfinite(shown.log2_std):
         return None
-    spread = round(shown.log2_std, 2) if one.spread_off and not one.fixed else None
-    scatter = shown.log2_std if one.spread_off else max(shown.log2_std, one.spread)
-    octaves = round(-one.error, 2) if one.off and scatter <= SCATTERED else 0.0
+    seen = one.spread_measured if math.isfinite(one.spread_measured) else shown.log2_std
+    spread = round(seen, 2) if one.spread_off else None
+    octaves = round(-one.error, 2) if one.off and max(seen, one.spread if spread is None else 0.0) <= SCATTERED else 0.0
     return Correction(octaves, float(f"{shown.mean:.4g}"), spread) if octaves or spread is not None else None
