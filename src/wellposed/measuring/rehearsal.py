@@ -197,8 +197,10 @@ class _Correcting:
             expected, spread = expected * known.factor, spread if known.spread is None else known.spread
         error = log2_ratio(expected, held.measured)
         before, shown = [graph.values[value].name for value in node.inputs], self._shown[name]
-        came = max((abs(self._left.get(one, 0.0)) for one in before), default=0.0)
-        one = replace(held, predicted=expected, error=error, spread=spread, allowed=held.allowed + came)
+        came = max((self._left.get(one, 0.0) for one in before), key=abs, default=0.0)
+        passed_on = error * came > 0.0 and abs(error) <= abs(came)
+        allowed = math.inf if passed_on or abs(error - came) <= held.tolerance else held.allowed
+        one = replace(held, predicted=expected, error=error, spread=spread, allowed=allowed)
         steady = all(self._scatter.get(one, 0.0) <= SCATTERED for one in before)
         told = state.tag != "heavy" and (steady or abs(error) <= held.tolerance)  # which rare ones would not leave
         new = _correction(one, shown) if told else None
