@@ -202,7 +202,7 @@ def initialize_(
         frozen: also plan and write parameters that do not require gradients.
         deliberate: as for `plan`: what becomes of parameters that the model sets on purpose.
         materialize: True, or a device, allocates a model on meta first (`Plan.apply_`).
-        kwargs: options of the method, and keyword arguments of ``forward``.
+        kwargs: options of the method, ``rehearse`` as for `plan`, and keyword arguments of ``forward``.
 
     Returns:
         The plan that was written.
