@@ -188,18 +188,9 @@ def verdict_on(
     cotangents: Mapping[int, float] | None = None,
     before: Verdict | None = None,
 ) -> Verdict:
-    """Return the verdict on a prediction and a measurement, looked at by `wellposed.measuring.look.look`.
+    """Return the verdict on a prediction and a measurement, by `wellposed.measuring.look.look`, whose arguments these are.
 
-    Args:
-        graph: what was predicted and measured.
-        predicted: the one side.
-        measured: the other.
-        given: the inputs of each pass, by value id.
-        plan: how the weights were drawn for every pass, None for the model's own.
-        seed: of the measurement.
-        tolerance: as for `check`.
-        cotangents: what the measured backward passes started from.
-        before: the verdict on earlier passes, which left something in doubt.
+    ``before`` is the verdict on earlier passes, which left something in doubt.
     """
     earlier, first = (None, 0) if before is None else (before.comparisons, before.draws)
     found = look(graph, predicted, measured, given, plan, seed, tolerance, cotangents, earlier, first)
