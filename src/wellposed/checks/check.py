@@ -188,9 +188,9 @@ def verdict_on(
     cotangents: Mapping[int, float] | None = None,
     before: Verdict | None = None,
 ) -> Verdict:
-    """Return the verdict on a prediction and a measurement, by `wellposed.measuring.look.look`, whose arguments these are.
+    """Return the verdict on a prediction and a measurement, by `look` of `wellposed.measuring.look`.
 
-    ``before`` is the verdict on earlier passes, which left something in doubt.
+    The arguments are those of `look`. ``before`` is the verdict on earlier passes, which left something in doubt.
     """
     earlier, first = (None, 0) if before is None else (before.comparisons, before.draws)
     found = look(graph, predicted, measured, given, plan, seed, tolerance, cotangents, earlier, first)
