@@ -145,6 +145,25 @@ def test_work_grows_with_what_is_multiplied_and_drawn():
     assert rehearsal.work_of(large) > 15 * work
 
 
+class Norms(nn.Module):
+    """Operators on whole matrices, on rows with each other, and on one number."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x):
+        """Return what they make."""
+        y = self.inner(x)
+        solved = torch.linalg.solve(y.T @ y + torch.eye(16), y.T)
+        return torch.cdist(y, y).sum() + solved.sum() + torch.linalg.vector_norm(y.sum())
+
+
+def test_work_counts_rows_with_each_other_and_whole_matrices():
+    few, many = (rehearsal.work_of(wp.trace(Norms(), torch.randn(n, 16))) for n in (32, 320))
+    assert many > 320**2 * 16 > few > 32**2 * 16
+
+
 def test_what_cannot_be_run_says_why(monkeypatch):
     def refuses(*_, **__):
         raise AssertionError("not today")

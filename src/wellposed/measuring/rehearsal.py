@@ -44,7 +44,8 @@ UNCERTAIN = ("sampled", "assumed", "heavy")
 """Tags of what is drawn or assumed."""
 OF_ELEMENT, OF_DRAW = 20.0, 250.0
 """Work of an element that is made, and of a weight that is drawn, in multiplications. Chosen, as measured."""
-OF_PAIRS, OF_MATRICES = ("attention", "cdist"), ("linalg", "inverse", "cholesky", "svd", "eig", "qr", "det")
+OF_PAIRS = ("attention", "cdist")
+OF_MATRICES = ("linalg_inv", "linalg_solve", "linalg_svd", "linalg_eig", "linalg_qr", "linalg_lu", "matrix_exp")
 """Words in the names of operators that take each row with each, and that work on whole matrices."""
 SCATTERED = 1.0
 """Spread between draws, in octaves, beyond which few passes tell nothing of a prediction, and more do not tell what a
@@ -73,7 +74,7 @@ def work_of(graph: Graph) -> float:
             first, second = (graph.values[value].shape for value in node.inputs[:2])
             total += float(math.prod(first)) * math.prod(second[-2:-1])
         elif any(word in node.op_name for word in OF_MATRICES):
-            total += OF_ELEMENT * sizes[node.inputs[0]] * graph.values[node.inputs[0]].shape[-1]
+            total += OF_ELEMENT * sizes[node.inputs[0]] * max(graph.values[node.inputs[0]].shape, default=1)
     return total
 
 
