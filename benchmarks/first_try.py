@@ -19,6 +19,7 @@ import json
 import math
 import random
 import signal
+import statistics
 import time
 import warnings
 from pathlib import Path
@@ -30,6 +31,7 @@ from torch import nn
 import wellposed as wp
 from nets import typed, untried, untried_pictures
 from wellposed import zoo
+from wellposed.measuring.rehearsal import UNCERTAIN
 
 BUILD = Path(__file__).parents[1] / "build/first_try"
 ENTRIES = untried_pictures.ENTRIES
@@ -141,6 +143,7 @@ def tried(make: untried.Made, arguments: untried.Arguments, rehearse: bool | Non
         plan = wp.plan(model, *args, rehearse=rehearse, **kwargs)
         row |= {"plan_s": time.perf_counter() - start, "warnings": list(plan.warnings), "stage": "check"}
         row |= {"rehearsal": plan.figures.get("rehearsal"), "corrected": len(plan.corrections)}
+        row["drawn"] = sum(plan.coverage.get(tag, 0) for tag in UNCERTAIN)
         row["plan_changed"] = changed(model, before)
         start = time.perf_counter()
         verdict = wp.check(model, *args, plan=plan, **kwargs)
@@ -210,6 +213,12 @@ def main() -> None:
         mine = [r for r in rows.values() if "none" not in r and (r["library"] == "typed") == (group == "typed")]
         right = sum(r["ok"] and not r["changed"] for r in mine)
         print(f"{group}: {right} of {len(mine)}, {len({r['library'] for r in mine})} libraries")
+    for ok in (True, False):
+        mine = [r for r in rows.values() if "drawn" in r and r["ok"] == ok]
+        drawn_in = sum(r["drawn"] > 0 for r in mine)
+        print(f"{'right' if ok else 'off'}: something is drawn or assumed in {drawn_in} of {len(mine)}")
+    if seconds := [r["plan_s"] for r in rows.values() if "plan_s" in r]:
+        print(f"seconds of a plan, median {statistics.median(seconds):.2f}, of all {sum(seconds):.0f}")
 
 
 def line(row: dict[str, Any]) -> str:

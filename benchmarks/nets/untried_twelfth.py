@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -249,7 +250,7 @@ def tastes() -> tuple[Any, ...]:
 
 
 for name in ("DeepFM", "AutoInt", "DIFM"):
-    enter("funrec", name, lambda name=name: interest(name), tastes)  # type: ignore[misc]
+    enter("funrec", name, partial(interest, name), tastes)
 
 # ---------------------------------------------------------------------------------------------------------------- boxes
 
@@ -349,7 +350,7 @@ def chemistry(kind: str) -> nn.Module:
 
 
 for name in ("DMPNN", "AFP", "GAT"):
-    enter("d4cmpp2", name, lambda name=name: chemistry(name), molecules)  # type: ignore[misc]
+    enter("d4cmpp2", name, partial(chemistry, name), molecules)
 
 # -------------------------------------------------------------------------------------------------------------- the air
 

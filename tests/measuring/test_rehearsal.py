@@ -63,12 +63,14 @@ def test_what_passes_contradict_is_corrected():
     wrong, mended = (wp.plan(model, X, method="autoinit", rehearse=how) for how in (False, None))
     assert not wp.check(model, X, plan=wrong).ok
     assert wp.check(model, X, plan=mended).ok
-    # the exact rule asks for std² = 2 / fan-in behind a ReLU; sixteen passes of 16 x 64 elements show it within 10 %
-    for name in ("2.weight", "4.weight"):
-        assert stds(mended)[name] == pytest.approx(math.sqrt(2 / 64), rel=0.1)
-        assert stds(wrong)[name] == pytest.approx(math.sqrt(2 / 64) / 2, rel=1e-3)
+    # the exact rule asks for std² = 2 / fan-in behind a ReLU; as many passes show it within four standard errors
+    shown = {one.name: one for one in wp.measure(model, X, plan=mended, draws=rehearsal.MORE, seed=1)}
+    for node, name in (("1", "2.weight"), ("3", "4.weight")):
+        allowed = 4.0 * shown[node].log2_error + 0.01
+        assert abs(mended.corrections[node][0] + 2.0) < allowed
+        assert abs(math.log2(stds(mended)[name] ** 2 * 64 / 2)) < allowed
+        assert stds(wrong)[name] == pytest.approx(math.sqrt(2 / 64) / 2)
     assert set(mended.corrections) == {"1", "3"}
-    assert all(parts[0] == pytest.approx(-2.0, abs=0.3) for parts in mended.corrections.values())
     assert "2 values corrected by real passes" in repr(mended)
 
 
@@ -81,7 +83,7 @@ def test_a_plan_expects_what_it_was_corrected_to(tmp_path):
     read = Plan.load(tmp_path / "plan.json")
     assert read == plan
     shown = {signal.name: signal.second_moment for signal in wp.propagate(wp.trace(model, X), weights=read)}
-    assert [shown[name] for name in ("0", "2", "4")] == pytest.approx([1.0, 1.0, 1.0], rel=0.02)
+    assert [shown[name] for name in ("0", "2", "4")] == pytest.approx([1.0, 1.0, 1.0])
 
 
 class Polar(nn.Module):
@@ -169,6 +171,9 @@ def test_what_cannot_be_run_says_why(monkeypatch):
         raise AssertionError("not today")
 
     monkeypatch.setattr(rehearsal, "passes", refuses)
+    with pytest.raises(AssertionError, match="not today"):  # in tests, which see their own errors
+        wp.plan(net(), X)
+    monkeypatch.setattr(rehearsal, "FALLS_BACK", True)
     plan = wp.plan(net(), X)
     assert plan.figures["rehearsal"]["failed"] == "AssertionError: not today"
     assert plan.prescriptions == wp.plan(net(), X, rehearse=False).prescriptions
@@ -214,7 +219,8 @@ def test_what_is_rare_or_scatters_is_left_to_the_rules(made, width, batch):
     x = torch.randn(batch, width)
     torch.manual_seed(0)
     rehearsed, alone = wp.plan(made(), x, rehearse=True), wp.plan(made(), x, rehearse=False)
-    assert stds(rehearsed) == pytest.approx(stds(alone), rel=0.3)
+    assert not rehearsed.corrections
+    assert rehearsed.prescriptions == alone.prescriptions
 
 
 def test_plans_do_not_depend_on_the_default_type():
@@ -254,15 +260,33 @@ def test_corrections_are_those_of_one_graph():
     assert not any(signal.tag == "sampled" for signal in shown)
 
 
-def test_a_model_and_its_copy_on_meta_have_one_plan(wrong_relu):
+class Remade(nn.Module):
+    """Norms with buffers, a mask, and a scale that a plan keeps: all made again of a model on meta."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.norm, self.outer = nn.Linear(32, 64), nn.BatchNorm1d(64), nn.Linear(64, 10)
+        self.scale = nn.Parameter(torch.full((64,), 0.5), requires_grad=False)
+        self.register_buffer("mask", torch.arange(64) % 2 == 0)
+
+    def forward(self, x):
+        """Return a mixture of what the mask lets through."""
+        return self.outer(torch.relu(self.norm(self.inner(x)) * self.scale).masked_fill(self.mask, 0.0))
+
+
+@pytest.mark.parametrize("made", [net, Remade])
+def test_a_model_and_its_copy_on_meta_have_one_plan(made, wrong_relu):
     torch.manual_seed(0)
-    model = net()
+    model = made()
     with torch.device("meta"):
-        on_meta = net()
-    assert wp.plan(model, X).prescriptions == wp.plan(on_meta, X.to("meta")).prescriptions
+        on_meta = made()
+    here, there = wp.plan(model, X), wp.plan(on_meta, X.to("meta"))
+    assert here.corrections
+    assert here.figures["rehearsal"] == there.figures["rehearsal"]
+    assert here.prescriptions == there.prescriptions
 
 
-ODD = [5, [1.0, 0.0], ["a", 0, None], [1e6, 0, 0], [1, 0, -3], [True, 0, 0]]
+ODD = [5, [1.0, 0.0], ["a", 0, None], [1e6, 0, 0], [1, 0, -3], [1, 10**400, 0]]
 
 
 @pytest.mark.parametrize("held", [5, "abc", [1], *({"0": one} for one in ODD)])
@@ -279,7 +303,8 @@ def test_corrections_add_up():
     assert first.after(None) == first
     assert Correction(0.5, 6.0).after(first) == Correction(1.5, 6.0, 0.5)
     assert Correction(2.0, 2.0, 0.1).after(first) == Correction(3.0, 2.0, 0.1)
-    assert Known({"a": first.parts}).of("a", make_state((3,), 0.0, 1.0), None, None) == first
+    assert Correction(*first.parts) == first
+    assert Known({"a": first}).of("a", make_state((3,), 0.0, 1.0), None, None) == first
 
 
 @pytest.mark.parametrize("mean", [1.0, 2.0])

@@ -14,6 +14,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
+from wellposed.errors import InputError, PlanError, RunError, UnsupportedError
 from wellposed.graphs import Graph, Node
 from wellposed.measuring.batches import Batches
 from wellposed.measuring.comparison import TOLERANCE, Comparison, log2_ratio
@@ -55,6 +56,11 @@ DOUBT = 3.0
 ENOUGH, TIGHT = 0.8, 0.5
 """Shares of a check's tolerance: beyond the one, a plan is made again; what is beyond the other then, is corrected. The
 draws of a check are others, which may find as much as chance makes of it. Chosen."""
+
+UNABLE = (InputError, PlanError, RunError, UnsupportedError)
+"""Why a model cannot be run on draws: it is on meta, or sharded, or an operator refuses them."""
+FALLS_BACK = True
+"""Whether another error ends the rehearsal alone; the tests set it to False, and see the errors."""
 
 
 def work_of(graph: Graph) -> float:
@@ -118,7 +124,9 @@ class Rehearsal:
         """
         try:
             return self._contradicted(plan, known)
-        except Exception as error:  # of whatever an operator raises, as a plan needs no pass
+        except Exception as error:  # operators raise whatever they like, and a plan needs no pass
+            if not (FALLS_BACK or isinstance(error, UNABLE)):
+                raise
             self._failed = f"{type(error).__name__}: {error}"
             return None
 
@@ -192,25 +200,33 @@ class _Correcting:
         An error that is no larger than what enters is left with is none of the rule's. Of what scattered values make,
         few passes tell nothing: rare ones may make the mean.
         """
-        known, held = self._known.get(name), self._held[name]
-        expected, spread = state.second_moment, math.sqrt(variance_by_draws(state)) / OCTAVE
-        if known is not None:
-            expected, spread = expected * known.factor, spread if known.spread is None else known.spread
-        error = log2_ratio(expected, held.measured)
-        before, shown = [graph.values[value].name for value in node.inputs], self._shown[name]
-        came = max((self._left.get(one, 0.0) for one in before), key=abs, default=0.0)
-        passed_on = error * came > 0.0 and abs(error) <= abs(came)
-        allowed = math.inf if passed_on or abs(error - came) <= held.tolerance else held.allowed
-        one = replace(held, predicted=expected, error=error, spread=spread, allowed=allowed)
-        steady = all(self._scatter.get(one, 0.0) <= SCATTERED for one in before)
-        told = state.tag != "heavy" and (steady or abs(error) <= held.tolerance)  # which rare ones would not leave
-        new = _correction(one, shown) if told else None
-        self._left[name] = error if new is None or not new.octaves else 0.0
-        self._scatter[name] = max(spread if new is None or new.spread is None else new.spread, shown.log2_std)
+        known, before = self._known.get(name), [graph.values[value].name for value in node.inputs]
+        one, shown = self._expected(name, state, known), self._shown[name]
+        new = None if state.tag == "heavy" else self._new(one, before)
+        self._left[name] = one.error if new is None or not new.octaves else 0.0
+        self._scatter[name] = max(one.spread if new is None or new.spread is None else new.spread, shown.log2_std)
         known = known if new is None else new.after(known)
         if known is not None:
             self.found[name] = known
         return known
+
+    def _expected(self, name: str, state: State, known: Correction | None) -> Comparison:
+        """Return the comparison of a value with what is expected of it, with all corrections before it and its own."""
+        expected, spread = state.second_moment, math.sqrt(variance_by_draws(state)) / OCTAVE
+        if known is not None:
+            expected, spread = expected * known.factor, spread if known.spread is None else known.spread
+        held = self._held[name]
+        return replace(held, predicted=expected, error=log2_ratio(expected, held.measured), spread=spread)
+
+    def _new(self, one: Comparison, before: Sequence[str]) -> Correction | None:
+        """Return what a comparison says of the rule, whose operands are those ``before``."""
+        came = max((self._left.get(name, 0.0) for name in before), key=abs, default=0.0)
+        passed_on = one.error * came > 0.0 and abs(one.error) <= abs(came)
+        if passed_on or abs(one.error - came) <= one.tolerance:
+            one = replace(one, allowed=math.inf)
+        steady = all(self._scatter.get(name, 0.0) <= SCATTERED for name in before)
+        # rare events would not leave what agrees
+        return _correction(one, self._shown[one.name]) if steady or abs(one.error) <= one.tolerance else None
 
 
 def _held(one: Comparison, share: float) -> Comparison:

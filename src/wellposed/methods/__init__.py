@@ -124,13 +124,13 @@ def plan(
     kept |= {name: one.reason for name, one in found.items() if choices[one.kind] == "keep"} | dict(graph.kept)
     why = unscaled(graph, uses)
 
-    standing = list[str]()
+    standing: tuple[str, ...] = ()
 
     def made(corrections: Mapping[str, Correction]) -> tuple[Plan, bool]:
         """Return the plan that the method makes with some corrections, and whether it follows them."""
         draft = draft_of(graph, Request(seed, kept, corrections), **options)
-        if not corrections:
-            standing.extend(draft.standing)
+        nonlocal standing
+        standing = standing if corrections else draft.standing
         prescriptions = _complete(graph, draft, kept, method, why, widths(graph, uses))
         prescriptions |= selected_rows(graph, only, kept, prescriptions)
         prescriptions |= like_siblings(graph, prescriptions, kept)

@@ -52,7 +52,7 @@ def rehearsed(graph: Graph, made: Making, inputs: Described, rehearse: bool | No
 
 def _words_on(found: Mapping[str, Correction], corrections: Mapping[str, Correction]) -> str:
     """Return a warning that real passes contradict the last plan too."""
-    names = [name for name in (*found, *corrections) if found.get(name) != corrections.get(name)]
+    names = [name for name in dict.fromkeys((*found, *corrections)) if found.get(name) != corrections.get(name)]
     return (
         f"real passes contradict what this plan expects of {len(names)} values, the first {names[0]!r}, although "
         f"{len(corrections)} are corrected: scales behind rest on numbers that may be wrong. wp.check(model, ..., "

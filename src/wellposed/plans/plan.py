@@ -30,8 +30,8 @@ SCHEMA = 2
 others are of version 1, which older versions of the library read."""
 CORRECTIONS, REHEARSAL = "corrections", "rehearsal"
 """Under which of its figures a plan has what real passes showed while it was made, and how they were made."""
-MOST_OCTAVES = 2000
-"""Largest factor and spread of a correction: beyond, no number of double precision has a square. Chosen."""
+MOST_OCTAVES, LARGEST_MEAN = 1000, 1e150
+"""Largest factor, spread and mean of a correction: beyond, double precision has no square of a number. Chosen."""
 _KIND: Literal["wellposed.plan"] = "wellposed.plan"
 
 
@@ -52,10 +52,12 @@ def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
 def _check_corrections(held: JsonValue) -> None:
     """Raise `ValueError` for what no rehearsal writes."""
     for name, parts in held.items() if isinstance(held, dict) else [("all", held)]:
-        numbers = parts if isinstance(parts, list) and len(parts) == 3 else []
-        octaves, mean, spread = (*numbers, None, None, None)[:3]
-        fits = all(type(one) in (int, float) for one in (octaves, mean)) and type(spread) in (int, float, type(None))
-        if not fits or abs(octaves) > MOST_OCTAVES or not 0 <= (spread or 0) <= MOST_OCTAVES:  # type: ignore[arg-type,operator]
+        match parts:
+            case [int() | float() as octaves, int() | float() as mean, None | int() | float() as spread]:
+                fits = abs(octaves) <= MOST_OCTAVES and abs(mean) <= LARGEST_MEAN and 0 <= (spread or 0) <= MOST_OCTAVES
+            case _:
+                fits = False
+        if not fits:
             raise ValueError(
                 f"the correction of {name!r} is log2 of a factor, a mean and a spread, each within {MOST_OCTAVES} "
                 f"octaves, received {str(parts)[:80]}"
@@ -115,13 +117,14 @@ class Plan(Shown, BaseModel):
         return self
 
     @property
-    def corrections(self) -> dict[str, list[float | None]]:
+    def corrections(self) -> dict[str, tuple[float, float, float | None]]:
         """What real passes showed of values whose rules they contradict, by name: log2 of the factor of the second
         moment, the mean, and the standard deviation of log2 of the second moment over weight draws (None: the rule's).
         """
-        return cast("dict[str, list[float | None]]", self.figures.get(CORRECTIONS, {}))
+        held = cast("dict[str, tuple[float, float, float | None]]", self.figures.get(CORRECTIONS, {}))
+        return {name: (octaves, mean, spread) for name, (octaves, mean, spread) in held.items()}
 
-    def corrections_for(self, nodes: int, training: bool) -> dict[str, list[float | None]]:
+    def corrections_for(self, nodes: int, training: bool) -> dict[str, tuple[float, float, float | None]]:
         """Return the corrections for a graph of so many nodes in a mode; none for another than the plan was made for,
         whose names mean other values.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +11,7 @@ from wellposed.graphs import Graph, Node
 from wellposed.signals.distributions.state import State
 
 OCTAVE = math.log(2.0)
+"""A factor of 2, as a difference of logarithms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,10 @@ class Corrections(Protocol):
 
 
 class Known:
-    """Corrections that were found before, by name, as a plan holds their fields."""
+    """Corrections that were found before, by name."""
 
-    def __init__(self, found: Mapping[str, Correction | Sequence[float | None]]) -> None:
-        self._found: dict[str, Correction] = {
-            name: one if isinstance(one, Correction) else Correction(one[0] or 0.0, one[1] or 0.0, one[2])
-            for name, one in found.items()
-        }
+    def __init__(self, found: Mapping[str, Correction]) -> None:
+        self._found = found
 
     def may(self, name: str) -> bool:
         """Whether there is one of a name."""

@@ -106,9 +106,9 @@ def in_two_steps(
 def _provider(graph: Graph, weights: WeightsOf) -> Weights:
     """Return the provider of parameters' states that ``weights`` of `propagate` names."""
     if not isinstance(weights, str):
-        return (
-            PrescribedWeights(graph, weights) if isinstance(weights, Mapping) else PrescribedWeights.of(graph, weights)
-        )
+        if isinstance(weights, Mapping):
+            return PrescribedWeights(graph, weights)
+        return PrescribedWeights.of(graph, weights)
     if weights not in ("current", "planned"):
         raise OptionError(f"weights is 'current', 'planned' or a plan, not {weights!r}")
     return Weights(graph) if weights == "current" else PlannedWeights(graph)

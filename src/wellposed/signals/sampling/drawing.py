@@ -17,9 +17,9 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
     """Return a random tensor for every input of a graph, by value id.
 
     Inputs that are described as given, numbers that the model makes integers of, and tokens of which parts meet (the
-    corners of a box) keep the example's values. Of
-    tokens that a model compares with a number, those keep the example's for which it would come out otherwise: a mask
-    of padding, which plans take from the example, stays that mask. Padding of which the example has none is not drawn.
+    corners of a box) keep the example's values. Of tokens that a model compares with a number, those keep the example's
+    for which it would come out otherwise: a mask of padding, which plans take from the example, stays that mask.
+    Padding of which the example has none is not drawn.
 
     Raises:
         InputError: an input that keeps its values has none (it is on meta).

@@ -184,7 +184,7 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     drawn = as_positive(graph, value, state)
     run.draws[value] = _again(
         run,
-        (value, "drawn", count, state.pooled_var),
+        (value, "drawn", count, state.pooled_mean, state.pooled_var),
         lambda: [sample_state(drawn, generator, info.dtype, within) for _ in range(count)],
     )
     run.sources |= run.dependent.get(value, state.roots)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Parameter
-from wellposed.signals.context.corrections import Known
+from wellposed.signals.context.corrections import Correction, Known
 from wellposed.signals.context.parameters import Weights, unit_draw
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State
@@ -63,7 +63,7 @@ class Planned(Protocol):
     def prescriptions(self) -> Mapping[str, Prescribed]:
         """What each parameter gets, by name."""
 
-    def corrections_for(self, nodes: int, training: bool) -> Mapping[str, Sequence[float | None]]:
+    def corrections_for(self, nodes: int, training: bool) -> Mapping[str, tuple[float, float, float | None]]:
         """Return the fields of a `Correction` for each value whose rule real passes contradict, by its name; none for
         a graph of another number of nodes or another mode, whose names mean other values.
         """
@@ -90,7 +90,7 @@ class PrescribedWeights(Weights):
             return Weights(graph)
         made = cls(graph, plan.prescriptions)
         if found := plan.corrections_for(len(graph.nodes), graph.training):
-            made.corrections = Known(found)
+            made.corrections = Known({name: Correction(*parts) for name, parts in found.items()})
         return made
 
     def state(self, parameter: Parameter, root: int) -> State:
