@@ -9,8 +9,6 @@ Public names are imported on first use, so that ``import wellposed`` and ``wellp
 from __future__ import annotations
 
 import importlib.util
-import os
-import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -140,16 +138,6 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'wellposed' has no attribute {name!r}{where}")
 
 
-_importing = threading.RLock()
-"""One thread imports at a time, as modules that import one another would be met half made; and no process is forked
-meanwhile, in which what waits for the import would wait for ever.
-"""
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
-    )
-
-
 def _imported(name: str) -> Any:
     """Import a module of the package, and leave Python's random generator as it was.
 
@@ -159,8 +147,9 @@ def _imported(name: str) -> Any:
     import random
 
     from wellposed.collection import paused_collection
+    from wellposed.forks import importing
 
-    with _importing, paused_collection():
+    with importing, paused_collection():
         state = random.getstate()
         try:
             return importlib.import_module(f"wellposed.{name}")

@@ -5,6 +5,8 @@ generators are seeded, modes are set. Another thread of this library that wants 
 model's parameters, waits until all is as it was. The caller's own code does not wait: see `wellposed.trace`.
 
 A model's forward may wait for a thread that waits here. Neither would ever go on: the thread is told so.
+
+In a forked process operators run on one thread: PyTorch waits there for those of its parent, which do not run.
 """
 
 from __future__ import annotations
@@ -13,19 +15,25 @@ import os
 import sys
 import threading
 import time
-from contextlib import ContextDecorator
+from contextlib import AbstractContextManager, ContextDecorator
 from types import FrameType, TracebackType
 
 from wellposed.errors import TraceError
 from wellposed.interruption import Watch, watched
 
 _lock = threading.RLock()
+_forked = False
 _holder = 0
 """The thread whose turn it is, or was last."""
 _PAUSE = 0.1
 """Seconds between two looks at whether Ctrl-C was pressed, while another thread is waited for."""
 _PATIENCE = 5.0
 """Seconds for which a forward may wait for something while a thread waits for it; chosen."""
+
+
+def lock() -> threading.RLock:
+    """Return the lock of this process that the thread whose turn it is holds."""
+    return _lock
 
 
 class alone(ContextDecorator):
@@ -37,6 +45,7 @@ class alone(ContextDecorator):
     def __init__(self) -> None:
         self._watch: Watch | None = None
         self._held = _lock
+        self._limit: AbstractContextManager[None] | None = None
 
     def _recreate_cm(self) -> alone:
         return alone()
@@ -61,6 +70,11 @@ class alone(ContextDecorator):
                 watch.close()
             raise
         _holder = threading.get_ident()
+        if _forked:
+            from wellposed.threads import one_thread
+
+            self._limit = one_thread()
+            self._limit.__enter__()
         if watch is not None:
             watch.taken_over = False
         self._watch = watch
@@ -69,6 +83,8 @@ class alone(ContextDecorator):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Let the next thread in, and raise a Ctrl-C that was put off."""
+        if self._limit is not None:
+            self._limit.__exit__(None, None, None)
         self._held.release()
         pressed = self._watch is not None and self._watch.close()
         if pressed and not isinstance(error, KeyboardInterrupt):
@@ -125,8 +141,8 @@ def _package(frame: FrameType) -> str:
 
 def _renew() -> None:
     """Free the lock in a forked process, in which the thread that held it does not run."""
-    global _lock
-    _lock = threading.RLock()
+    global _lock, _forked
+    _lock, _forked = threading.RLock(), True
 
 
 if hasattr(os, "register_at_fork"):

@@ -163,6 +163,35 @@ def test_threads_may_use_the_library_first_at_once() -> None:
     subprocess.run([sys.executable, "-c", FIRST], check=True, timeout=120)
 
 
+FORKS = """
+import os, signal, threading, time, torch, wellposed as wp
+torch.set_num_threads(2)
+model = lambda: torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 8))
+x = torch.randn(4, 8)
+first = threading.Thread(target=lambda: wp.initialize_(model(), x))  # imports what it needs as it goes
+first.start()
+children = []
+while first.is_alive():
+    time.sleep(0.05)
+    children.append(os.fork())
+    if not children[-1]:
+        signal.alarm(60)
+        wp.gradients.metainit(model(), lambda net, batch: net(batch).square().mean(), [x], iterations=1)
+        os._exit(0)
+    if len(children) >= 6:
+        break
+codes = [os.waitpid(child, 0)[1] for child in children]
+first.join()
+assert children and not any(codes), codes
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are forked")
+def test_a_process_that_is_forked_while_a_thread_imports_works_too() -> None:
+    subprocess.run([sys.executable, "-c", FORKS], check=True, timeout=120)
+
+
 class Refusing(tuple):
     """Representations that have no length and are not walked, as those of e3nn."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -31,6 +32,7 @@ from wellposed.signals.examples import Described
 from wellposed.signals.passes.forward import run_pass, variance_by_draws
 from wellposed.signals.signal import Signal
 from wellposed.signals.weights.prescribed import PrescribedWeights
+from wellposed.threads import one_thread
 
 FEW, MORE = 2, 16
 """Passes of a first look, and fresh ones that decide on every plan after it left something in doubt. Chosen."""
@@ -105,6 +107,7 @@ class Rehearsal:
     def __init__(self, graph: Graph, inputs: Described = None) -> None:
         self._graph, self._inputs = graph, inputs
         self._fixed: set[str] = {graph.values[value].name for value in parameter_values(graph)}
+        self._cheap = work_of(graph) <= CHEAP
         self._passes = 0
         self._failed = ""
 
@@ -123,7 +126,8 @@ class Rehearsal:
             known: those, by name.
         """
         try:
-            return self._contradicted(plan, known)
+            with one_thread() if self._cheap else nullcontext():  # threads gain nothing, and a fork does not take them
+                return self._contradicted(plan, known)
         except Exception as error:  # operators raise whatever they like, and a plan needs no pass
             if not (FALLS_BACK or isinstance(error, UNABLE)):
                 raise
