@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import wellposed as wp
+from wellposed.signals.distributions.blocks import concatenate
 from wellposed.signals.distributions.lazy import Lazy, LocalScales
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import Filters
+from wellposed.signals.distributions.views import permute, reshape
 from wellposed.signals.sampling import joint_draws
 from wellposed.signals.sampling.positive import as_positive
 from wellposed.signals.sampling.samples import sample_state
@@ -225,6 +227,18 @@ def test_positions_are_drawn_alike_by_chance_in_all_channels() -> None:
         seen, true = ((z[:, 0] * z[:, 1]).mean(-1) ** power for z in (drawn, made))
         error = math.sqrt((float(seen.var()) + float(true.var())) / count)
         assert abs(float(seen.mean()) - float(true.mean())) < 4.0 * error
+
+
+def test_parts_of_a_stack_are_drawn_with_channels_of_their_own() -> None:
+    """The axes of the parts are those of the stack; the indices in them are numbered by each."""
+    parts = [reshape(make_state((3, 16), var=var, gauss=True), (1, 3, 16)) for var in (1.0, 4.0, 9.0)]
+    stack = permute(concatenate(parts, 0), (1, 2, 0))
+    assert stack.blocks
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.stack([sample_state(stack, generator, torch.float64, (1, 2)) for _ in range(400)])
+    squares = drawn.square().mean((0, 1, 2))
+    error = (2.0 / (400 * 3 * 16)) ** 0.5
+    assert squares.tolist() == pytest.approx([1.0, 4.0, 9.0], rel=5 * error)
 
 
 class Scores(nn.Module):

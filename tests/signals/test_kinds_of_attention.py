@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import wellposed as wp
+from wellposed.signals.integration import kernels
+from wellposed.signals.passes import validation
 
 from .test_local_scales import assert_alike
 
@@ -262,3 +264,36 @@ def test_a_group_norm_leaves_what_few_inputs_have_made_alike():
     plan = wp.plan(graph)
     predicted, measured = wp.propagate(graph, weights=plan)[-2], wp.measure(graph, plan=plan, draws=DRAWS)[-2]
     assert_alike(predicted, measured, 0.4)
+
+
+class ByRowAndColumn(nn.Module):
+    """Scores with what the query makes of the displacement in rows and in columns (Li et al. 2021, MViTv2; SAM)."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.rows, self.columns = (nn.Parameter(torch.randn(2 * size - 1, WIDTH) * 0.1) for _ in range(2))
+        at = torch.arange(size)
+        self.register_buffer("apart", at[:, None] - at + size - 1)
+
+    def forward(self, x):
+        batch, size = x.shape[:2]
+        q, k, v = (f(x).flatten(1, 2) for f in (self.q, self.k, self.v))
+        places = q.unflatten(1, (size, size))
+        rows = torch.einsum("bhwc,hkc->bhwk", places, self.rows[self.apart])
+        columns = torch.einsum("bhwc,wkc->bhwk", places, self.columns[self.apart])
+        scores = (q @ k.transpose(1, 2) * WIDTH**-0.5).view(batch, size, size, size, size)
+        scores = scores + rows[..., None] + columns[..., None, :]
+        return torch.softmax(scores.view(batch, size * size, size * size), -1) @ v
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entries", [1 << 16, 1 << 22])
+def test_scores_by_row_and_column_are_told_apart_in_as_much_memory_as_there_is(entries, monkeypatch):
+    monkeypatch.setattr(kernels, "MOST_ENTRIES", entries)
+    sizes = []
+    make = validation.disagreement
+    monkeypatch.setattr(validation, "disagreement", lambda state: (sizes.append(state.corr.size), make(state))[1])
+    predicted, measured = predicted_and_measured(ByRowAndColumn(13), torch.randn(4, 13, 13, WIDTH))
+    assert 1 << 10 < max(sizes) <= entries
+    assert_alike(predicted, measured, 0.12)

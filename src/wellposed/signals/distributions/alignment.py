@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
@@ -46,7 +47,8 @@ def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[A
     first = states[0].layout
     if skip is None and all(s.layout == first for s in states[1:]):
         same = tuple(range(len(first.lengths)))
-        return [Aligned(s.mean, s.var, s.corr, same, local_scales=s.local_scales) for s in states], first
+        plain = [Aligned(s.mean, s.var, s.corr, same, local_scales=s.local_scales) for s in states]
+        return _of_bounded_size(plain, first), first
     rank = max(len(s.axes) for s in states)
     given = [_with_rank(pooled(s), rank) for s in states]
     axes = [axis for axis in range(rank) if axis != skip]
@@ -56,7 +58,20 @@ def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[A
     for s, before in zip(refined, given, strict=True):
         written = _written(s, _dims(s, axes, layout), () if skip is None else s.axes[skip])
         aligned.append(written if s.serial == before.serial else written._replace(dims=None))
-    return aligned, layout
+    return _of_bounded_size(aligned, layout), layout
+
+
+def _of_bounded_size(aligned: list[Aligned], layout: Layout) -> list[Aligned]:
+    """Return aligned states whose kernels, with profiles of common lengths, are not too large."""
+    if math.prod(kernel_shape(aligned)) <= kernels.MOST_ENTRIES:
+        return aligned
+    return [
+        one._replace(
+            corr=kernels.bounded(one.corr, layout.lengths),
+            local_scales=applied(one.local_scales, lambda kernel: kernels.bounded(kernel, layout.lengths)),
+        )
+        for one in aligned
+    ]
 
 
 def common_layout(states: Sequence[State], skip: int) -> Layout | None:

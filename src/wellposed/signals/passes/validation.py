@@ -46,6 +46,8 @@ def _with_parts_that_agree(call: Call, rule: Rule | None, result: State, tag: Ta
     least, most = kernels.extent(result.var)
     if not (least >= 0.0 and most <= OVERFLOW and max(map(abs, kernels.extent(result.mean))) <= _ROOT):
         result, tag = _repaired(call, _who(node, rule), result, tag)
+    if result.corr.size > kernels.MOST_ENTRIES:
+        result = result.with_moments(corr=kernels.bounded(result.corr, result.lengths))
     wrong = disagreement(result)
     if wrong is not None:
         raise RuleError(f"{_who(node, rule)} gave a signal whose parts disagree: it does not hold that {wrong}")

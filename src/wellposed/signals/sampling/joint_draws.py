@@ -180,7 +180,7 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     count = count if kernels.nonzero(state.var) else 1
     generator = torch.Generator().manual_seed(value)
     made = channels(graph).get(value, ())
-    within = [i for axis, is_channel in zip(state.axes, made, strict=False) if is_channel for i in axis]
+    within = [axis for axis, is_channel in enumerate(made) if is_channel]
     drawn = as_positive(graph, value, state)
     run.draws[value] = _again(
         run,

@@ -51,7 +51,7 @@ def sample_state(
         state: the state.
         generator: what is drawn from.
         dtype: the type of the result.
-        channels: the atoms along which products of different weights with the features at a position lie: positions
+        channels: the axes along which products of different weights with the features at a position lie: positions
             have one finite-width correlation in all of them.
     """
     base, fn = state.gaussian_source()
@@ -140,7 +140,8 @@ def _noise(state: State, generator: torch.Generator, within: Collection[int]) ->
     and then weights.
     """
     corr, sizes = state.corr, state.lengths
-    channels = [i for i in sorted(within) if corr.shape[i] == 1 and sizes[i] > 1]
+    atoms = sorted({i for axis in within for i in state.axes[axis]})
+    channels = [i for i in atoms if corr.shape[i] == 1 and sizes[i] > 1]
     features = round(1.0 / state.equal_norm_inverse_dim) if state.gauss and state.equal_norm_inverse_dim > 0.0 else 0
     positions = [n for i, n in enumerate(sizes) if i not in channels]
     if not features or not channels or features * math.prod(positions) > MOST_FEATURES:
