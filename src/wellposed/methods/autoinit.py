@@ -50,7 +50,8 @@ def autoinit(
     ``direction="backward"`` chooses each variance such that the gradient with respect to the contraction's data has
     second moment ν, with independent cotangents of variance 1 at the outputs; ``"both"`` takes the harmonic mean of the
     forward and the backward variance, which for a linear layer is 2 / (fan_in + fan_out) (Glorot & Bengio 2010, eq.
-    12). A weight whose scale a norm takes out of the gradient again is left to the forward pass. Both are
+    12). Weights whose scale norms take out of the gradient again, factors of products (gates, queries, keys, values)
+    and those that no scale settles for are left to the forward pass, of the last with a warning. Both are
     *experimental*, as predicted gradients are off by more than half an octave on several nets.
 
     ``objective="isometry"`` asks for singular values of the input-output Jacobian near 1: orthogonal weights with gain²

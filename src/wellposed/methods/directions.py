@@ -8,22 +8,36 @@ middle: Var(w) = 2 / (fan_in + fan_out), the harmonic mean of the two variances.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from wellposed.errors import PlanError
+import numpy as np
+
+from wellposed.errors import listed
 from wellposed.graphs import Graph
+from wellposed.operators.contraction import contractions
+from wellposed.operators.facts import facts_of
+from wellposed.operators.norms import NORMS
+from wellposed.operators.product import is_product
+from wellposed.operators.scale_parameters import parameter_values
 from wellposed.signals.algebra.gradient_terms import Adjoint, second_moment
 from wellposed.signals.context.call import Pass
 from wellposed.signals.passes.backward import Sent, gradients_of
 from wellposed.signals.weights.planned import PlannedWeights
+from wellposed.structure.branches import branches
 from wellposed.structure.scale_free import scale_free
 
-MOST = 50
-"""Passes, forward and back, in which the scales must settle."""
-SETTLED = 1e-4
-"""Change of the logarithm of a variance from one pass to the next at which a scale has settled."""
+ROUNDS, ROUND = 3, 12
+"""Times that scales are sought, each without those that did not settle before, and passes of each. Chosen for cost."""
+DEPTH = 4
+"""Passes before the last one that a step is found from. Chosen."""
+LONGEST = math.log(100.0)
+"""Largest step of the logarithm of a variance. Chosen."""
+SETTLED = 1e-3
+"""Distance of the logarithm of a gradient's second moment from the target at which scales have settled. Chosen."""
+FAR = 0.1
+"""Distance of those that are left first: what they do to the gradient may unsettle the others. Chosen."""
 UNMOVED = 0.05
 """Share of the distance to the target below which the gradient counts as not following its weight's scale."""
 
@@ -38,13 +52,13 @@ class Balance:
     Attributes:
         scales: of the parameters whose scale the gradient follows.
         forward: those that the forward pass chooses, for every parameter that has one.
-        absorbed: parameters whose scale the gradient does not follow, as before a norm.
-        warnings: operators that the gradient was only assumed to pass.
+        left: why the others are left to the forward choice.
+        warnings: operators that the gradient was only assumed to pass, and weights that found no scale.
     """
 
     scales: Mapping[str, float]
     forward: Mapping[str, float]
-    absorbed: frozenset[str]
+    left: Mapping[str, str]
     warnings: tuple[str, ...]
 
 
@@ -80,9 +94,7 @@ def directed(balance: Balance, direction: Literal["backward", "both"], target: f
                 "(Glorot & Bengio, eq. 12, for any graph)"
             )
             scales[name] = Scale(both**0.5, reason)
-    for name in balance.absorbed:
-        reason = "a norm takes its scale out of the gradient again: as forward, its output has second moment ν"
-        scales[name] = Scale(None, reason)
+    scales |= {name: Scale(None, reason) for name, reason in balance.left.items()}
     return scales
 
 
@@ -92,55 +104,144 @@ def balanced(
     """Return the scales at which every contraction sends a gradient of second moment ``target`` to its data.
 
     A backward pass chooses each scale as it comes to it, the last contraction first. What activations and norms do to
-    the gradient depends on the signals, and so on all scales: passes are repeated until the scales settle. A scale that
-    a norm takes out again does not change the gradient; such parameters are left to the forward choice. Most are known
-    by the graph's structure, the others by a gradient that stays as it was from pass to pass.
+    the gradient depends on the signals, and so on all scales: passes are repeated until the scales settle, each from
+    what the last ones show (Anderson 1965). Three kinds of weights are left to the forward choice: those whose scale a
+    norm takes out again, by the graph's structure or by a gradient that stays as it was from pass to pass; those of
+    gates, queries, keys and values, as the gradient of a product's factor is as large as the other factor, which would
+    answer (`_factors`); and those that have not settled after `ROUND` passes, of which a warning tells.
 
     Args:
         graph: from `wellposed.trace`.
         weights_of: makes the weights of a forward pass with the scales given, and the others chosen.
         run: runs it.
         target: second moment of the gradients, in units of the cotangents' (1 at every output).
-
-    Raises:
-        PlanError: the scales do not settle within `MOST` passes.
     """
-    scales: dict[str, float] = {}
-    absorbed = _normalised(graph)
-    before: dict[str, float] = {}
-    stuck: dict[str, int] = {}
+    left = _Left(set(_normalised(graph)), _factors(graph), [])
+    logs: dict[str, float] = {}
     forward: dict[str, float] = {}
-    for _ in range(MOST):
-        weights = weights_of(scales)
-        passed = run(weights)
-        chooser = _Chooser(weights, absorbed, target)
-        gradients = gradients_of(passed, parameters=False, told=False, adjust=chooser)
-        forward = forward or {name: decision.scale for name, decision in weights.decisions.items()}
-        off = {name: math.log(ratio) for name, ratio in chooser.ratios.items()}
-        if all(abs(distance) < SETTLED for distance in off.values()):
-            return Balance(scales, forward, frozenset(absorbed), gradients.warnings)
+    told: tuple[str, ...] = ()
+    for _ in range(ROUNDS):
+        steps = _Steps()
+        for _ in range(ROUND):
+            weights = weights_of({name: math.exp(log / 2) for name, log in logs.items()})
+            passed = run(weights)
+            chooser = _Chooser(weights, left.all, target)
+            told = gradients_of(passed, parameters=False, told=False, adjust=chooser).warnings
+            forward = forward or {name: decision.scale for name, decision in weights.decisions.items()}
+            off = {name: math.log(ratio) for name, ratio in chooser.ratios.items()}
+            if all(abs(distance) < SETTLED for distance in off.values()):
+                return _balance(logs, off, forward, left, told)
+            logs = {name: logs.get(name, 2 * math.log(weights.decisions[name].scale)) for name in off}
+            unmoved = steps.unmoved(off)
+            left.absorbed |= unmoved
+            logs = steps.next({n: x for n, x in logs.items() if n not in unmoved}, off)
+        far = [name for name, distance in off.items() if abs(distance) > FAR]
+        left.adrift += far or [name for name, distance in off.items() if abs(distance) > SETTLED]
+        logs = {name: log for name, log in logs.items() if name not in left.all}
+    return _balance(logs, off, forward, left, told)
+
+
+def _balance(
+    logs: Mapping[str, float], met: Collection[str], forward: dict[str, float], left: _Left, told: tuple[str, ...]
+) -> Balance:
+    """Return the scales of the last pass, with a warning of weights that found none."""
+    scales = {name: math.exp(log / 2) for name, log in logs.items() if name in met}
+    if left.adrift:
+        told = (*told, f"{listed(left.adrift)} keep the scales that the signal asks for: none that the gradient asks "
+                f"for settles within {ROUND} passes forward and back")  # fmt: skip
+    return Balance(scales, forward, left.reasons(), told)
+
+
+@dataclass(slots=True)
+class _Left:
+    """Weights that are left to the forward choice: ``absorbed`` by norms, ``factors`` of products, or ``adrift``."""
+
+    absorbed: set[str]
+    factors: frozenset[str]
+    adrift: list[str]
+
+    @property
+    def all(self) -> frozenset[str]:
+        return frozenset([*self.absorbed, *self.factors, *self.adrift])
+
+    def reasons(self) -> dict[str, str]:
+        """Return why each is, by name."""
+        return (
+            dict.fromkeys(self.adrift, "no scale settles that the gradient asks for: its output has second moment ν")
+            | dict.fromkeys(self.factors, "a factor of a product, whose gradient the other factor sets: its output has "
+                            "second moment ν")
+            | dict.fromkeys(self.absorbed, "a norm takes its scale out of the gradient again: as forward, its output "
+                            "has second moment ν")
+        )  # fmt: skip
+
+
+class _Steps:
+    """Steps to where all distances are zero, from those that the last passes have shown (Anderson mixing)."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[dict[str, float], dict[str, float]]] = []
+        self.stuck: dict[str, int] = {}
+
+    def unmoved(self, off: Mapping[str, float]) -> set[str]:
+        """Return the weights whose distance has stayed, in two passes, as it was before their scale changed."""
+        before = self.seen[-1][1] if self.seen else {}
         for name, distance in off.items():
-            scales.setdefault(name, weights.decisions[name].scale)
-            unmoved = name in before and abs(distance - before[name]) < UNMOVED * abs(distance)
-            stuck[name] = stuck.get(name, 0) + 1 if unmoved and abs(distance) > SETTLED else 0
-            if stuck[name] >= 2:
-                absorbed.add(name)
-                scales.pop(name, None)
-            else:
-                scales[name] *= math.exp(distance / 2)
-        before = off
-    name, distance = max(off.items(), key=lambda item: abs(item[1]))
-    raise PlanError(
-        f"{name}: its scale has not settled after {MOST} passes forward and back (the last changed its variance by a "
-        f"factor of {math.exp(distance):.3g}), so there may be no scales that keep the gradients of {graph.model}; "
-        "take direction='forward', or leave the parameter out with skip="
-    )
+            stays = name in before and abs(distance - before[name]) < UNMOVED * abs(distance)
+            self.stuck[name] = self.stuck.get(name, 0) + 1 if stays and abs(distance) > SETTLED else 0
+        return {name for name, times in self.stuck.items() if times >= 2}
+
+    def next(self, at: dict[str, float], off: Mapping[str, float]) -> dict[str, float]:
+        """Return the logarithms of the variances that are tried next, given those tried and their distances."""
+        if off.keys() != at.keys():  # the others were found to be left alone: distances will be of other scales
+            self.seen = []
+            return {name: log + min(max(off[name], -LONGEST), LONGEST) for name, log in at.items()}
+        self.seen = [*self.seen[-DEPTH:], (at, dict(off))]
+        x, f = (np.array([list(one[part].values()) for one in self.seen]) for part in (0, 1))
+        step = f[-1]
+        if len(self.seen) > 1:
+            dx, df = np.diff(x, axis=0), np.diff(f, axis=0)
+            share = np.linalg.lstsq(df.T, f[-1], rcond=1e-6)[0]
+            step = f[-1] - share @ (dx + df)
+        return dict(zip(at, (x[-1] + step.clip(-LONGEST, LONGEST)).tolist(), strict=True))
 
 
 def _normalised(graph: Graph) -> set[str]:
-    """Return the weights whose scale a norm takes out whatever the other weights are."""
-    weights = ([name for name in group if graph.parameters[name].tensor.ndim > 1] for group in scale_free(graph))
-    return {names[0] for names in weights if len(names) == 1}
+    """Return the weights whose scale a norm takes out, alone or with that of others: the gradient of a stream that is
+    read by norms alone follows the share that each has of it, and no scales bring all of these to the target.
+    """
+    return {name for group in scale_free(graph) for name in group if graph.parameters[name].tensor.ndim > 1}
+
+
+def _factors(graph: Graph) -> frozenset[str]:
+    """Return the weights whose results are multiplied by other signals, before a weight or a norm meets them."""
+    steps, fixed = branches(graph).steps, parameter_values(graph)
+    weighted = {use.node: use.parameter for use in contractions(graph)}
+    source = _sources(graph, weighted)
+    marked: set[int] = set()
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        reaches = not marked.isdisjoint(node.outputs)
+        if node.index in weighted:
+            found |= {weighted[node.index] or ""} if reaches else set()
+            continue
+        if node.op in NORMS or any(out in steps and steps[out].kind == "normalisation" for out in node.outputs):
+            continue
+        signals = [value for value in node.inputs if value not in fixed and graph.values[value].is_signal]
+        facts = facts_of(node.op)
+        multiplies = facts.powers or facts.attends or facts.gated or is_product(node.op)
+        if reaches or (multiplies and (facts.gated or len({source[value] for value in signals}) > 1)):
+            marked.update(signals)
+    return frozenset(found - {""})
+
+
+def _sources(graph: Graph, weighted: Collection[int]) -> dict[int, int]:
+    """Return for each value the one that it is a function of, element by element; itself where it is of several."""
+    source = {value.id: value.id for value in graph.values}
+    for node in graph.nodes:
+        of = {source[value] for value in node.inputs if graph.values[value].is_signal}
+        if node.index not in weighted and facts_of(node.op).elementwise and len(of) == 1:
+            source.update(dict.fromkeys(node.outputs, *of))
+    return source
 
 
 class _Chooser:
@@ -150,7 +251,7 @@ class _Chooser:
         ratios: by parameter, the factor on its variance.
     """
 
-    def __init__(self, weights: PlannedWeights, left: set[str], target: float) -> None:
+    def __init__(self, weights: PlannedWeights, left: Collection[str], target: float) -> None:
         self.target = target
         self.ratios: dict[str, float] = {}
         self.left = left
