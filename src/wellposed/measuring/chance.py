@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import traits
@@ -17,6 +16,7 @@ from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS
 from wellposed.operators.schema import named_arguments
 from wellposed.operators.views import is_copy
+from wellposed.signals.integration.special import ndtri
 from wellposed.signals.signal import Signal
 
 ROUNDING = 1e-12
@@ -94,10 +94,10 @@ def _is_mask(signal: Signal) -> bool:
 def _binomial(expected: float, elements: int) -> Share:
     """Return how far the share of ones among so many elements may lie from the one expected, in octaves."""
     if elements > _MANY:
-        reach = (
-            special.ndtri(1.0 - ERROR_RATE / 2) * math.sqrt((1.0 - expected) / (expected * elements)) / math.log(2.0)
-        )
+        reach = float(ndtri(1.0 - ERROR_RATE / 2)) * math.sqrt((1.0 - expected) / (expected * elements)) / math.log(2.0)
         return Share(reach, reach)
+    from scipy import special  # slow to import
+
     counts = np.arange(elements + 1)
     at_most = special.bdtr(counts, elements, expected)
     least = int(np.searchsorted(at_most, ERROR_RATE / 2))

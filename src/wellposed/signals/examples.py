@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import torch
-from scipy.special import gammainc, gammaincc  # those of scipy.stats take half a second to import
 
 from wellposed.errors import InputError, joined
 from wellposed.graphs import Graph, Node
@@ -24,6 +23,7 @@ from wellposed.operators.schema import named_arguments
 from wellposed.operators.views import is_view
 from wellposed.ranks import is_held
 from wellposed.signals.inputs import Input
+from wellposed.signals.integration.special import gamma_above, gamma_below
 from wellposed.structure.positive_inputs import positive_inputs, probabilities
 from wellposed.structure.reach import behind
 from wellposed.structure.scale_free import scale_free
@@ -303,7 +303,7 @@ def _other_size(graph: Graph, value: int, taken: Input, seen: _Figures) -> Itera
     ratio = seen.square / level
     larger, smaller = (UNDONE, UNDONE) if _is_undone(graph, value) else (LARGER, SMALLER)
     if seen.independent and not smaller**-2 <= ratio <= larger**2:
-        tail = gammainc if ratio < 1.0 else gammaincc  # of chi square
+        tail = gamma_below if ratio < 1.0 else gamma_above  # of chi square
         if tail(0.5 * seen.independent, 0.5 * seen.independent * ratio) < CHANCE:
             yield f"has root mean square {math.sqrt(seen.square):.3g} where {math.sqrt(level):.3g} is assumed"
 

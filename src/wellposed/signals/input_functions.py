@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.state import FunctionOf, Link, Marginal, Scaled, State
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES, hermite
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.special import ndtri
 from wellposed.signals.integration.transport import standardised
 
 MOST_LEVELS, LOOKED_AT_FIRST = 8, 256

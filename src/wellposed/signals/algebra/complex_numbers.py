@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import ndtr, ndtri
 
 from wellposed.signals.algebra.operands import operand
 from wellposed.signals.algebra.pointwise import apply_pointwise
@@ -21,6 +20,7 @@ from wellposed.signals.distributions.state import Ancestry, Marginal, State, wea
 from wellposed.signals.distributions.views import merge_atoms, pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
+from wellposed.signals.integration.special import ndtr, ndtri
 from wellposed.signals.integration.transport import QUANTILES, Transport, of_values
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
 
 from wellposed.signals.algebra.effective_dims import finite_width_after_norm
 from wellposed.signals.algebra.local_scales import marginal_with, scales_of_filters
@@ -24,6 +23,7 @@ from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
 from wellposed.signals.integration import kernels, maps
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.special import ndtr
 from wellposed.signals.integration.transport import Transport, of_few
 
 NOTHING_CENTRED = 1e-12

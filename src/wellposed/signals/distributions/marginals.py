@@ -6,13 +6,13 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 
 from wellposed.signals.distributions.lazy import evaluated
 from wellposed.signals.distributions.mixtures import UNEVEN, gamma_nodes
 from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.special import ndtr, ndtri
 from wellposed.signals.integration.transport import Transport, of_values, standardised
 
 NOT_GAUSSIAN = 0.1

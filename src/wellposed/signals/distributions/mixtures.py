@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammaincinv
 
 from wellposed.signals.distributions.expansion import Expanded, Expansion, conditioning, expand, is_scalable, moments_at
 from wellposed.signals.distributions.functions import Pointwise
@@ -51,6 +50,8 @@ def gamma_nodes(kappa: float, count: int = 6) -> tuple[Array, Array]:
 @lru_cache(maxsize=1024)
 def _usual_scales(kappa: float) -> tuple[Array, Array]:
     """Return eight nodes and their weights for the same scale below its quantile 1 - `RARE`."""
+    from scipy.special import gammaincinv  # slow to import
+
     nodes, weights = np.polynomial.legendre.leggauss(8)
     return np.asarray(gammaincinv(1.0 / kappa, (1.0 - RARE) * (nodes + 1.0) / 2.0) * kappa), np.asarray(weights / 2.0)
 

@@ -13,11 +13,11 @@ from functools import cache, lru_cache
 
 import numpy as np
 import torch
-from scipy.special import betaincinv, gammainccinv, gammaincinv, ndtr, ndtri
 
 from wellposed.signals.integration import gaussian
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS, hermite_table
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.special import ndtr, ndtri
 
 STEP = 1 / 32
 """Spacing of the grid that distributions are convolved on, in standard deviations of the sum. Chosen: t of a ReLU plus
@@ -262,6 +262,8 @@ def _laid(values: Array) -> Array:
 @lru_cache(maxsize=256)
 def of_mean_of_squares(relative_variance: float) -> Transport:
     """Return the transport of a mean of squares of Gaussians (Gamma-distributed, to two moments), given Var / E²."""
+    from scipy.special import gammainccinv, gammaincinv  # slow to import
+
     shape = 1.0 / relative_variance
     tails = np.maximum(ndtr(-np.abs(NODES)), 1e-300)  # each half from its own tail, where it is still resolved
     return standardised(np.where(NODES < 0.0, gammaincinv(shape, tails), gammainccinv(shape, tails)) / shape)
@@ -274,6 +276,8 @@ def of_few(free: int) -> Transport:
     """
     if free < 2:
         return standardised(np.sign(NODES) + 0.0)
+    from scipy.special import betaincinv  # slow to import
+
     inside = 1.0 - 2.0 * ndtr(-np.abs(NODES))
     return standardised(np.sign(NODES) * np.sqrt(free * betaincinv(0.5, 0.5 * (free - 1), inside)))
 

@@ -9,7 +9,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from scipy.special import ndtr
 
 from wellposed.graphs import Node
 from wellposed.graphs.run import dense
@@ -24,6 +23,7 @@ from wellposed.signals.distributions.state import Marginal, State, new_serial
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.special import ndtr
 from wellposed.signals.integration.transport import Postponed, Transport, standardised
 from wellposed.signals.sampling.joint_sources import can_run
 from wellposed.signals.sampling.totals import Totals, totals_of

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.elementwise_products import multiply
@@ -24,6 +23,7 @@ from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.distributions.views import pooled
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.gaussian import NODES
+from wellposed.signals.integration.special import ndtri
 from wellposed.signals.integration.transport import of_values
 from wellposed.signals.registry import overloads, rule
 

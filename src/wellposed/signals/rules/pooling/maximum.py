@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.special import ndtri
 
 from wellposed.signals.algebra.box_filters import (
     adaptive_step,
@@ -29,6 +28,7 @@ from wellposed.signals.distributions.state import Ancestry, State
 from wellposed.signals.integration import gaussian, kernels
 from wellposed.signals.integration.gaussian import NODES
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.special import ndtri
 from wellposed.signals.integration.windows import Axis
 from wellposed.signals.registry import overloads, rule
 
