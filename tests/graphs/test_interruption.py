@@ -77,6 +77,7 @@ def process() -> list[object]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops it within a gc callback
 @pytest.mark.parametrize("what", USES)
 def test_wherever_it_strikes_the_model_is_as_it_was(what: str) -> None:
     """Also where the model is being put back: wherever a ``with`` is entered or left."""
