@@ -60,9 +60,12 @@ KINDS = {
     "scalar products": "large scores",
 }
 """Kinds of warnings by words that they hold."""
-FALSE = dict.fromkeys(("timm:coat_mini", "transformers:pegasus_x"), "weights that meet signals of different size")
+FALSE = dict.fromkeys(
+    ("timm:coat_mini", "transformers:lxmert", "transformers:pegasus_x"), "weights that meet signals of different size"
+)
 """What was judged by hand to be false, as nothing is wrong: kind of warning by model. One layer that tells positions is
-met at eight places of a stream that grows by it; and an example of 16 tokens is padded to 512."""
+met at eight places of a stream that grows by it; language and pictures attend by one layer; and an example of 16 tokens
+is padded to 512."""
 
 
 def names() -> list[str]:
