@@ -92,7 +92,12 @@ def told(rows: list[dict[str, Any]]) -> str:
         mine = [row for row in wrong if row["corruption"] == corruption]
         missed = [f"{row['net']}: {row['parameter']}" for row in mine if not row["named"]]
         table.append(
-            {"corruption": corruption, "tried": len(mine), "named": len(mine) - len(missed), "missed": ", ".join(missed)}
+            {
+                "corruption": corruption,
+                "tried": len(mine),
+                "named": len(mine) - len(missed),
+                "missed": ", ".join(missed),
+            }
         )
     named, alarms = sum(row["named"] for row in wrong), sum(bool(row["alarms"]) for row in right)
     return (

@@ -147,14 +147,16 @@ def _imported(name: str) -> Any:
     import random
 
     from wellposed.collection import paused_collection
-    from wellposed.forks import importing
 
-    with importing, paused_collection():
-        state = random.getstate()
-        try:
-            return importlib.import_module(f"wellposed.{name}")
-        finally:
-            random.setstate(state)
+    with paused_collection():
+        from wellposed.forks import importing
+
+        with importing:
+            state = random.getstate()
+            try:
+                return importlib.import_module(f"wellposed.{name}")
+            finally:
+                random.setstate(state)
 
 
 def __dir__() -> list[str]:

@@ -20,9 +20,9 @@ from types import FrameType, TracebackType
 
 from wellposed.errors import TraceError
 from wellposed.interruption import Watch, watched
+from wellposed.threads import is_forked, one_thread
 
 _lock = threading.RLock()
-_forked = False
 _holder = 0
 """The thread whose turn it is, or was last."""
 _PAUSE = 0.1
@@ -70,9 +70,7 @@ class alone(ContextDecorator):
                 watch.close()
             raise
         _holder = threading.get_ident()
-        if _forked:
-            from wellposed.threads import one_thread
-
+        if is_forked():
             self._limit = one_thread()
             self._limit.__enter__()
         if watch is not None:
@@ -141,8 +139,8 @@ def _package(frame: FrameType) -> str:
 
 def _renew() -> None:
     """Free the lock in a forked process, in which the thread that held it does not run."""
-    global _lock, _forked
-    _lock, _forked = threading.RLock(), True
+    global _lock
+    _lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

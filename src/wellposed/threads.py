@@ -15,6 +15,12 @@ from threadpoolctl import ThreadpoolController
 _lock = threading.Lock()
 _limits: list[Any] = []
 """The limit of BLAS, and once more for every block that is open: BLAS has one number of threads for the process."""
+_forked = False
+
+
+def is_forked() -> bool:
+    """Whether this process was forked from one that had loaded this module."""
+    return _forked
 
 
 @cache
@@ -51,9 +57,27 @@ def _restore_blas(limit: Any) -> None:
 
 
 @contextmanager
+def _whole_torch() -> Iterator[None]:
+    """Limit what PyTorch calls as well in a forked process, where MKL would wait for threads of its parent: by the
+    number that PyTorch has for all threads, as there is one.
+    """
+    if not _forked:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def one_thread() -> Iterator[None]:
     """Run a block in which PyTorch, in this thread, and BLAS work on one thread; it may be nested."""
-    with _pools("openmp").limit(limits=1):
+    with _pools("openmp").limit(limits=1), _whole_torch():
         with _lock:
             _limits.append(_limits[0] if _limits else _limit_blas())
         try:
@@ -67,8 +91,8 @@ def one_thread() -> Iterator[None]:
 
 def _renew() -> None:
     """Free the lock and the limit in a forked process, in which threads that were in a block do not run."""
-    global _lock
-    _lock = threading.Lock()
+    global _lock, _forked
+    _lock, _forked = threading.Lock(), True
     if _limits:
         limit = _limits[0]
         _limits.clear()
