@@ -195,7 +195,9 @@ class _Steps:
         if off.keys() != at.keys():  # the others were found to be left alone: distances will be of other scales
             self.seen = []
             return {name: log + min(max(off[name], -LONGEST), LONGEST) for name, log in at.items()}
-        self.seen = [*self.seen[-DEPTH:], (at, dict(off))]
+        if self.seen and self.seen[-1][0].keys() != at.keys():
+            self.seen = []
+        self.seen = [*self.seen[-DEPTH:], (at, {name: off[name] for name in at})]
         x, f = (np.array([list(one[part].values()) for one in self.seen]) for part in (0, 1))
         step = f[-1]
         if len(self.seen) > 1:
