@@ -527,7 +527,7 @@ def test_draws_of_other_sizes_are_none():
     generator = torch.Generator().manual_seed(0)
     draws = [torch.randn(20, generator=generator) for _ in range(9)]
     graph = wp.trace(Picking(), draws[0])
-    run = SimpleNamespace(graph=graph, draws={graph.inputs[0]: draws}, memo={})
+    run = SimpleNamespace(graph=graph, draws={graph.inputs[0]: draws}, held={}, memo={})
     picks = [joint_draws._run_on_draws(run, node) for node in graph.nodes]
     assert picks[:-1] == [True] * (len(picks) - 1)
     assert picks[-1] is False
@@ -542,7 +542,7 @@ def test_results_that_are_not_used_are_left_out():
     graph = wp.trace(Normalised(), torch.randn(4, 8, generator=generator))
     node = graph.nodes[0]
     draws = [torch.randn(4, 8, generator=generator) for _ in range(9)]
-    run = SimpleNamespace(graph=graph, draws={graph.inputs[0]: draws}, memo={})
+    run = SimpleNamespace(graph=graph, draws={graph.inputs[0]: draws}, held={}, memo={})
     assert joint_draws._run_on_draws(run, replace(node, outputs=node.outputs[:1]))
     for made, draw in zip(run.draws[node.outputs[0]], draws, strict=True):
         assert torch.allclose(made, functional.layer_norm(draw, (8,)), atol=1e-6)

@@ -91,10 +91,13 @@ class Held:
         for weight in self._recurrent.get(node.index, ()):
             entering = run.state(weight.use.data) if weight.takes == "input" else None
             before = 1.0 if entering is None else entering.second_moment
-            if weight.use.parameter is not None and before != 0.0:
+            name = weight.use.parameter
+            if name is not None and before != 0.0:
                 assert isinstance(run.weights, PlannedWeights)
-                heavy = entering is not None and entering.tag == "heavy"
-                run.weights.enter(weight.use.parameter, node, weight.use.fan_in, before, heavy)
+                heavy, known = entering is not None and entering.tag == "heavy", name in run.weights.decisions
+                run.weights.enter(name, node, weight.use.fan_in, before, heavy)
+                if not known and name in run.weights.decisions:
+                    run.renew(weight.use.weight)
         for branch in self._at.get(node.index, ()):
             state = run.state(branch.value)
             if state is None or state.second_moment < self.closed or not _carries(run, node, branch.value):
@@ -109,7 +112,7 @@ class Held:
         state = run.state(part.value)
         assert state is not None
         self.open[part] = told
-        run.states[part.value] = linear(Call(run, node), state, told[0])
+        run.hold(part.value, linear(Call(run, node), state, told[0]), told[0])
 
     def _score(self, run: Pass, node: Node, product: ScoredProduct) -> None:
         """Scale the factors of a scalar product down if it is too large."""

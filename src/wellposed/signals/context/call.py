@@ -54,6 +54,7 @@ class Pass:
         memo: what rules keep for one another, by keys of their own.
         alive: states that rules look for again, for as long as anything else holds them.
         draws: by value id, of values that were drawn together (`sampling/joint_draws.py`).
+        held: by value id, what a visitor has multiplied a value by, and its draws with it (`hold`).
         drawn: the values whose states were read off draws.
         postpones: whether states are read off draws when they are first asked for.
         postponed: by value id, the states that nothing has asked for yet.
@@ -76,6 +77,7 @@ class Pass:
     memo: dict[Any, Any] = field(default_factory=dict)
     alive: WeakValueDictionary[Any, State] = field(default_factory=WeakValueDictionary)
     draws: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    held: dict[int, float] = field(default_factory=dict)
     drawn: set[int] = field(default_factory=set)
     postpones: bool = False
     postponed: dict[int, PostponedState] = field(default_factory=dict)
@@ -101,6 +103,18 @@ class Pass:
         if value in self.postponed:
             self.states[value] = self.postponed.pop(value).make()
         return self.states.get(value)
+
+    def renew(self, value: int) -> None:
+        """Let a parameter be read anew, whose scale was chosen after something had read it."""
+        self.forget(value)
+        self.draws.pop(value, None)
+
+    def hold(self, value: int, state: State, factor: float) -> None:
+        """Let all that reads a value from here on find another state, ``factor`` times what it was."""
+        self.states[value] = state
+        self.held[value] = factor
+        if value in self.draws:
+            self.draws[value] = [factor * drawn for drawn in self.draws[value]]
 
     def outline(self, value: int) -> State | PostponedState | None:
         """Return the state of a value, or what is known of it before its moments are."""

@@ -174,6 +174,9 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     if tensor is not None and not tensor.is_meta:
         run.draws[value] = [tensor.detach()]
         return True
+    if (kept := _kept_pattern(run, value)) is not None:
+        run.draws[value] = [kept]
+        return True
     state = _state_to_draw(run, value)
     if state is None:
         return False
@@ -189,6 +192,19 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     )
     run.sources |= run.dependent.get(value, state.roots)
     return True
+
+
+def _kept_pattern(run: Pass, value: int) -> torch.Tensor | None:
+    """Return the numbers of a matrix that keeps them and is zero for the most part, as the identity is, a permutation
+    or what is connected sparsely: no draw of its size makes the same of a state; None of others.
+    """
+    info = run.graph.values[value]
+    if info.kind != "parameter" or len(info.shape) != 2:
+        return None
+    kept = run.weights.values(run.graph.parameters[run.graph.aliases.get(info.name, info.name)], False)
+    if kept is None or kept.is_meta or 2 * int((kept == 0).sum()) < kept.numel() or not bool(kept.any()):
+        return None
+    return kept.detach()
 
 
 def _state_to_draw(run: Pass, value: int) -> State | None:
@@ -217,11 +233,15 @@ def _run_on_draws(run: Pass, node: Node, least: int = 2) -> bool:
     def make() -> tuple[Any, list[list[torch.Tensor]] | None]:
         with torch.no_grad(), seeded(node.index):
             made = None if random or count <= LEAST_DRAWS else _at_once(node, columns, count)
-            return columns, _one_by_one(node, columns, count) if made is None else made
+            made = _one_by_one(node, columns, count) if made is None else made
+            for at, factor in held:
+                made = made and [*made[:at], [factor * drawn for drawn in made[at]], *made[at + 1 :]]
+            return columns, made
 
+    held = [(at, run.held[out]) for at, out in enumerate(node.outputs) if out in run.held]
     values, known = run.graph.values, run.graph.known
     drawn = [id(column) for v, column in columns.items() if v not in known and values[v].kind != "buffer"]
-    made = _again(run, (node.index, count, *drawn), make)[1]
+    made = _again(run, (node.index, count, *drawn, *held), make)[1]
     if made is None or any(
         tuple(draw.shape) != run.graph.values[out].shape
         for out, column in zip(node.outputs, made, strict=True)

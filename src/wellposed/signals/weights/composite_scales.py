@@ -68,9 +68,13 @@ class CompositeScales:
         names = {"weight", "other"}
         closed = {name for name, role in roles.items() if role not in names} | set(kept)
         self.composites: dict[str, CompositeScale] = {}
+        direct = {use.parameter for use in uses if graph.values[use.weight].kind == "parameter"}
         for use in uses:
             scaling = found.get(use.weight)
             if scaling is None or scaling.parameter not in composites:
+                continue
+            is_sum = composites[scaling.parameter].kind == "sum"
+            if is_sum and leaves_of(scaling.parameter, composites) - closed <= direct:  # as in a mean over steps
                 continue
             if use.kind != "recurrent" and use.data not in fixed:
                 self._enter(scaling.parameter, composites, _names_a_weight(graph, use))
