@@ -112,3 +112,34 @@ def test_layers_that_are_made_as_copies_of_each_other_have_numbers_of_their_own(
     model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
     wp.initialize_(model, X[None])
     assert not same(model.layers[0], model.layers[1])
+
+
+class Averaged(nn.Module):
+    """A net with weights that are averaged over steps, as buffers, or in another type."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.net = nn.Linear(16, 4)
+        if kind == "buffer":
+            self.register_buffer("average", self.net.weight.detach().clone())
+        elif kind == "type":
+            self.average = copy.deepcopy(self.net).bfloat16().requires_grad_(False)
+        else:
+            self.register_buffer("average", torch.randn(4, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+
+@pytest.mark.parametrize("kind", ["buffer", "type", "none"])
+def test_what_holds_the_numbers_that_are_written_over_is_named(kind: str) -> None:
+    plan = wp.plan(Averaged(kind), torch.randn(8, 16))
+    assert any("keep them: copy the new ones" in one for one in plan.warnings) == (kind != "none")
+
+
+def test_a_copy_that_is_left_out_is_named() -> None:
+    model = nn.ModuleDict({"net": nn.Linear(16, 4)})
+    model["target"] = copy.deepcopy(model["net"]).requires_grad_(False)
+    model.forward = lambda x: (model["net"](x), model["target"](x))
+    plan = wp.plan(model, torch.randn(8, 16), only="net.*")
+    assert any("'target.weight' (of 'net.weight')" in one for one in plan.warnings)

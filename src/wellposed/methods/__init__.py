@@ -15,7 +15,7 @@ from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph, trace
 from wellposed.graphs.keywords import split_keywords
 from wellposed.methods import autoinit, classic, complete_p, fixup, mup, steady, topology  # each registers its methods
-from wellposed.methods.copies import copies, words_on_copies
+from wellposed.methods.copies import copies, words_on_copies, words_on_left_behind
 from wellposed.methods.deliberate import Choice, check_deliberate, warnings_of
 from wellposed.methods.deliberate import deliberate as on_purpose
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
@@ -118,6 +118,7 @@ def plan(
     options |= {  # models that this one is measured against, on the same example
         key: _traced(value, args, rest, training) for key, value in options.items() if isinstance(value, nn.Module)
     }
+    buffers = dict(model.named_buffers()) if isinstance(model, nn.Module) else graph.buffer_tensors
     uses = contractions(graph)
     kept = not_selected(graph, only, skip, frozen)
     found = {} if method == "default" else on_purpose(graph, uses, kept, only is not None)  # it writes nothing
@@ -159,6 +160,7 @@ def plan(
                 *warning_of(without),
                 *words_on_unmet(graph, prescriptions, kept),
                 *words_on_copies(prescriptions),
+                *words_on_left_behind(graph, prescriptions, buffers),
                 *filter(None, [words_on_asleep(graph, zeros_under(graph, prescriptions))]),
                 *warnings_of(found, choices, deliberate, prescriptions),
             ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 import torch
 
@@ -91,6 +92,52 @@ def words_on_copies(prescriptions: Mapping[str, Prescription]) -> Iterator[str]:
             f"{len(told)} parameters are copies of others, as target networks hold them, and get the same numbers: "
             f"{joined(told, _SHOWN)}; skip= leaves them as they are"
         )
+
+
+def words_on_left_behind(
+    graph: Graph, prescriptions: Mapping[str, Prescription], buffers: Mapping[str, torch.Tensor]
+) -> Iterator[str]:
+    """Yield a warning that names buffers and kept parameters that hold what a plan writes over: weights averaged over
+    steps, or a target of another type, which would start apart.
+    """
+    written: dict[tuple[int, ...], list[str]] = {}
+    kept: dict[str, torch.Tensor | None] = {}
+    for name, parameter in graph.parameters.items():
+        if prescriptions[name].action == "keep":
+            kept[name] = parameter.values
+        elif prescriptions[name].action == "write" and len(parameter.shape) > 1 and not _is_constant(graph, name):
+            written.setdefault(tuple(parameter.shape), []).append(name)
+
+    @cache
+    def first(name: str, dtype: torch.dtype) -> list[float]:
+        values = graph.parameters[name].values
+        assert values is not None
+        return [] if values.is_meta else values.flatten()[:_COMPARED].to(dtype).tolist()
+
+    told = [
+        f"{name!r} (of {other!r})"
+        for name, values in {**kept, **buffers}.items()
+        if values is not None
+        for other in written.get(tuple(values.shape), ())
+        if _is_random(values) and first(other, values.dtype) == values.flatten()[:_COMPARED].tolist()
+        if _are_equal(values, graph.parameters[other].values)
+    ]
+    if told:
+        yield (
+            f"{joined(told, _SHOWN)} hold the same numbers as what this plan writes, and keep them: copy the new ones "
+            "once they are written"
+        )
+
+
+def _are_equal(values: torch.Tensor, of: torch.Tensor | None) -> bool:
+    """Whether a tensor holds the numbers of another in its own type."""
+    return of is not None and of.device == values.device and torch.equal(of.to(values.dtype), values)
+
+
+def _is_random(values: torch.Tensor) -> bool:
+    """Whether a tensor may hold the numbers of a drawn weight."""
+    plain = values.layout == torch.strided and values.is_floating_point() and not values.is_meta
+    return plain and values.numel() >= _COMPARED
 
 
 def _candidates(graph: Graph, kept: Mapping[str, str]) -> list[str]:
