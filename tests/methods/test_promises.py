@@ -62,12 +62,26 @@ class Identity(nn.Module):
         return self.head(state)
 
 
+class Stack(nn.Module):
+    """A recurrent layer that is set to the identity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.RNN(8, WIDTH, nonlinearity="relu", batch_first=True)
+        nn.init.eye_(self.layer.weight_hh_l0)
+        self.mix, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.mix(self.layer(x)[0][:, -1])))
+
+
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "a block again and again": (Again, (64, 16)),
     "twelve times": (lambda: Again(12), (64, 16)),
     "LSTM that is fed": (lambda: Decoder(nn.LSTMCell, own=False), (32, 8, 16)),
     "GRU that feeds itself": (lambda: Decoder(nn.GRUCell, own=True), (32, 8, 16)),
     "identity": (lambda: Identity(0.9 * torch.eye(WIDTH)), (64, 12, 8)),
+    "layer": (Stack, (64, 12, 8)),
     "permutation": (lambda: Identity(torch.eye(WIDTH)[torch.randperm(WIDTH)]), (64, 12, 8)),
 }
 

@@ -57,6 +57,19 @@ def state_of(run: Pass, value: int) -> State | None:
     return state
 
 
+def kept_pattern(run: Pass, value: int) -> torch.Tensor | None:
+    """Return the numbers of a matrix that keeps them and is zero for the most part, as the identity is, a permutation
+    or what is connected sparsely: no draw of its size makes the same of a state; None of others.
+    """
+    info = run.graph.values[value]
+    if info.kind != "parameter" or len(info.shape) != 2:
+        return None
+    kept = run.weights.values(run.graph.parameters[run.graph.aliases.get(info.name, info.name)], False)
+    if kept is None or kept.is_meta or 2 * int((kept == 0).sum()) < kept.numel() or not bool(kept.any()):
+        return None
+    return kept.detach()
+
+
 def _largest(run: Pass, value: int) -> int:
     """Return up to how many elements a constant is followed by position: more where its readers make weights of it
     alone (masks of weights), as a product with a signal then sums over its elements.

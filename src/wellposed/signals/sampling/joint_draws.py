@@ -18,7 +18,7 @@ from wellposed.graphs import Node, Ref
 from wellposed.graphs.operators import traits
 from wellposed.graphs.run import call_apart
 from wellposed.random_states import seeded
-from wellposed.signals.context.arguments import state_of
+from wellposed.signals.context.arguments import kept_pattern, state_of
 from wellposed.signals.context.call import Pass
 from wellposed.signals.distributions.making import rescaled
 from wellposed.signals.distributions.state import State
@@ -174,7 +174,7 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     if tensor is not None and not tensor.is_meta:
         run.draws[value] = [tensor.detach()]
         return True
-    if (kept := _kept_pattern(run, value)) is not None:
+    if (kept := kept_pattern(run, value)) is not None:
         run.draws[value] = [kept]
         return True
     state = _state_to_draw(run, value)
@@ -192,19 +192,6 @@ def _draw(run: Pass, value: int, count: int) -> bool:
     )
     run.sources |= run.dependent.get(value, state.roots)
     return True
-
-
-def _kept_pattern(run: Pass, value: int) -> torch.Tensor | None:
-    """Return the numbers of a matrix that keeps them and is zero for the most part, as the identity is, a permutation
-    or what is connected sparsely: no draw of its size makes the same of a state; None of others.
-    """
-    info = run.graph.values[value]
-    if info.kind != "parameter" or len(info.shape) != 2:
-        return None
-    kept = run.weights.values(run.graph.parameters[run.graph.aliases.get(info.name, info.name)], False)
-    if kept is None or kept.is_meta or 2 * int((kept == 0).sum()) < kept.numel() or not bool(kept.any()):
-        return None
-    return kept.detach()
 
 
 def _state_to_draw(run: Pass, value: int) -> State | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from wellposed.operators.schema import ref_of
 from wellposed.random_states import seeded
+from wellposed.signals.context.arguments import kept_pattern
 from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.blocks import laid_out
 from wellposed.signals.distributions.making import make_state
@@ -42,13 +45,15 @@ def recurrent(
         return None
     width = params[1].shape[1]
     projected = len(params) % (4 if biases else 2) == 1 or start[0].shape[-1] != start[-1].shape[-1]
-    narrow, features = (width, x.shape[-1]) if projected else (min(width, WIDTH), min(x.shape[-1], WIDTH))
+    kept = [None if (value := ref_of(p)) is None else kept_pattern(call.run, value) for p in call.node.args[2]]
+    whole = projected or any(matrix is not None for matrix in kept)
+    narrow, features = (width, x.shape[-1]) if whole else (min(width, WIDTH), min(x.shape[-1], WIDTH))
     units = max(h.shape[-1] for h in start) if projected else narrow
     x, start = _sampled_part(x, start, batch_first, features, units)
     each = len(params) // (2 * layers if both else layers)  # of a layer and direction; the first one takes the input
     takes_input = (0, each) if both else (0,)
     weights = [_narrowed(p, i in takes_input, features, width, narrow) for i, p in enumerate(params)]
-    runs = _runs(call, x, start, weights, several, (biases, layers, dropout, train, both, batch_first))
+    runs = _runs(call, x, start, weights, kept, several, (biases, layers, dropout, train, both, batch_first))
     axes = [(), *[LAYERS] * (len(call.node.outputs) - 1)]  # along which moments differ, of each result
     return tuple(
         at_shape(state_of_samples([run[i] for run in runs], call.root(), apart=apart), call.shape(i))
@@ -77,16 +82,22 @@ def _sampled_part(
 
 
 def _runs(
-    call: Call, x: State, start: list[State], weights: list[State], several: bool, options: tuple[Any, ...]
+    call: Call,
+    x: State,
+    start: list[State],
+    weights: list[State],
+    kept: Sequence[torch.Tensor | None],
+    several: bool,
+    options: tuple[Any, ...],
 ) -> list[list[torch.Tensor]]:
-    """Return the operator's results on samples of its inputs and weights."""
+    """Return the operator's results on samples of its inputs and weights, but those of which the numbers are given."""
     generator = torch.Generator().manual_seed(call.node.index)
     runs: list[list[torch.Tensor]] = []
     with seeded(call.node.index), torch.no_grad():
         for _ in range(DRAWS_OF_WEIGHTS):
             hidden = [sample_state(h, generator) for h in start]
             given = sample_state(x, generator)
-            drawn = [sample_state(w, generator) for w in weights]
+            drawn = [sample_state(w, generator) if own is None else own for w, own in zip(weights, kept, strict=True)]
             runs.append(list(call.node.op(given, hidden if several else hidden[0], drawn, *options)))
     return runs
 
