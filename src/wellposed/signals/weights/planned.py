@@ -16,6 +16,7 @@ from wellposed.signals.context.parameters import Weights, unit_draw
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.making import make_state, rescaled
 from wellposed.signals.distributions.state import State
+from wellposed.signals.integration.transport import of_draws
 from wellposed.signals.weights.composite_scales import CompositeScales
 from wellposed.signals.weights.decisions import Decision, Uses
 from wellposed.signals.weights.trust import Doubt, why_not
@@ -133,7 +134,8 @@ class PlannedWeights(Weights):
             return make_state(parameter.shape, 1.0, 0.0, scale_parameter=name)
         if role in ("bias", "shift"):
             std = self.biases.get(name, 0.0)
-            return make_state(parameter.shape, 0.0, std**2, roots=root if std else 0)
+            drawn = make_state(parameter.shape, 0.0, std**2, roots=root if std else 0)
+            return drawn.amended(transport=of_draws("uniform")) if std else drawn
         if role == "gain":
             return make_state(parameter.shape, self.gain(parameter), 0.0)
         if role == "recurrent" and name in self.decisions:
@@ -204,7 +206,7 @@ class PlannedWeights(Weights):
         if role == "recurrent" and parameter.name in self.decisions:
             return unit_draw(parameter) * self.decisions[parameter.name].scale if drawn else None
         if parameter.name in self.biases:
-            return unit_draw(parameter) * self.biases[parameter.name] if drawn else None
+            return unit_draw(parameter, "uniform") * self.biases[parameter.name] if drawn else None
         return super().values(parameter, drawn) if role in ("other", "recurrent") else None
 
     def gain(self, parameter: Parameter) -> float:
