@@ -112,8 +112,9 @@ def tracing(model: str) -> Iterator[None]:
 def settled(differentiates: bool = False) -> Iterator[None]:
     """Run a function of the library in an ordinary state of the process, whatever the caller's and the model's are.
 
-    Tensors that are made on the way have values where ``torch.device("meta")`` is on around the call. Settings that a
-    model changes, and random generators, are put back.
+    Tensors that are made on the way have values where ``torch.device("meta")`` is on around the call, and can be
+    differentiated where ``torch.inference_mode()`` is. Settings that a model changes, and random generators, are put
+    back.
 
     Args:
         differentiates: gradients are taken, also where the caller has switched them off.
@@ -135,8 +136,10 @@ def settled(differentiates: bool = False) -> Iterator[None]:
         around.enter_context(_deep())
         around.enter_context(restored_settings())
         around.enter_context(restored_random_state())
-        if differentiates:
+        if torch.is_inference_mode_enabled():  # there no derivative can be taken, also under torch.enable_grad()
             around.enter_context(torch.inference_mode(False))
+            around.enter_context(torch.no_grad())
+        if differentiates:
             around.enter_context(torch.enable_grad())
         if torch.get_default_device().type == "meta":
             others = (

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import wellposed as wp
+from wellposed.errors import GradientError
 from wellposed.gradients import gradcosine, gradient_norm, gradient_quotient, gradinit, lsuv, metainit, nio
 from wellposed.rates import find_max_lr
 
@@ -185,3 +187,63 @@ class TakesHeld(Net):
     def forward(self, batch: Held) -> Tensor:
         batch.seen = 1
         return super().forward(batch.x.mul_(0.5)) * float(batch.x.sum())
+
+
+class Steps(Net):
+    """Takes a step of its own weights in every pass, by an assignment or in place."""
+
+    def __init__(self, assigns: bool) -> None:
+        super().__init__()
+        self.assigns = assigns
+
+    def forward(self, x: Tensor) -> Tensor:
+        (slope,) = torch.autograd.grad(self.first(x).square().mean(), [self.first.weight])
+        with torch.no_grad():
+            if self.assigns:
+                self.first.weight -= 0.1 * slope
+            else:
+                self.first.weight.sub_(0.1 * slope)
+        return super().forward(x)
+
+
+def stepping(assigns: bool) -> nn.Module:
+    torch.manual_seed(1)
+    return Steps(assigns)
+
+
+@pytest.mark.parametrize("score", ["gradcosine", "gradcosine one by one", "lsuv"])
+def test_weights_that_a_pass_assigns_to_are_those_that_it_writes_to(score):
+    model, batch = stepping(assigns=True), {"x": X, "labels": LABELS}
+    before = held(model)
+    found = SCORES[score](model, batch)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in held(model).items())
+    assert found == pytest.approx(SCORES[score](stepping(assigns=False), batch), rel=1e-5)
+
+
+@pytest.mark.parametrize("score", ["gradient_quotient", "metainit", "gradinit"])
+def test_a_pass_that_both_writes_and_differentiates_is_differentiated_twice(score):
+    batch = {"x": X, "labels": LABELS}
+    assert SCORES[score](stepping(assigns=False), batch) > 0
+    with pytest.raises(GradientError, match=r"a forward pass assigns to the parameter 'weight'"):
+        SCORES[score](stepping(assigns=True), batch)
+
+
+def test_a_loss_that_steps_by_data_and_puts_it_back_is_differentiated_twice():
+    def ascended(model: nn.Module, batch: Any, *, in_place: bool) -> Tensor:
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        slopes = torch.autograd.grad(F.cross_entropy(model(batch), LABELS), parameters)
+        own = [parameter.data.clone() if in_place else parameter.data for parameter in parameters]
+        for parameter, slope in zip(parameters, slopes, strict=True):
+            if in_place:
+                parameter.data.add_(slope, alpha=0.05)
+            else:
+                parameter.data = parameter.data + 0.05 * slope
+        loss = F.cross_entropy(model(batch), LABELS)
+        for parameter, memory in zip(parameters, own, strict=True):
+            parameter.data = memory
+        return loss
+
+    found = [
+        gradient_quotient(made(Net), partial(ascended, in_place=in_place), X.clone()) for in_place in (True, False)
+    ]
+    assert found[0] == pytest.approx(found[1], rel=1e-5)

@@ -158,6 +158,25 @@ def test_losses_are_differentiated_also_where_the_caller_has_switched_gradients_
         assert not torch.is_grad_enabled()
 
 
+@pytest.mark.parametrize("rule", ["kernel", "signed", "maximal_update", "ntk", "paths"])
+@pytest.mark.parametrize("inputs", [X.clone, lambda: X], ids=["made there", "made before"])
+def test_rates_are_the_same_in_inference_mode(rule: str, inputs: Callable[[], Any]) -> None:
+    model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 3))
+    wp.initialize_(model, X)
+    expected = wp.rates.relative(model, X, rule=rule)
+    with torch.inference_mode():
+        assert wp.rates.relative(model, inputs(), rule=rule) == expected
+        assert torch.is_inference_mode_enabled()
+        assert not torch.is_grad_enabled()
+
+
+def test_gradients_are_measured_in_inference_mode_as_elsewhere() -> None:
+    model = net()
+    expected = str(wp.measure(model, X, backward=True))
+    with torch.inference_mode():
+        assert str(wp.measure(model, X, backward=True)) == expected
+
+
 def _made() -> nn.Module:
     with torch.inference_mode(False):
         return net()

@@ -382,6 +382,19 @@ class Pair(nn.Module):
         return self.inner(x), x
 
 
+def test_a_loss_that_clips_weights_changes_neither_the_model_nor_its_plan() -> None:
+    def clipped(model: Any, batch: Any) -> Tensor:
+        for parameter in model.parameters():
+            parameter.data.clamp_(-0.01, 0.01)
+        return loss_fn(model, batch)
+
+    model = model_fn()
+    before = state(model)
+    start = prepared(model, clipped, steps=100, budget=40)
+    assert same(before, state(model))
+    assert start.plan.prescriptions == wp.plan(model_fn(), batches()[0][0]).prescriptions
+
+
 def stepped(model: Any, batch: Any) -> Tensor:
     loss = loss_fn(model, batch)
     loss.backward()

@@ -126,6 +126,55 @@ def test_the_arguments_of_the_first_call_are_caught_without_running_the_model() 
         arguments_of(model, lambda model, batch: batch[0].sum(), data()[0])
 
 
+def clipped(model: nn.Module, batch: Any) -> Tensor:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.clamp_(-0.01, 0.01)
+    return loss_fn(model, batch)
+
+
+def clipped_by_data(model: nn.Module, batch: Any) -> Tensor:
+    for parameter in model.parameters():
+        parameter.data.clamp_(-0.01, 0.01)
+    return loss_fn(model, batch)
+
+
+def swapped(model: nn.Module, batch: Any) -> Tensor:
+    own = [parameter.data for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.data = parameter.data + 1.0
+    loss = loss_fn(model, batch)
+    for parameter, memory in zip(model.parameters(), own, strict=True):
+        parameter.data = memory
+    return loss
+
+
+def counted(model: nn.Module, batch: Any) -> Tensor:
+    model[1].running_mean.fill_(9.0)
+    return loss_fn(model, batch)
+
+
+@pytest.mark.parametrize("loss", [clipped, clipped_by_data, swapped, counted])
+def test_a_loss_that_writes_into_the_model_leaves_it_as_it_was(loss: Any) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
+    nn.init.constant_(model[0].bias, float("nan"))
+    before = {name: (tensor.data_ptr(), tensor.tolist()) for name, tensor in model.state_dict().items()}
+    arguments_of(model, loss, data()[0])
+    after = {name: (tensor.data_ptr(), tensor.tolist()) for name, tensor in model.state_dict().items()}
+    assert str(after) == str(before)
+
+
+def test_arguments_within_torch_func_are_passed_over() -> None:
+    def slopes(model: nn.Module, batch: Any) -> Tensor:
+        return torch.func.vmap(torch.func.jacrev(model))(batch[0]).square().mean()
+
+    model, batch = model_fn(), data()[0]
+    args, _ = arguments_of(model, lambda model, batch: slopes(model, batch) + loss_fn(model, batch), batch)
+    assert torch.equal(args[0], batch[0])
+    with pytest.raises(RateError, match=r"calls the model within torch.func alone"):
+        arguments_of(model, slopes, batch)
+
+
 # ---- optimizers -----------------------------------------------------------------------------------------------------
 
 

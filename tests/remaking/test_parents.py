@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -171,3 +172,96 @@ def test_a_residual_net_of_torchvision() -> None:
         unlike = [n for n, p in plan.prescriptions.items() if p.how != real.prescriptions[n].how]
         assert bool(unlike) == zero
         assert any("'zero_init_residual', which the module does not keep" in warning for warning in plan.warnings)
+
+
+class Zero(nn.Linear):
+    def __init__(self, *args: int) -> None:
+        super().__init__(*args)
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+
+class Prior(nn.Linear):
+    def __init__(self, i: int, o: int) -> None:
+        super().__init__(i, o)
+        self.bias = nn.Parameter(torch.full((o,), -3.0))
+
+
+class Gain(nn.LayerNorm):
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        start = torch.tensor(0.1)
+        self.weight.data = start.expand(self.weight.shape).clone()
+
+
+class Ones(Zero):
+    def __init__(self, i: int, o: int) -> None:
+        super().__init__(i, o)
+        self.weight.data.add_(torch.eye(self.out_features, self.in_features))
+
+
+class Frozen(nn.Conv1d):
+    def __init__(self, channels: int, size: int = 3) -> None:
+        super().__init__(channels, channels, size, padding=size // 2, groups=channels, bias=False)
+        kernel = torch.tensor([1.0, 2.0, 1.0])
+        self.weight.data.copy_((kernel / 4).expand(channels, 1, 3))
+        self.weight.requires_grad_(False)
+
+
+def settle(bias: torch.Tensor) -> None:
+    with torch.no_grad():
+        bias.fill_(2.0)
+
+
+class ByFunction(nn.Linear):
+    def __init__(self, i: int, o: int) -> None:
+        super().__init__(i, o)
+        settle(self.bias)
+        nn.init.eye_(self.weight)
+
+
+class Scaled(nn.Linear):
+    def __init__(self, i: int, o: int, gain: float) -> None:
+        super().__init__(i, o)
+        self.weight.data.mul_(gain)
+
+
+class Harmless(nn.Linear):
+    def __init__(self, i: int, o: int, freeze: bool) -> None:
+        super().__init__(i, o)
+        self.weight.requires_grad = not freeze
+        self.extra = nn.Parameter(torch.zeros(o if freeze else 2 * o))
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "zeros": lambda: Zero(8, 8),
+    "a prior": lambda: Prior(8, 8),
+    "a gain": lambda: Gain(8),
+    "derived twice": lambda: Ones(8, 8),
+    "a function": lambda: ByFunction(8, 8),
+    "a frozen filter": lambda: Frozen(4),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_the_constructor_of_a_derived_layer_sets_is_not_drawn_anew(name: str) -> None:
+    real = nn.Sequential(LAYERS[name](), nn.Linear(8, 3))
+    with torch.device("meta"):
+        model = nn.Sequential(LAYERS[name](), nn.Linear(8, 3))
+    example = X.reshape(1, 4, 8)
+    plan = wp.plan(model, example)
+    assert not [warning for warning in plan.warnings if "constructor" in warning]
+    assert {n: p.how for n, p in plan.prescriptions.items()} == {
+        n: p.how for n, p in wp.plan(real, example).prescriptions.items()
+    }
+    wp.plan(model, example, only="1.*").apply_(model, materialize="cpu")
+    assert all(torch.equal(p, dict(real.named_parameters())[n]) for n, p in model.named_parameters() if n[0] == "0")
+
+
+@pytest.mark.parametrize(("build", "names"), [(Scaled, "'gain'"), (Harmless, None)])
+def test_a_derived_layer_that_cannot_be_made_again_is_named_where_that_matters(build: Any, names: str | None) -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(build(8, 8, 0), nn.Linear(8, 3))
+    told = [warning for warning in wp.plan(model, X).warnings if "constructor" in warning]
+    assert len(told) == (names is not None)
+    assert all("does to its parameters at test_parents.py:" in each and f"on {names}," in each for each in told)

@@ -245,3 +245,23 @@ def test_queries_and_keys_of_one_weight_have_no_scale_of_their_own():
 
     (score,) = attention_scores(trace(Shared(), torch.randn(2, LENGTH, CHANNELS)))
     assert (score.head_dim, score.query) == (16, ())
+
+
+@pytest.mark.parametrize("batch", [4, 8])
+def test_kernels_of_single_samples_have_widths_whatever_the_batch(batch):
+    class Modulated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.style = nn.Linear(16, 8)
+            self.kernel = nn.Parameter(torch.randn(12, 8, 3, 3))
+            self.constant = nn.Parameter(torch.randn(1, 8, 4, 4))
+
+        def forward(self, z):
+            count = z.size(0)
+            kernels = self.kernel[None] * self.style(z)[:, None, :, None, None]
+            image = self.constant.expand(count, -1, -1, -1).reshape(1, count * 8, 4, 4)
+            out = F.conv2d(image, kernels.view(count * 12, 8, 3, 3), padding=1, groups=count)
+            return out.view(count, 12, 4, 4)
+
+    found = widths(trace(Modulated(), torch.randn(batch, 16)))
+    assert found == widths(trace(Modulated(), torch.randn(5, 16)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, TypeAlias
@@ -35,7 +36,8 @@ _OWN_DERIVATIVES = ("saved tensor hooks", "forward mode AD")
 
 
 _NON_LEAF = "non-leaf Tensor"
-"""What an optimizer says where it is given a tensor that is computed."""
+"""What an optimizer says where it is given a tensor that is computed, and a module where one is assigned."""
+_ASSIGNED = re.compile(r"Cannot assign non-leaf Tensor to parameter ('.*?')")
 
 
 class Problem:
@@ -202,25 +204,21 @@ class Problem:
         Raises:
             GradientError: as `loss`; or the loss depends on no parameter.
         """
-        try:
-            return self._gradient(parameters, batch, part, differentiable, factors)
-        except WrittenTo:
-            self._writes = True
-        except OwnDerivatives:
-            self._cheaply = False
-        except ValueError as error:
-            if not (differentiable and self._writes and _NON_LEAF in str(error)):
-                raise
-            raise GradientError(
-                "the model gives its parameters to an optimizer in its forward pass, whose steps have no second "
-                "derivative; run the forward without them (in evaluation mode), or take differences where there is an "
-                "engine='finite_difference'"
-            ) from error
-        except RuntimeError as error:  # the model takes derivatives itself, by torch.func or in forward mode
-            if not (differentiable and self._cheaply and any(sign in str(error) for sign in _OWN_DERIVATIVES)):
-                raise
-            self._cheaply = False
-        return self._gradient(parameters, batch, part, differentiable, factors)
+        while True:  # a pass may both write and take derivatives; each is found out once
+            try:
+                return self._gradient(parameters, batch, part, differentiable, factors)
+            except WrittenTo:
+                self._writes = True
+            except OwnDerivatives:
+                self._cheaply = False
+            except ValueError as error:
+                if not (differentiable and self._writes and _NON_LEAF in str(error)):
+                    raise
+                raise GradientError(_without_second_derivative(str(error))) from error
+            except RuntimeError as error:  # the model takes derivatives itself, by torch.func or in forward mode
+                if not (differentiable and self._cheaply and any(sign in str(error) for sign in _OWN_DERIVATIVES)):
+                    raise
+                self._cheaply = False
 
     def _gradient(
         self,
@@ -299,6 +297,8 @@ class Problem:
         if self._writes:
             given = parameters if isinstance(parameters, _Own) else {n: t.clone() for n, t in parameters.items()}
             parameters = {name: tensor.clone() for name, tensor in self._frozen.items()} | given
+            for tensor in parameters.values():
+                tensor._is_param = True  # ``self.weight -= ...`` assigns it
         put_back(self._overwritten)
         if self._held is not None:
             self._held.put_back()
@@ -316,6 +316,22 @@ class Problem:
 
 class _Own(Tensors):
     """Leaves that a pass may write to, as it may hand them to an optimizer, which takes leaves alone."""
+
+
+def _without_second_derivative(error: str) -> str:
+    """Return what a model does to its parameters that cannot be differentiated twice, and what to do."""
+    if assigned := _ASSIGNED.search(error):
+        name = assigned[1]
+        return (
+            f"a forward pass assigns to the parameter {name} (as self.weight -= ... does), of which no second "
+            "derivative can be taken; change it in place (self.weight.sub_(...) under torch.no_grad()), or take "
+            "differences where there is an engine='finite_difference'"
+        )
+    return (
+        "the model gives its parameters to an optimizer in its forward pass, whose steps have no second derivative; "
+        "run the forward without them (in evaluation mode), or take differences where there is an "
+        "engine='finite_difference'"
+    )
 
 
 def _check_dependent(loss: Tensor) -> None:

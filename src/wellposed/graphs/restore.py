@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from wellposed.alone import alone
 from wellposed.graphs.tree import slots_of
@@ -219,6 +220,36 @@ def restored_attributes(model: nn.Module) -> Iterator[None]:
                     parameter.requires_grad_(requires_grad)
                 if parameter.grad is not grad:
                     parameter.grad = grad
+
+
+@contextmanager
+def restored_values(model: nn.Module) -> Iterator[None]:
+    """Put back what a model's parameters and buffers hold when the block ends, bit for bit; also where they were given
+    other memory. They are copied meanwhile.
+    """
+    tensors = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}.values()
+    held = [(tensor, tensor.data, _local(tensor.data).clone()) for tensor in tensors if _has_values(tensor)]
+    try:
+        yield
+    finally:
+        for tensor, memory, before in held:
+            local = _local(memory)
+            if _local(tensor.data).data_ptr() != local.data_ptr() or tensor.shape != memory.shape:
+                tensor.data = memory
+            if not torch.equal(local, before):
+                with torch.inference_mode(local.is_inference()), torch.no_grad():
+                    local.copy_(before)
+
+
+def _has_values(tensor: Tensor) -> bool:
+    """Whether a tensor holds numbers that can be compared with others."""
+    return tensor.layout is torch.strided and not (tensor.is_meta or tensor.is_quantized or is_lazy(tensor))
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor that this rank holds."""
+    local: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local
 
 
 def set_mode_(model: nn.Module, training: bool) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from wellposed.errors import OptionError, RateError, WellposedError, in_words
-from wellposed.graphs.restore import restored_attributes
+from wellposed.graphs.restore import restored_attributes, restored_values
 from wellposed.graphs.tree import batch_copy, walk, with_twins
 from wellposed.random_states import restored_random_state
 
@@ -117,19 +118,31 @@ class _CalledError(BaseException):
 def arguments_of(model: nn.Module, loss_fn: LossFn, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments that a loss calls the model with first; the model is not run, and is left as it was.
 
+    Calls within `torch.func`, whose tensors end with them, are run and passed over.
+
     Raises:
-        RateError: the loss does not call the model.
+        RateError: the loss does not call the model, or within `torch.func` alone.
     """
     calls: list[tuple[Any, ...]] = []
+    passed_over = False
 
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal passed_over
+        if any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for _, tensor in walk((args, kwargs))):
+            passed_over = True
+            return
         calls.append((args, kwargs))
         raise _CalledError
 
-    with restored_random_state(), restored_attributes(model):
+    with restored_random_state(), restored_attributes(model), restored_values(model):
         hook = model.register_forward_pre_hook(note, with_kwargs=True, prepend=True)
         with hook, suppress(_CalledError):
             result_of(loss_fn, model, batch)
+    if passed_over and not calls:
+        raise RateError(
+            "loss_fn(model, batch) calls the model within torch.func alone (vmap, grad, jacrev), where its arguments "
+            "cannot be kept; call it outside too, as in loss(model(inputs), targets)"
+        )
     if not calls:
         raise RateError(
             "loss_fn(model, batch) does not call the model; write it as loss(model(inputs), targets), or give the part "

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import io
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -17,7 +17,7 @@ from torch import nn
 
 from wellposed.random_states import restored_random_state, seed_all
 from wellposed.ranks import is_distributed
-from wellposed.remaking.parents import Untold, replayed
+from wellposed.remaking.parents import Replay, Untold, replayed
 from wellposed.remaking.sketch import LARGEST, Sketch
 from wellposed.remaking.ways import MAKERS, authored, constructor, described, hook_of, resets
 
@@ -146,6 +146,12 @@ def _same(one: torch.Tensor, two: torch.Tensor | None) -> bool:
     return two is not None and one.shape == two.shape and one.dtype == two.dtype and torch.equal(one, two)
 
 
+def _is_of(call: Callable[[], object], base: type) -> bool:
+    """Whether a call is of a method that a class itself defines."""
+    function = getattr(call, "__func__", None)
+    return function is not None and any(each is function for each in vars(base).values())
+
+
 class _Remaking:
     """One reconstruction of the tensors of a model."""
 
@@ -177,11 +183,14 @@ class _Remaking:
             self.modules[id(module)] = again or self._copied(module, own or hook)
         return self.modules[id(module)]
 
-    def _call(self, calls: list[Callable[[], object]]) -> None:
-        """Let a module initialise itself; what it has not written stays unknown."""
+    def _call(self, calls: Sequence[Callable[[], object]]) -> bool:
+        """Let a module initialise itself; what it has not written stays unknown. Say whether nothing failed."""
+        done = 0
         for call in calls:
             with contextlib.suppress(Exception), self.sketch:
                 call()
+                done += 1
+        return done == len(calls)
 
     def _constructed(self, module: nn.Module) -> nn.Module | None:
         """Construct a module again; None where its arguments are unknown, or it comes out otherwise."""
@@ -215,12 +224,35 @@ class _Remaking:
                     if name in getattr(twin, "_flat_weights_names", ()):  # recurrent modules keep a second list
                         setattr(twin, name, held[name])
         if twin._parameters or twin._buffers or twin._modules:
-            if hook is None and twin._modules:
-                replay = replayed(twin, kind)
-                self._call(replay.calls)
-                self.untold += replay.untold
-            self._call(resets(twin, hook))
+            self._initialise(twin, kind, hook)
         return twin
+
+    def _initialise(self, twin: nn.Module, kind: type[nn.Module], hook: Hook | None) -> None:
+        """Let a module do what its constructors and its methods do, from the class that the others derive from on.
+
+        A method that initialises it is run where the constructor of its class ends: those of classes derived from that
+        one set parameters which the method has initialised.
+        """
+        calls, earlier = resets(twin, hook), False
+        for base in reversed(kind.__mro__):
+            if earlier or (hook is None and twin._modules):
+                self._replay(replayed(twin, kind, base, self._believed(twin) if earlier else None))
+            own = [call for call in calls if _is_of(call, base)]
+            earlier = earlier or bool(own)
+            self._call(own)
+        self._call([call for call in calls if not any(_is_of(call, base) for base in kind.__mro__)])
+
+    def _replay(self, replay: Replay) -> None:
+        """Run statements of a constructor; those that fail, and are known to matter, are untold."""
+        self.untold += replay.untold
+        for statement in replay.calls:
+            if not self._call([statement]) and statement.untold is not None:
+                self.untold.append(statement.untold)
+
+    def _believed(self, twin: nn.Module) -> frozenset[str]:
+        """Return the parameters of a module itself whose values are known by now."""
+        held = twin._parameters.items()
+        return frozenset(name for name, tensor in held if tensor is not None and self.sketch.values(tensor) is not None)
 
     def _twin(self, tensor: torch.Tensor, limit: int) -> torch.Tensor:
         """Return blank memory for a tensor: one for each tensor, however many places hold it."""

@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from wellposed.remaking.arguments import handed_on
+
 _RESETS = (
     ("reset_parameters", "_reset_parameters"),
     ("reset_buffers", "init_non_persistent_buffers"),
@@ -69,8 +71,8 @@ def constructor(module: nn.Module) -> Callable[[], nn.Module] | None:
     """Return a call that makes the module again: one that was noted, or its class with the arguments that it keeps.
 
     Every argument of its constructor is looked for among the attributes under its own name, also with an underscore
-    before it. Only plain data counts (numbers, words, types, functions, and collections and objects of such), of which
-    the call gets a copy.
+    before it, or under that of a layer's constructor which it is handed on to. Only plain data counts (numbers, words,
+    types, functions, and collections and objects of such), of which the call gets a copy.
     """
     if module in MAKERS:
         return MAKERS[module]
@@ -82,12 +84,15 @@ def constructor(module: nn.Module) -> Callable[[], nn.Module] | None:
     except (TypeError, ValueError):
         return None
     arguments: dict[str, Any] = {}
+    base = next(each for each in kind.__mro__ if "__init__" in vars(each))
+    own = vars(base)["__init__"]
+    given = handed_on(module, base, own) if isinstance(own, types.FunctionType) else {}
     for parameter in parameters:
         if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD and parameter.kind is not parameter.KEYWORD_ONLY:
             return None
         if parameter.name in ("device", "dtype") and parameter.default is None:
             continue
-        kept = _kept_arguments(module, parameter)
+        kept = _kept_arguments(module, parameter) or [given[name] for name in (parameter.name,) if name in given]
         if not kept or not is_plain(kept[0]):
             return None
         arguments[parameter.name] = kept[0]

@@ -279,7 +279,8 @@ class _Reader:
             if not weighted:
                 self.products.append((left[label], right[label]))
         if product.window is not None:
-            self._channels(product, data["c"], weight, trained)
+            mark(data["c"], summed=trained)
+            _join_channels(product, left, right)
         for label in weight.keys() - data.keys():
             mark(weight[label], made=trained and label in product.out_axes)
         out = [
@@ -289,14 +290,6 @@ class _Reader:
         if product.bias is not None:
             self._broadcast(product.bias, out if product.window is None else [out[product.out_axes.index("o")]])
         return tuple(out)
-
-    def _channels(self, product: Product, channels: Axis, weight: Mapping[str, Axis], trained: bool) -> None:
-        """Record that a convolution sums over its channels, or filters each of them for itself."""
-        mark(channels, summed=trained)
-        if product.groups == 1:
-            unite(channels, weight["c"])
-        elif size_of(channels) == product.groups == size_of(weight["o"]):  # depthwise: channels keep their places
-            unite(channels, weight["o"])
 
     def _made(self, product: Product, label: str, size: int, axis: Axis | None, trained: bool) -> Axis:
         """Return one axis of a product: that of an operand, or a new one where none has its length."""
@@ -398,3 +391,9 @@ def _reduced(node: Node, rank: int, after: int) -> tuple[int, ...]:
 
 _CHANNELS = {op: 1 for op, norm in NORMS.items() if norm.by_channel} | {aten.prelu.default: 1}
 """Operators whose vectors belong to axis 1."""
+
+
+def _join_channels(product: Product, image: Mapping[str, Axis], kernels: Mapping[str, Axis]) -> None:
+    """Unite the channels that a convolution sums over, or those that it filters each for itself (depthwise)."""
+    if product.groups == 1 or size_of(image["c"]) == product.groups == size_of(kernels["o"]):
+        unite(image["c"], kernels["c" if product.groups == 1 else "o"])
