@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import wellposed as wp
@@ -61,6 +62,86 @@ def test_pictures_of_bytes_are_planned_alike_whatever_the_example_holds(high):
     assert stds(plan) == stds(wp.plan(Pictures(), torch.full_like(x, 9)))
     assert wp.check(Pictures(), x, plan=plan).ok
     assert wp.check(Pictures(), x, plan=plan, inputs=[torch.randint_like(x, 0, 256)], draws=2).comparisons
+
+
+CASTS = {
+    "type_as": lambda x, like: x.type_as(like),
+    "copied": lambda x, like: torch.empty(x.shape).copy_(x),
+    "flipped": lambda x, like: x.flip(-1).float(),
+    "rolled": lambda x, like: x.float().roll(3, 2),
+    "channels picked": lambda x, like: x[:, [2, 1, 0]].float(),
+}
+AVERAGES = {
+    "interpolated": lambda x: F.interpolate(x, size=(16, 16)),
+    "bilinear": lambda x: F.interpolate(x, size=(16, 16), mode="bilinear"),
+    "averaged": lambda x: F.avg_pool2d(x, 2),
+    "largest": lambda x: F.max_pool2d(x, 2),
+    "without its mean": lambda x: x - x.mean((2, 3), keepdim=True) + 100.0,
+}
+
+
+class Cast(nn.Module):
+    def __init__(self, cast):
+        super().__init__()
+        self.cast = cast
+        self.conv, self.out = nn.Conv2d(3, 8, 3), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.conv(self.cast(x, self.conv.weight) / 127.5 - 1).relu().mean((2, 3)))
+
+
+@pytest.mark.parametrize("how", CASTS)
+def test_every_cast_and_move_leaves_pictures_pictures(how):
+    x = torch.zeros(2, 3, 12, 12, dtype=torch.uint8)
+    plan, plain = wp.plan(Cast(CASTS[how]), x), wp.plan(Cast(lambda x, like: x.float()), x)
+    assert (plan.inputs, plan.warnings) == (plain.inputs, ())
+    assert stds(plan) == pytest.approx(stds(plain), rel=0.02)  # a seam is rolled into the picture
+
+
+@pytest.mark.parametrize("how", AVERAGES)
+def test_averages_of_pictures_are_predicted(how):
+    x, model = torch.zeros(8, 3, 12, 12, dtype=torch.uint8), Cast(lambda x, like: AVERAGES[how](x.float()))
+    plan = wp.plan(model, x)
+    assert plan.inputs == "0: image-like (1/f), mean 127.5, variance 4096"
+    assert wp.check(model, x, plan=plan).ok
+
+
+def test_truth_values_that_take_the_type_of_a_weight_are_even():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(10, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(x.type_as(self.out.weight))
+
+    plan = wp.plan(Net(), torch.zeros(4, 10, dtype=torch.bool))
+    assert plan.inputs == "0: white, mean 0.5, variance 0.25, values 0, 1"
+
+
+class Padded(nn.Module):
+    def __init__(self, how) -> None:
+        super().__init__()
+        self.how, self.attention = how, nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        if self.how == "module":
+            return self.attention(x, x, x, key_padding_mask=mask)[0]
+        if self.how == "module without weights":
+            return self.attention(x, x, x, key_padding_mask=mask, need_weights=False)[0]
+        told = ~mask if self.how == "bool" else torch.zeros(mask.shape).masked_fill(mask, -torch.inf)
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=told[:, None].expand(-1, 5, -1))
+
+
+@pytest.mark.parametrize("how", ["module", "module without weights", "bool", "float"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_mask_that_pads_all_keys_counts_as_one_that_pads_none(how, training):
+    model, x, mask = Padded(how).train(training), torch.randn(4, 5, 16), torch.ones(4, 5).bool()
+    plan = wp.plan(model, x, mask)
+    (said,) = (warning for warning in plan.warnings if "shuts out" in warning)
+    assert said.endswith("counts as 0 throughout")
+    assert stds(plan) == stds(wp.plan(model, x, ~mask))
+    assert wp.check(model, x, mask, plan=plan).ok
 
 
 def test_dark_pictures_of_bytes_are_named():

@@ -126,6 +126,33 @@ def test_a_state_that_starts_at_zero_is_scaled_by_where_it_settles():
         wp.plan(graph, zero_signal="error", method="autoinit")
 
 
+class Growing(nn.Module):
+    """A sum over steps that starts at zero, which one weight reads at each: coverage."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.read, self.steps = nn.Linear(48, 144), steps
+
+    def forward(self, x):
+        total, found = torch.zeros_like(x), []
+        for _ in range(self.steps):
+            found.append(self.read(total))
+            total = total + x
+        return torch.stack(found)
+
+
+def test_a_sum_that_starts_at_zero_and_grows_is_named():
+    graph = wp.trace(Growing(5), X)
+    plan = wp.plan(graph, method="autoinit")
+    (said,) = plan.warnings
+    assert "the last asks for: 'read.weight' at 4 uses, with E[x²] of its output from 0.0625 at read@2 to 1 at" in said
+    for signal in wp.measure(graph, plan=plan, draws=30):
+        if signal.name in ("read@2", "read@5"):
+            off = math.log2(signal.second_moment / {"read@2": 1 / 16, "read@5": 1.0}[signal.name])
+            assert abs(off) < 3 * signal.log2_std / 30**0.5 + 0.02
+    assert not wp.plan(Growing(2), X, method="autoinit").warnings
+
+
 class Read(nn.Module):
     """One readout of a state that grows with the steps, or that a norm keeps at one size."""
 

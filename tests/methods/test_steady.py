@@ -94,6 +94,26 @@ def test_arguments_of_hidden_functions_have_the_target_variance(function: Callab
     assert wp.check(model, x, plan=plan).ok  # so that it is true of the running model
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.softsign(20.0 * x),
+        lambda x: 20.0 * x / (1.0 + (20.0 * x).abs()),
+        lambda x: 20.0 * x * torch.rsqrt(1.0 + (20.0 * x) ** 2),
+        lambda x: torch.exp(20.0j * x).real,
+        lambda x: torch.exp(20.0j * x - (10.0 * x).abs().square()).real,
+        lambda x: torch.exp(torch.complex(torch.zeros_like(x), 20.0 * x)).imag,
+        lambda x: torch.polar(torch.ones_like(x), 20.0 * x).imag,
+        lambda x: (20.0 * x).softmax(-1),
+    ],
+)
+def test_arguments_of_functions_that_several_operators_make_have_the_target_variance(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    test_arguments_of_hidden_functions_have_the_target_variance(function)
+
+
 @pytest.mark.parametrize(
     ("function", "share"),
     [
@@ -185,6 +205,12 @@ def test_frequencies_over_coordinates_keep_the_size_that_the_model_gives_them() 
 def test_soft_bounds_are_left_as_the_model_has_them() -> None:
     bound = dense(32, 2, lambda x: 30.0 * torch.tanh(x / 30.0))
     assert not argument_factors(wp.trace(bound, torch.randn(8, 16)))
+
+
+def test_gates_with_a_constant_are_no_functions_of_a_multiple() -> None:
+    """x sigmoid(1.7 x), as a quotient too, grows with x: the constant moves its bend, and not its size."""
+    for gated in (lambda x: x * torch.sigmoid(1.7 * x), lambda x: x / (1.0 + torch.exp(-1.7 * x))):
+        assert not argument_factors(wp.trace(dense(16, 2, gated), torch.randn(8, 16)))
 
 
 def test_a_value_that_others_read_too_has_no_argument_of_its_own() -> None:
@@ -500,6 +526,32 @@ def test_random_biases_are_drawn_with_the_standard_deviation_of_the_models_own()
     assert plan.prescriptions["4.bias"].std == pytest.approx(float(own))
     assert wp.check(model, x, plan=plan).ok
     assert stds(model, x, biases="zero")["0.bias"] == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", [lambda x: torch.tanh(20.0 * x), lambda x: torch.exp(-((20.0 * x) ** 2))])
+def test_biases_behind_a_constant_leave_the_functions_argument_its_size(function: Callable[[Tensor], Tensor]) -> None:
+    model, x = dense(64, 3, function, 2), torch.randn(256, 2)
+    graph = wp.trace(model, x)
+    plan = wp.plan(graph)
+    measured = wp.measure(graph, plan=plan, draws=40)
+    for place, fan_in in ((0, 2), (2, 64)):
+        assert plan.prescriptions[f"{place}.bias"].std == pytest.approx(1.0 / math.sqrt(3.0 * fan_in) / 20.0)
+        assert "over 20" in plan.prescriptions[f"{place}.bias"].reason
+        argument = measured[str(place)]
+        wanted = 1.0 + 1.0 / (3.0 * fan_in)
+        assert abs(math.log2(argument.second_moment * 400.0 / wanted)) < 3.0 * argument.log2_std / 40**0.5 + 0.01
+
+
+def test_phases_of_waves_stay_and_are_told() -> None:
+    model, x = dense(64, 3, lambda x: torch.sin(20.0 * x), 2), torch.randn(256, 2)
+    graph = wp.trace(model, x)
+    plan = wp.plan(graph)
+    argument = wp.measure(graph, plan=plan, draws=40)["2"]
+    assert plan.prescriptions["2.bias"].std == pytest.approx(1.0 / math.sqrt(3.0 * 64))
+    whole = 1.0 + 400.0 / (3.0 * 64)
+    assert f"with the phases of its bias that has E[x²] = {whole:.3g}" in plan.prescriptions["2.weight"].reason
+    assert abs(math.log2(argument.second_moment * 400.0 / whole)) < 3.0 * argument.log2_std / 40**0.5 + 0.01
 
 
 @pytest.mark.parametrize("options", [{"readout": 0.0}, {"branches": "half"}, {"biases": "none"}])

@@ -362,6 +362,30 @@ class OverNeighbours(nn.Module):
         return torch.einsum("ijh,jhd->ihd", weights, self.value(x).unflatten(-1, (4, 8)))
 
 
+@pytest.mark.parametrize("tokens", [8, 10], ids=["as many tokens as samples", "more tokens"])
+def test_padding_of_keys_whose_scores_have_known_means_is_predicted(tokens):
+    """The scores of a token with itself are larger than those with others, and samples show different numbers of keys.
+
+    Where there are as many tokens as samples, what each sample shows is not what each query sees.
+    """
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = nn.Linear(WIDTH, 512)
+
+        def forward(self, x, mask):
+            y = torch.relu(self.one(x))
+            return (y @ y.mT / 512**0.5 / 8).masked_fill(mask[:, None], -math.inf).softmax(-1) @ y
+
+    padding = torch.arange(tokens) >= torch.arange(tokens - 7, tokens + 1)[:, None]
+    graph = wp.trace(Net(), torch.randn(8, tokens, WIDTH), padding)
+    plan = wp.plan(graph, method="autoinit")
+    predicted, measured = wp.propagate(graph, weights=plan)[-1], wp.measure(graph, plan=plan, draws=DRAWS)[-1]
+    error = measured.log2_std / DRAWS**0.5
+    assert abs(math.log2(predicted.second_moment / measured.second_moment)) < 0.1 + 3 * error
+
+
 def test_a_mask_along_another_axis_than_the_last_shuts_out():
     """A node sees 3 of 24: were all seen, the squares of weights would be a tenth as large."""
     places = torch.arange(24)

@@ -9,9 +9,13 @@ from typing import Any
 import torch
 
 from wellposed.graphs.graph import Graph, Node, Ref
-from wellposed.graphs.numbers import apart, name_of
+from wellposed.graphs.numbers import FAR_BELOW, apart, name_of
 from wellposed.graphs.operators import INTEGERS
 from wellposed.graphs.run import call
+
+_ATTENTION = "scaled_dot_product_attention"
+_ADDED = frozenset({"add", "baddbmm", _ATTENTION})
+"""Operators, by name, that add a mask to scores: as attention modules make one of a mask of padding."""
 
 
 def with_open_masks(graph: Graph) -> Graph:
@@ -60,17 +64,26 @@ def _shuts(graph: Graph, value: int, known: Mapping[int, torch.Tensor]) -> bool:
 
 
 def _leaves_nothing(node: Node, at: int, values: torch.Tensor, own: set[int]) -> bool:
-    """Whether a node multiplies a signal by zeros, or writes numbers over all of it, where ``values`` say so."""
+    """Whether a node multiplies a signal by zeros, writes numbers over all of it, or adds numbers to it that shut all
+    scores out of a softmax, where ``values`` say so.
+    """
     name = name_of(node)
+    if name in _ADDED and values.is_floating_point():
+        return bool((values <= FAR_BELOW).all())
     if name == "mul":
         return not bool(values.any())
-    if name == "masked_fill":
+    if name in ("masked_fill", "where"):
+        return _writes_over(node, at, values, own)
+    return name == _ATTENTION and values.dtype == torch.bool and not bool(values.any())
+
+
+def _writes_over(node: Node, at: int, values: torch.Tensor, own: set[int]) -> bool:
+    """Whether a node writes numbers over all of a signal, where ``values`` say so."""
+    if name_of(node) == "masked_fill":
         return node.args[1] == Ref(at) and bool(values.all())
-    if name == "where" and node.args[0] == Ref(at):
+    if node.args[0] == Ref(at):
         left, right = (_is_number(arg, own) for arg in node.args[1:3])
         return (left and not right and bool(values.all())) or (right and not left and not bool(values.any()))
-    if name == "scaled_dot_product_attention":
-        return values.dtype == torch.bool and not bool(values.any())
     return False
 
 

@@ -20,16 +20,32 @@ def _named(names: str) -> frozenset[str]:
 
 
 _CARRY = _named(
-    "to _to_copy clone contiguous mul div sub add rsub neg true_divide log1p log sqrt square pow exp sin cos abs cat "
-    "stack concat pad constant_pad_nd clamp"
+    "to _to_copy clone contiguous mul div sub add rsub neg true_divide log1p log log2 log10 sqrt rsqrt reciprocal "
+    "square pow exp expm1 sin cos tanh sigmoid abs cat stack concat pad constant_pad_nd clamp clamp_min clamp_max "
+    "round floor dropout"
 )
 """Operators, by name, that compute numbers of numbers, or carry them on."""
+_MOVE = _named(
+    "mean sum std var amax amin flip roll repeat tile pixel_shuffle pixel_unshuffle channel_shuffle im2col "
+    "reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d avg_pool1d avg_pool2d avg_pool3d "
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d max_pool1d max_pool2d max_pool3d"
+)
+"""Operators, by name, that move numbers, or average them."""
+_RESIZE = _named(
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+    "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d "
+    "_upsample_bilinear2d_aa _upsample_bicubic2d_aa"
+)
+"""Operators, by name, that interpolate."""
+_PICK = _named("index index_select gather take_along_dim masked_fill repeat_interleave grid_sampler type_as")
+"""Operators, by name, that do so with their first tensor, at places and by types that the others tell."""
 _TAKE = _named(
     "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d matmul mm bmm addmm einsum "
-    "batch_norm layer_norm group_norm instance_norm lstm gru rnn_tanh rnn_relu"
+    "batch_norm layer_norm group_norm instance_norm rms_norm lstm gru rnn_tanh rnn_relu"
 )
 """Operators, by name, whose first tensor is a signal, where the others are weights."""
-_JOIN = _named("cat stack concat")
+_JOIN = _named("cat stack concat view_write")
+"""Operators, by name, that put several tensors into one."""
 
 
 def is_additive_mask(tensor: torch.Tensor) -> bool:
@@ -80,23 +96,28 @@ def _met_as_numbers(graph: Graph, value: int) -> set[int] | None:
     """Return an input and what is computed of it up to the weights and norms that it meets; None if anything else reads
     one of these, or nothing does.
     """
-    own, todo, met = apart(graph), [value], False
-    found = {value}
-    while todo:
-        at = todo.pop()
-        if at in graph.outputs:
+    own, met, found = apart(graph), False, {value}
+    for node in graph.nodes:
+        read = found.intersection(node.inputs)
+        if not read:
+            continue
+        first, alone = node.inputs[0] in read, own.issuperset({*node.inputs} - found)
+        name = name_of(node)
+        if name in _TAKE and first and alone:
+            met = True
+        elif node.op.is_view or name in _JOIN or (alone and name in _CARRY | _MOVE | _RESIZE) or _is_copied(node, read):
+            found.update(node.outputs)
+        else:
             return None
-        for node in (graph.nodes[index] for index in graph.users().get(at, ())):
-            name = name_of(node)
-            beside = {*node.inputs} - found
-            if name in _TAKE and node.inputs[0] == at and own.issuperset(beside):
-                met = True
-            elif node.op.is_view or (name in _CARRY and (name in _JOIN or own.issuperset(beside))):
-                todo += [out for out in node.outputs if out not in found]
-                found.update(node.outputs)
-            else:
-                return None
-    return found if met else None
+    return found if met and found.isdisjoint(graph.outputs) else None
+
+
+def _is_copied(node: Node, read: set[int]) -> bool:
+    """Whether a node makes its result of elements of what it has ``read`` alone, which tell no place or type to it."""
+    name = name_of(node)
+    if name == "copy":  # over all that was there before
+        return node.inputs[-1] in read
+    return name in _PICK and node.inputs[0] in read and read.isdisjoint(node.inputs[1:])
 
 
 def apart(graph: Graph) -> set[int]:

@@ -82,12 +82,14 @@ class Adjustments:
         targets: what ν is multiplied by, by the value that a contraction makes.
         rows: what ν is multiplied by for the rows of a table, by its name.
         scales: standard deviations that are given, by parameter name.
+        biases: what the standard deviations of biases that are drawn are multiplied by, by name.
         visit: called before each node of the pass that chooses the scales (`run_pass`); it may change states.
     """
 
     targets: Mapping[int, float] = field(default_factory=dict)
     rows: Mapping[str, float] = field(default_factory=dict)
     scales: Mapping[str, float] = field(default_factory=dict)
+    biases: Mapping[str, float] = field(default_factory=dict)
     visit: Callable[[Pass, Node], None] | None = None
 
 
@@ -100,7 +102,7 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
         settings: AutoInit's options.
         adjustments: what is to be otherwise.
     """
-    random_biases = _random_biases(graph, request) if settings.biases == "own" else {}
+    random_biases = _random_biases(graph, request, adjustments.biases) if settings.biases == "own" else {}
 
     def weights_of(
         scales: Mapping[str, float],
@@ -203,8 +205,8 @@ def _check_direction(direction: str, objective: str, state: str, distribution: s
         )
 
 
-def _random_biases(graph: Graph, request: Request) -> dict[str, float]:
-    """Return standard deviations for the biases that a model makes at random, by name.
+def _random_biases(graph: Graph, request: Request, times: Mapping[str, float]) -> dict[str, float]:
+    """Return standard deviations for the biases that a model makes at random, by name, each ``times`` its number.
 
     Biases between ±1/√fan-in, as PyTorch draws them, have that of this distribution, so that a plan does not follow the
     numbers that one model was constructed with. Others have their root mean square.
@@ -221,7 +223,7 @@ def _random_biases(graph: Graph, request: Request) -> dict[str, float]:
             found.setdefault(name, bound / math.sqrt(3.0))
         elif math.isfinite(size) and bool((flat != flat[0]).any()):
             found.setdefault(name, size)
-    return found
+    return {name: std * times.get(name, 1.0) for name, std in found.items()}
 
 
 def _settled(

@@ -88,22 +88,24 @@ def _zeros_before(graph: Graph, nodes: Sequence[int]) -> list[str]:
     return found
 
 
-def _uses_apart(graph: Graph, weights: PlannedWeights, given: Collection[str]) -> tuple[str, ...]:
-    """Return a warning that names the weights whose outputs differ between their uses by more than `APART`, or none."""
-    told = []
-    for name, met in weights.again.met.items():
-        uses = [use for use in met.values() if not _makes_a_weight(graph, weights, use.node, name)]
-        low, high = (end(uses or met.values(), key=attrgetter("after")) for end in (min, max))
-        if name not in given and high.after > APART * low.after:
-            at = (f"{use.after:.3g} at {graph.nodes[use.node].name}" for use in (low, high))
-            told.append(f"{name!r} at {len(uses)} uses, with E[x²] of its output from {' to '.join(at)}")
-    if not told:
-        return ()
-    return (
-        "weights that meet signals of different size at their uses, and have the scale that these ask for in the mean: "
-        f"{joined(told, 3, '; ', room=120)}. A weight for each use, a norm before it, or a state that starts at the "
-        "size of later ones would bring all of them to the target",
-    )
+def _uses_apart(graph: Graph, weights: PlannedWeights, given: Collection[str]) -> Iterator[str]:
+    """Yield warnings that name the weights whose outputs differ between their uses by more than `APART`: those that
+    met zeros first, where the uses after that do, have the scale for the last.
+    """
+    for uses_of, rest in ((weights.again.met, "these ask for in the mean"), (weights.again.later, "the last asks for")):
+        told = []
+        for name, met in uses_of.items():
+            uses = [use for use in met.values() if not _makes_a_weight(graph, weights, use.node, name)]
+            low, high = (end(uses or met.values(), key=attrgetter("after")) for end in (min, max))
+            if name not in given and high.after > APART * low.after:
+                at = (f"{use.after:.3g} at {graph.nodes[use.node].name}" for use in (low, high))
+                told.append(f"{name!r} at {len(uses)} uses, with E[x²] of its output from {' to '.join(at)}")
+        if told:
+            yield (
+                f"weights that meet signals of different size at their uses, and have the scale that {rest}: "
+                f"{joined(told, 3, '; ', room=120)}. A weight for each use, a norm before it, or a state that starts "
+                "at the size of later ones would bring all of them to the target"
+            )
 
 
 def _makes_a_weight(graph: Graph, weights: PlannedWeights, node: int, name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from wellposed.graphs import Graph
+from wellposed.graphs import Graph, Node
 from wellposed.methods.drafting import Adjustments, Settings, drafted
 from wellposed.methods.holding import (
     CLOSED,
@@ -31,7 +31,8 @@ from wellposed.operators.contraction import Contraction, contractions
 from wellposed.options import check_choice, check_positive
 from wellposed.plans import Drawn, Prescription, RandomDistribution
 from wellposed.signals import Input
-from wellposed.structure.argument_factors import argument_factors, bending_functions, frequencies
+from wellposed.structure.argument_factors import argument_factors, bending_functions, entered, frequencies
+from wellposed.structure.own_functions import is_periodic
 from wellposed.structure.scale_free import scale_free
 from wellposed.structure.scored_products import scored_products
 from wellposed.structure.starts import channel_gates, readouts, recurrent_weights
@@ -67,8 +68,9 @@ def steady(
     Weights are scaled as by ``autoinit`` (Algorithm 1), but for nine parts:
 
     - *functions*: where a constant stands between a weight and the function that follows, as the frequency of
-      ``sin(30 * linear(x))``, the argument of the function has variance ν. Weights between the model's inputs and
-      periodic functions keep the standard deviation that the model gives them: they are frequencies.
+      ``sin(30 * linear(x))``, the argument of the function has variance ν, and biases become as much smaller as
+      weights do, but for the phases of periodic functions. Weights between the model's inputs and periodic functions
+      keep the standard deviation that the model gives them: they are frequencies.
     - *functions that bend*: the argument of a function that saturates on both sides (tanh), or gates itself (GELU,
       SiLU), has variance ``bending`` times ν, by default 0.3: small arguments meet the part that is straight. That of a
       function with a kink at 0 (ReLU) has 0.1 ν where all readouts make fewer than eight numbers: beside smaller
@@ -119,15 +121,18 @@ def steady(
     rows = dict.fromkeys(_undone_tables(graph, uses), table)
     scales = {name: size for name, (size, _) in kept.items()} | _orthogonal_sizes(graph)
     scores = score_aims(graph, request, target_variance, readout)
+    biases_over = _biases_over(graph, uses)
     held = Held(graph, branch_factors(graph, request, branches), CLOSED * target_variance, scores)
     while True:
         targets = {value: aim.share for value, aim in aims.items()}
-        draft = drafted(graph, request, settings, Adjustments(targets, rows, scales, held))
+        draft = drafted(graph, request, settings, Adjustments(targets, rows, scales, biases_over, held))
         ends, stuck = ends_of(graph, draft.prescriptions, held)
         if not stuck:
             drawn = _orthogonal(graph, {**draft.prescriptions, **ends})
             warnings = (*draft.warnings, *words_on_sharp(graph, held.sharp))
-            return replace(draft, prescriptions=_explained(graph, uses, drawn, aims, kept), warnings=warnings)
+            return replace(
+                draft, prescriptions=_explained(graph, uses, drawn, aims, kept, biases_over), warnings=warnings
+            )
         held = held.without(stuck)
 
 
@@ -213,9 +218,11 @@ def _explained(
     prescriptions: dict[str, Prescription],
     aims: Mapping[int, _Aim],
     kept: Mapping[str, tuple[float, str]],
+    biases_over: Mapping[str, float],
 ) -> dict[str, Prescription]:
     """Return prescriptions whose reasons say why outputs have another variance than ν, or weights the model's size."""
     said = {use.parameter: aims.get(graph.nodes[use.node].outputs[0]) for use in uses}
+    with_phases = _with_phases(graph, uses, prescriptions)
     for name, mine in prescriptions.items():
         aim = said.get(name)
         if mine.action != "write" or not mine.signal_after:
@@ -223,8 +230,50 @@ def _explained(
         if name in kept:
             prescriptions[name] = mine.changed(reason=kept[name][1])
         elif aim is not None:
-            prescriptions[name] = mine.changed(reason=f"{aim.words}; {mine.reason}")
+            prescriptions[name] = mine.changed(reason=f"{aim.words}{with_phases.get(name, '')}; {mine.reason}")
+    for name, share in biases_over.items():
+        mine = prescriptions[name]
+        if isinstance(mine, Drawn):
+            reason = (
+                f"{mine.reason}, over {1.0 / share:.4g}, as the function behind it takes {1.0 / share:.4g} times this"
+            )
+            prescriptions[name] = mine.changed(reason=reason)
     return prescriptions
+
+
+def _biases_over(graph: Graph, uses: Sequence[Contraction]) -> dict[str, float]:
+    """Return what biases are multiplied by where a constant stands before a function, by name: as their weights are.
+
+    A larger one would alone be all of the function's argument. Periodic functions take any phase.
+    """
+    found: dict[str, float] = {}
+    factors, read = argument_factors(graph), entered(graph)
+    for use in uses:
+        value = graph.nodes[use.node].outputs[0]
+        factor = factors.get(value, 1.0)
+        if use.bias is not None and factor > 1.0 and not _is_wave(graph, read[value]):
+            found[use.bias] = min(found.get(use.bias, 1.0), 1.0 / factor)
+    return found
+
+
+def _is_wave(graph: Graph, readers: Sequence[tuple[float, Node | None]]) -> bool:
+    """Whether one of the functions that read a value is periodic."""
+    return any(end is not None and is_periodic(graph, end) for _, end in readers)
+
+
+def _with_phases(
+    graph: Graph, uses: Sequence[Contraction], prescriptions: Mapping[str, Prescription]
+) -> dict[str, str]:
+    """Return in words what the arguments of periodic functions have with the biases that are drawn, by weight."""
+    found: dict[str, str] = {}
+    factors, read = argument_factors(graph), entered(graph)
+    for use in uses:
+        value = graph.nodes[use.node].outputs[0]
+        weight, bias = (prescriptions.get(name or "") for name in (use.parameter, use.bias))
+        if value in factors and isinstance(bias, Drawn) and weight is not None and _is_wave(graph, read[value]):
+            whole = factors[value] ** 2 * ((weight.signal_after or 0.0) + bias.std**2)
+            found[weight.name] = f"; with the phases of its bias that has E[x²] = {whole:.3g}"
+    return found
 
 
 def _own_sizes(graph: Graph, uses: Sequence[Contraction]) -> dict[str, tuple[float, str]]:

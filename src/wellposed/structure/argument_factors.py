@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wellposed.graphs import Graph, Node, Parameter, Ref
 from wellposed.graphs.graph import once
+from wellposed.graphs.operators import traits
 from wellposed.operators.arithmetic import factors_of, times_number
 from wellposed.operators.contraction import contractions
 from wellposed.operators.facts import ANY, facts_of
@@ -17,6 +18,7 @@ from wellposed.operators.schema import ref_of
 from wellposed.operators.views import is_view
 from wellposed.structure.bounds import bounds
 from wellposed.structure.branches import branches
+from wellposed.structure.own_functions import adds_its_own, becomes_complex, ends_in, is_of_one, is_periodic, made_of
 
 COORDINATES = 4
 """Inputs up to which a model is a function of coordinates. Chosen: space and time."""
@@ -82,7 +84,7 @@ def _bends(graph: Graph, function: Node) -> bool:
     low, high = bounds(graph).get(function.outputs[0], ANY)
     saturates = facts.monotone == 1 and -math.inf < low and high < math.inf
     gates = facts.monotone == 0 and high == math.inf and not (facts.periodic or facts.raises or facts.degree)
-    return _has_kink(function) or (low < 0.0 < high and (saturates or gates))
+    return _has_kink(function) or (facts.function and low < 0.0 < high and (saturates or gates))
 
 
 def _has_kink(function: Node) -> bool:
@@ -103,7 +105,7 @@ def frequencies(graph: Graph) -> frozenset[str]:
             data = steps.get(use.data)
             ends = [end for _, end in entered(graph)[graph.nodes[use.node].outputs[0]]]
             functions = [end for end in ends if end is not None]
-            periodic = len(functions) == len(ends) and any(facts_of(end.op).periodic for end in functions)
+            periodic = len(functions) == len(ends) and any(is_periodic(graph, end) for end in functions)
             raw = data is not None and steps[data.base].kind == "start"
             found[use.parameter] = found.get(use.parameter, True) and periodic and raw
     return frozenset(name for name, holds in found.items() if holds)
@@ -125,27 +127,38 @@ def _behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
         at, factor = pending.pop()
         if at in graph.outputs:
             yield factor, None
-        for node, times in _readers(graph, at):
+        for node, times in _readers(graph, at, value, factor):
             if times is not None:
                 pending.append((node.outputs[0], factor * times))
-            elif is_view(node.op) or (abs(factor) != 1.0 and _is_shift(graph, node, at)):
+            elif is_view(node.op) or becomes_complex(node, at) or _is_added_to(graph, node, at, value, factor):
                 pending += [(out, factor) for out in node.outputs]
             else:
                 facts = facts_of(node.op)
-                yield factor, node if (facts.function and facts.active) or facts.raises else None
+                ends = (facts.function and facts.active) or facts.raises or ends_in(graph, node, at, value, factor)
+                yield factor, node if ends else None
 
 
-def _readers(graph: Graph, value: int) -> Iterator[tuple[Node, float | None]]:
-    """Yield the nodes that read a value, with the number that each multiplies it by, None for those that do not, but
-    for the nodes that make a factor of the value itself.
+def _readers(graph: Graph, value: int, root: int, factor: float) -> Iterator[tuple[Node, float | None]]:
+    """Yield the nodes that read a value, ``factor`` times a ``root``, with the number that each multiplies it by, None
+    for those that do not, but for the nodes that make a factor of the value itself.
     """
-    readers = [graph.nodes[index] for index in graph.users().get(value, ()) if index not in graph.dead_nodes]
-    chains = {node.index: _own_factor(graph, node, value) for node in readers}
-    own = {index: number for index, chain in chains.items() if chain and (number := _at_zero(chain)) is not None}
-    within = {one.index for index in own for one in chains[index]}
+    users = [graph.nodes[index] for index in graph.users().get(value, ()) if index not in graph.dead_nodes]
+    readers = [node for node in users if not traits(node.op).fills]
+    ends = {node.index for node in readers if ends_in(graph, node, value, root, factor)}
+    own, within = _own_factors(graph, [node for node in readers if node.index not in ends], value)
     for node in readers:
         if node.index not in within:
-            yield node, own[node.index] if node.index in own else _times_constant(graph, node, value)
+            times = None if node.index in ends else _times_constant(graph, node, value)
+            yield node, own.get(node.index, times)
+
+
+def _own_factors(graph: Graph, readers: Sequence[Node], value: int) -> tuple[dict[int, float], set[int]]:
+    """Return the factors, for small signals, that readers multiply a value by and that are made of the same, by node,
+    and the nodes that make them.
+    """
+    chains = {node.index: _own_factor(graph, node, value) for node in readers}
+    own = {index: number for index, chain in chains.items() if chain and (number := _at_zero(chain)) is not None}
+    return own, {one.index for index in own for one in chains[index]}
 
 
 def _times_constant(graph: Graph, node: Node, value: int) -> float | None:
@@ -153,14 +166,30 @@ def _times_constant(graph: Graph, node: Node, value: int) -> float | None:
     times = times_number(graph, node)
     if times is not None:
         return times[1] if times[0] == Ref(value) else None
-    others = [(ref_of(one), power) for one, power in factors_of(node) if one != Ref(value)]
+    others = [(one, power) for one, power in factors_of(node) if one != Ref(value)]
     if len(others) != 1 or len(factors_of(node)) != 2:
         return None
-    (by, power), numbers = others[0], None if others[0][0] is None else _numbers(graph, others[0][0])
-    if by is None or numbers is None or numbers.is_meta or not numbers.is_floating_point() or not numbers.numel():
+    number, power = others[0]
+    if isinstance(number, complex):
+        return abs(number) ** power or None
+    by = ref_of(number)
+    numbers = None if by is None else _numbers(graph, by)
+    if numbers is None or not _tell_a_size(numbers):
         return None
     size = float(numbers.detach().double().pow(2.0 * power).mean().sqrt())
     return size if 0.0 < size < math.inf else None
+
+
+def _tell_a_size(numbers: Tensor) -> bool:
+    """Whether numbers are held that have a root mean square."""
+    return not numbers.is_meta and numbers.is_floating_point() and numbers.numel() > 0
+
+
+def _is_added_to(graph: Graph, node: Node, value: int, root: int, factor: float) -> bool:
+    """Whether a node adds to a multiple of a root what leaves it the argument of what follows: a phase, or a function
+    of the same.
+    """
+    return abs(factor) != 1.0 and (_is_shift(graph, node, value) or adds_its_own(graph, node, value, root))
 
 
 def _is_shift(graph: Graph, node: Node, value: int) -> bool:
@@ -180,7 +209,7 @@ def _own_factor(graph: Graph, node: Node, value: int) -> list[Node]:
     at, nodes = others[0] if len(others) == 1 and len(factors) == 2 else None, list[Node]()
     while at is not None and at != value:
         index = graph.values[at].node
-        if index is None or len(graph.users().get(at, ())) != 1 or not _is_of_one(graph.nodes[index]):
+        if index is None or len(graph.users().get(at, ())) != 1 or not is_of_one(graph.nodes[index]):
             return []
         nodes.append(graph.nodes[index])
         at = nodes[-1].inputs[0]
@@ -189,17 +218,8 @@ def _own_factor(graph: Graph, node: Node, value: int) -> list[Node]:
 
 def _at_zero(chain: Sequence[Node]) -> float | None:
     """Return what nodes in a row make of 0: the size of a factor for small signals; None where that tells none."""
-    made = torch.zeros(())
-    for one in chain:
-        made = one.op(*(made if isinstance(argument, Ref) else argument for argument in one.args), **one.kwargs)
-    number = float(made)
+    number = float(made_of(chain, torch.zeros(())))
     return number if math.isfinite(number) and number else None
-
-
-def _is_of_one(node: Node) -> bool:
-    """Whether a node makes every element of one other element, and of numbers."""
-    plain = all(isinstance(argument, Ref | int | float | None) for argument in (*node.args, *node.kwargs.values()))
-    return plain and len(node.inputs) == 1 and (facts_of(node.op).function or facts_of(node.op).elementwise)
 
 
 def _numbers(graph: Graph, value: int) -> Tensor | None:

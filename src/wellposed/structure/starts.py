@@ -72,6 +72,8 @@ def channel_gates(graph: Graph) -> frozenset[int]:
         functions = [function for _, function in entered(graph)[value]]
         if use.parameter is None or len(functions) != 1 or functions[0] is None:
             continue
+        if not facts_of(functions[0].op).elementwise:  # a softmax: shares of one sum
+            continue
         made = functions[0].outputs[0]
         low, high = bounds(graph).get(made, ANY)
         if low >= 0.0 and high <= 1.0 and _multiplies_more(graph, made):

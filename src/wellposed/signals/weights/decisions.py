@@ -31,6 +31,7 @@ class Uses:
 
     Attributes:
         met: by parameter name and node, as decisions at the weight's scale.
+        later: the same of weights that met zeros first, without the zeros.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Uses:
             derived: the nodes that meet derivatives, which count for weights that meet nothing else.
         """
         self.met: dict[str, dict[int, Decision]] = {}
+        self.later: dict[str, dict[int, Decision]] = {}
         self._decisions = decisions
         self._unmet = unmet
         self._derived = frozenset(derived)
@@ -69,6 +71,10 @@ class Uses:
             return
         met = self.met.setdefault(name, {first.node: first})
         met.setdefault(node, replace(first, node=node, incoming=incoming, before=before, after=after))
+
+    def record_later(self, decision: Decision) -> None:
+        """Record a use of a weight that met zeros first, where it meets a signal."""
+        self.later.setdefault(decision.parameter, {}).setdefault(decision.node, decision)
 
     def mean(self, name: str) -> Decision:
         """Return what was chosen for a weight, with the means over its uses."""

@@ -355,6 +355,7 @@ class PlannedWeights(Weights):
         new = self.waits(name)
         scale = self.scales.get(name, math.sqrt(self.aim(node) / total)) if new else self.decisions[name].scale
         self.decisions[name] = Decision(name, node.index, scale, incoming, before, total * scale**2)
+        self.again.record_later(self.decisions[name])
         return scale
 
     def _choose_composite(self, key: str, node: Node, incoming: float, before: float, unit: float) -> float:

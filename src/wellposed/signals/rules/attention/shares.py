@@ -148,7 +148,7 @@ def keys_seen(x: State, axis: int, shown: Array | None, variance: float) -> Arra
         return np.array([float(x.shape[axis])])
     counts = shown.sum(axis=-1)
     counts = np.where(counts > 0.0, np.maximum(counts, 1.0), x.shape[axis] * math.exp(min(variance, LARGEST_EVEN)))
-    if counts.ndim and axis and counts.shape[-1] == x.shape[axis - 1]:
+    if counts.ndim and axis and counts.shape[-1] in (1, x.shape[axis - 1]):  # 1: a mask alike for all queries
         counts = over_samples(counts.reshape(-1, counts.shape[-1]))
     return np.asarray(counts, dtype=np.float64).ravel()
 
