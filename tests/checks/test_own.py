@@ -100,6 +100,33 @@ def test_a_part_that_is_written_over_by_one_number_is_no_training() -> None:
     assert [(one.name, one.words) for one in own.wrong] == [("3.weight", "0 in 512 of 1024 elements")]
 
 
+def element_(model: nn.Module) -> None:
+    model[3].weight[3, 4] = 10.0
+
+
+BY_HAND: dict[str, tuple[Callable[[nn.Module], object], str]] = {
+    "all smaller": (lambda model: [p.mul_(0.8) for p in model.parameters()], "the planned numbers times 0.8"),
+    "a weight smaller": (lambda model: model[3].weight.mul_(0.9), "the planned numbers times 0.9"),
+    "an element": (element_, "other numbers in 1 of 1024 elements"),
+    "a row larger": (lambda model: model[3].weight[5].mul_(5.0), "another number in each row"),
+    "scattered": (lambda model: model[3].weight.view(-1)[::9].mul_(torch.rand(114) + 2.0), "in 114 of 1024"),
+    "shifted": (lambda model: model[3].weight.add_(0.3), "the planned numbers plus 0.3"),
+    "clamped": (lambda model: model[3].weight.clamp_(-0.1, 0.1), "±0.1 in "),
+}
+
+
+@pytest.mark.parametrize("done", BY_HAND)
+def test_a_change_that_no_training_makes_is_wrong_where_nothing_is_trained(done: str) -> None:
+    model, x, plan = planned("dense")
+    corrupt, words = BY_HAND[done]
+    with torch.no_grad():
+        corrupt(model)
+    own = own_parameters(wp.trace(model, x), plan)
+    assert words in {one.name: one.words for one in own.wrong}["3.weight"]
+    assert own.applied
+    assert not wp.check(model, x, plan=plan).ok
+
+
 @pytest.mark.slow
 def test_every_corruption_of_a_parameter_is_named_and_nothing_of_untouched_models() -> None:
     tried, missed, excused = 0, [], []
@@ -209,6 +236,39 @@ def test_a_training_is_told_apart(optimizer: type[torch.optim.Optimizer]) -> Non
     assert wp.check(model, x, plan=plan).ok
     model[3].weight.data.zero_()
     assert [one.name for one in own_parameters(wp.trace(model, x), plan).wrong] == ["3.weight"]
+
+
+def test_dead_units_inputs_that_are_never_met_and_decay_alone_are_a_training() -> None:
+    model, x, plan = planned("dense")
+    with torch.no_grad():
+        model[0].bias[:24] = -1e3
+    plan = wp.plan(model, x, skip="0.*")
+    plan.apply_(model)
+    sparse = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 3))
+    inputs = torch.zeros(32, 64)
+    inputs[:, ::9] = torch.randn(32, 8)
+    for net, met in ((model, torch.randn(32, 8)), (sparse, inputs)):
+        said = plan if net is model else wp.initialize_(net, met)
+        for name in ("SGD", "AdamW"):
+            said.apply_(net)
+            steps = getattr(torch.optim, name)(net.parameters(), lr=0.01)
+            for _ in range(3):
+                steps.zero_grad()
+                nn.functional.cross_entropy(net(met), met[:, :3].argmax(1)).backward()
+                steps.step()
+            assert not own_parameters(wp.trace(net, met), said).wrong, name
+
+
+def test_rows_of_a_table_that_no_token_meets_are_no_corruption() -> None:
+    model = nn.Sequential(nn.Embedding(64, 16), nn.Flatten(), nn.Linear(64, 5))
+    ids = torch.arange(32).view(8, 4) % 3
+    plan = wp.initialize_(model, ids)
+    loss = nn.functional.cross_entropy(model(ids), torch.arange(8) % 5)
+    loss.backward()
+    with torch.no_grad():
+        model[0].weight.sub_(0.01 * model[0].weight.grad)
+    own = own_parameters(wp.trace(model, ids), plan)
+    assert [one.kind for one in own.deviations] == ["moved"]
 
 
 def test_a_plan_that_is_not_applied_is_said_and_no_failure() -> None:

@@ -125,6 +125,33 @@ def test_a_prior_that_was_added_to_draws_stays_in_a_bias() -> None:
     assert "two groups of numbers, up to -4.9" in plan.prescriptions["2.bias"].reason
 
 
+@pytest.mark.parametrize("numbers", [[0.9, 0.09, 0.01], [0.05, 0.4, 0.02, 0.2, 0.1, 0.01, 0.08, 0.03, 0.06, 0.05]])
+@pytest.mark.parametrize("method", WRITING)
+def test_class_priors_stay_in_the_bias_of_a_head(method: str, numbers: list[float]) -> None:
+    share = torch.tensor(numbers)
+    for prior in (share.log(), share.log() - share.log().mean(), (share / (1 - share)).log()):
+        model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, len(share)))
+        model[2].bias.data.copy_(prior)
+        plan = wp.initialize_(model, torch.zeros(8, 32), method=method)
+        assert torch.equal(model[2].bias, prior)
+        assert plan.prescriptions["0.bias"].action == "write"
+    written = wp.plan(model, torch.zeros(8, 32), method=method, deliberate={"bias": "write"})
+    assert written.prescriptions["2.bias"].action == "write"
+
+
+def test_biases_that_are_drawn_large_in_general_or_as_a_layer_has_them_are_planned() -> None:
+    for seed in range(20):
+        torch.manual_seed(seed)
+        model = nn.Sequential(
+            nn.ConvTranspose2d(64, 1, 1), nn.Conv2d(1, 8, 3), nn.Flatten(), nn.Linear(8, 1), nn.Linear(1, 9)
+        )
+        assert not kinds_of(model, torch.zeros(2, 64, 3, 3))
+    general = mlp(32, 32, 32, 32, 32, 16)
+    for layer in general[::2]:
+        nn.init.normal_(layer.bias)
+    assert not kinds_of(general, torch.zeros(2, 32))
+
+
 @pytest.mark.slow
 def test_biases_of_zeros_and_of_draws_are_planned() -> None:
     for seed in range(50):
@@ -249,6 +276,50 @@ def test_kernels_that_are_no_draws_are_found(
     assert kinds_of(model, torch.zeros(2, 3, 16, 16)) == {"2.weight": kind}
 
 
+def mirrored_(weight: torch.Tensor) -> None:
+    half = len(weight) // 2
+    weight.data[half:] = -weight.data[:half]
+
+
+ARRANGED: dict[str, Callable[[torch.Tensor], object]] = {
+    "rows or columns equal": mirrored_,
+    "columns equal": lambda w: mirrored_(w.T),
+    "symmetric": lambda w: w.data.add_(w.data.T.clone()),
+    "a diagonal": lambda w: w.data.mul_(0.3).add_(torch.eye(32)),
+    "low rank": lambda w: w.data.copy_(torch.randn(32, 2) @ torch.randn(2, 32) * 0.1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("words", ARRANGED)
+def test_numbers_that_no_draws_arrange_so_are_kept_with_a_warning(words: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x = mlp(32, 32, 32, 3), torch.zeros(4, 32, dtype=dtype)
+    ARRANGED[words](model[0].weight)
+    model.to(dtype)
+    assert kinds_of(model, x) == {"0.weight": "structured"}
+    plan = wp.plan(model, x)
+    assert plan.prescriptions["0.weight"].action == "keep"
+    assert [words in text for text in plan.warnings] == [True]
+
+
+def test_one_weight_of_one_sign_is_named_and_one_copied_row_is_no_arrangement() -> None:
+    torch.manual_seed(0)
+    model, x = mlp(32, 32, 32, 3), torch.zeros(4, 32)
+    model[0].weight.data.abs_()
+    model[2].weight.data[5] = model[2].weight.data[7]
+    assert kinds_of(model, x) == {"0.weight": "one-sign"}
+    plan = wp.plan(model, x)
+    assert plan.prescriptions["0.weight"].action == "write"
+    assert ["numbers of one sign" in text for text in plan.warnings] == [True]
+    nn.init.zeros_(model[0].weight)
+    assert not kinds_of(model, x)
+    nn.init.uniform_(model[0].weight, 0.0, 1e-17)  # memory that nothing has filled
+    assert not kinds_of(model, x)
+    normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(32, 64)), nn.ReLU(), nn.Linear(64, 3))
+    assert not wp.plan(normed, x).warnings
+
+
 class Product(nn.Module):
     def __init__(self, left: torch.Tensor, right: torch.Tensor, elementwise: bool) -> None:
         super().__init__()
@@ -302,6 +373,40 @@ def test_an_adapter_that_starts_small_is_named_and_stays_if_asked() -> None:
     plan = wp.initialize_(model, torch.zeros(4, 32), method="autoinit")
     assert not torch.equal(model.up.weight, before)
     assert any("'up.weight'" in text for text in plan.warnings)
+
+
+class Adapter(nn.Module):
+    """Adds a little to what a frozen body makes."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.body = nn.Linear(width, width).requires_grad_(False)
+        self.down, self.up = nn.Linear(width, 8), nn.Linear(8, width)
+        for layer in (self.down, self.up):
+            nn.init.normal_(layer.weight, std=1e-3)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(self.body(x))
+        return h + self.up(torch.relu(self.down(h)))
+
+
+def test_adapters_that_start_small_throughout_are_named() -> None:
+    model, x = nn.Sequential(Adapter(), Adapter(), nn.Linear(32, 3)), torch.zeros(4, 32)
+    small = [f"{block}.{layer}.weight" for block in (0, 1) for layer in ("down", "up")]
+    assert kinds_of(model, x) == dict.fromkeys(small, "small")
+    (warning,) = wp.plan(model, x).warnings
+    assert "'0.down.weight' (0.0" in warning
+    assert not wp.plan(model, x, deliberate={"small": "keep"}).warnings
+
+
+@pytest.mark.parametrize("std", [0.02, 1e-2, 0.02 / 64**0.5])  # the last: of residual branches, 32 blocks deep
+@pytest.mark.parametrize("width", [16, 64, 512])
+def test_usual_small_draws_are_not_taken_for_small_on_purpose(std: float, width: int) -> None:
+    model = mlp(width, width, width, width, width, 4)
+    for layer in model[::2]:
+        nn.init.normal_(layer.weight, std=std)
+    assert not kinds_of(model, torch.zeros(4, width))
 
 
 def delta_orthogonal_(module: nn.Module) -> None:
@@ -383,6 +488,23 @@ def test_the_row_of_padding_stays_zero_and_the_others_are_as_without(padding: in
     assert not model[0].weight[row].any()
     others = [i for i in range(12) if i != row]
     assert torch.equal(model[0].weight[others], without[0].weight[others])
+
+
+@pytest.mark.parametrize("row", [0, 1, 3, 500, -1])
+def test_a_row_of_zeros_stays_without_padding_idx_and_the_others_are_drawn(row: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(1000, 16), nn.Flatten(), nn.Linear(96, 8))
+    nn.init.normal_(model[0].weight, std=0.02).data[row] = 0.0
+    plan = wp.initialize_(model, TOKENS, method="autoinit")
+    assert not model[0].weight[row].any()
+    assert int((model[0].weight == 0).all(1).sum()) == 1
+    assert float(model[0].weight.detach().std()) > 0.5
+    assert "rows for padding stay" in plan.prescriptions["0.weight"].reason
+    assert not plan.warnings
+    nn.init.zeros_(model[0].weight)
+    written = wp.plan(model, TOKENS, method="autoinit", zeros="write").prescriptions["0.weight"]
+    assert written.action == "write"
+    assert written.rows is None
 
 
 def test_rows_are_a_part_of_the_plan_its_file_its_draws_and_its_prediction(tmp_path) -> None:

@@ -10,10 +10,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from wellposed.checks.untrained import made_by_hand
 from wellposed.errors import PlanError, joined
 from wellposed.graphs import Graph
+from wellposed.graphs.graph import once
 from wellposed.graphs.run import dense
 from wellposed.methods.unmet import zeros_under
+from wellposed.operators.contraction import contractions
 from wellposed.plans import Centering, Constant, Drawn, Plan, Prescription, Rescaled
 from wellposed.plans.centring import centred, sums_of
 from wellposed.plans.filling import Crew, finish, start_, workers
@@ -24,7 +27,7 @@ from wellposed.plans.shards import local_parts
 from wellposed.ranks import is_distributed
 from wellposed.structure.asleep import words_on_asleep
 
-Kind = Literal["not finite", "zero", "constant", "scaled", "reordered", "size", "other", "moved", "redrawn"]
+Kind = Literal["not finite", "zero", "constant", "scaled", "reordered", "size", "other", "moved", "by hand", "redrawn"]
 SURE = 4.0
 """Standard errors beyond which sizes and correlations of two draws are no chance. Chosen."""
 ALIKE = 0.1
@@ -80,7 +83,7 @@ class Own:
         """What no training and no other seed explains."""
         if not self.applied:
             return tuple(one for one in self.deviations if one.kind == "not finite")
-        harmless = ("moved", "redrawn", *(("size", "other") if self.trained else ()))
+        harmless = ("moved", "redrawn", *(("size", "other", "by hand") if self.trained else ()))
         return tuple(one for one in self.deviations if one.kind not in harmless)
 
     def lines(self) -> Iterator[str]:
@@ -178,7 +181,7 @@ def _is_comparable(graph: Graph, name: str, said: Prescription) -> bool:
     return parameter is not None and said.shape == parameter.shape and bool(_parts(parameter.tensor))
 
 
-_RECOGNISED = ("moved", "scaled", "reordered", "not finite")
+_RECOGNISED = ("moved", "by hand", "scaled", "reordered", "not finite")
 """Deviations that leave no doubt whether the plan was written; numbers that are not finite say nothing of it."""
 
 
@@ -191,14 +194,28 @@ def _deviation(graph: Graph, plan: Plan, said: Prescription, crew: Crew) -> Devi
         pairs = list(_pairs(graph, plan, said, tensor, crew))
         if all(torch.equal(one, other) for one, other in pairs):
             return None
-        one, other = (torch.cat([_numbers(side) for side in sides]) for sides in zip(*pairs, strict=True))
-        kind, words = _compared(one, other, 1e-3 if _is_half(tensor) else 1e-6)
-        return Deviation(said.name, kind, words)
+        return Deviation(said.name, *_of_drawn(pairs, said.name in _looked_up(graph)))
     before = _figures(plan, said.name)
     if before is None or is_distributed(tensor) or (now := figures_of(tensor)) is None:
         return None
     kept = _kept(before, now, min(tensor.numel(), MOST))
     return None if kept is None else Deviation(said.name, *kept)
+
+
+def _of_drawn(pairs: list[tuple[Tensor, Tensor]], table: bool) -> tuple[Kind, str]:
+    """Return how the parts of a parameter differ from what is drawn for them, which they do."""
+    one, other = (torch.cat([_numbers(side) for side in sides]) for sides in zip(*pairs, strict=True))
+    kind, words = _compared(one, other, 1e-3 if _is_half(pairs[0][0]) else 1e-6)
+    if kind in ("moved", "size", "other") and len(pairs) == 1:
+        done = made_by_hand(*pairs[0], table)
+        return (kind, words) if done is None else ("by hand", done)
+    return kind, words
+
+
+@once
+def _looked_up(graph: Graph) -> frozenset[str | None]:
+    """Return the names of tables whose rows are looked up."""
+    return frozenset(use.parameter for use in contractions(graph) if use.kind == "embedding")
 
 
 def _pairs(graph: Graph, plan: Plan, said: Prescription, tensor: Tensor, crew: Crew) -> Iterator[tuple[Tensor, Tensor]]:
@@ -243,8 +260,8 @@ def _compared(own: Tensor, planned: Tensor, rounding: float) -> tuple[Kind, str]
     if due == 0.0 or count == 1 or bool((planned == planned[0]).all()):
         return "other", f"other numbers than {float(planned[0]):.4g}"
     other = own[own != planned]
-    if 1 < len(other) < count and bool((other == other[0]).all()):  # the rest is as it was drawn: no training
-        return "constant", f"{float(other[0]):.4g} in {len(other)} of {count} elements"
+    if 1 < len(other) < count and bool((other.abs() == other[0].abs()).all()):  # the rest is as drawn: no training
+        return "constant", f"{_number(other)} in {len(other)} of {count} elements"
     alike, ratio = float(own @ planned) / (count * size * due), size / due
     if abs(alike) > 1.0 - rounding:
         ratio = math.copysign(ratio, alike)
@@ -255,6 +272,12 @@ def _compared(own: Tensor, planned: Tensor, rounding: float) -> tuple[Kind, str]
     if abs(alike) > SURE / math.sqrt(count):
         return "moved", f"moved by {_rms(own - planned) / due:.0%}"
     return _by_size(size, due, count)
+
+
+def _number(numbers: Tensor) -> str:
+    """Return in words the one number, or the one size, of some numbers."""
+    first = float(numbers[0])
+    return f"{first:.4g}" if bool((numbers == first).all()) else f"±{abs(first):.4g}"
 
 
 def _rms(numbers: Tensor) -> float:
@@ -286,6 +309,13 @@ def _figures(plan: Plan, name: str) -> Figures | None:
     return tuple(known[name]) if isinstance(known, dict) and name in known else None
 
 
+def _of_multiple(ratio: float) -> Kind:
+    """Return the kind of a multiple of what was kept; next to 1 it is a small step, as figures are no more exact."""
+    if abs(ratio - 1.0) < 1e-4:
+        return "moved"
+    return "by hand" if SHRUNK < ratio < 1.0 else "scaled"
+
+
 def _kept(before: Figures, now: Figures, count: int) -> tuple[Kind, str] | None:
     """Return how a parameter differs from what the plan left alone: by chance alone if it was drawn anew."""
     size, due = now[1], before[1]
@@ -298,8 +328,7 @@ def _kept(before: Figures, now: Figures, count: int) -> tuple[Kind, str] | None:
         return "other", "other numbers than 0"
     ratio = size / due
     if all(abs(one * ratio - other) <= 1e-6 * size for one, other in zip(before, now, strict=True)):
-        kind: Kind = "moved" if SHRUNK < ratio < 1.0 else "scaled"
-        return kind, f"what it held when the plan was made times {ratio:.4g}"
+        return _of_multiple(ratio), f"what it held when the plan was made times {ratio:.4g}"
     was_one, is_one = (abs(abs(mean) - rms) <= _EXACT * rms for mean, rms, _ in (before, now))
     if is_one and count > 1:
         return "constant", f"all {now[0]:.4g}"

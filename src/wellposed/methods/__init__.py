@@ -302,7 +302,7 @@ def _of_its_kind(graph: Graph, drawn: Drawn) -> Drawn:
     rows = rows_drawn(graph).get(drawn.name)
     if rows is None:
         return drawn
-    return drawn.changed(rows=rows, reason=f"{drawn.reason}; the row of padding_idx stays as it is")
+    return drawn.changed(rows=rows, reason=f"{drawn.reason}; rows for padding stay as they are")
 
 
 def _placed(prescription: Prescription, other: Prescription | None) -> Prescription:

@@ -14,8 +14,10 @@ from typing import Literal, get_args
 import numpy as np
 from torch import Tensor
 
+from wellposed.arrays import array_of
 from wellposed.errors import OptionError, PlanError, joined, listed
 from wellposed.graphs import Graph, Parameter
+from wellposed.methods.arrangements import has_one_sign
 from wellposed.methods.independence import (
     Floats,
     Found,
@@ -36,25 +38,44 @@ from wellposed.structure.roles import Role, roles
 from wellposed.structure.tables import rows_drawn
 
 Kind = Literal[
-    "loaded", "marked", "trained", "bias", "identity", "orthogonal", "sparse", "structured", "constant", "small"
+    "loaded",
+    "marked",
+    "trained",
+    "bias",
+    "identity",
+    "orthogonal",
+    "sparse",
+    "structured",
+    "constant",
+    "small",
+    "one-sign",
 ]
 Choice = Literal["keep", "write"]
 
-_OVER = ("constant", "small", "trained")
+_OVER = ("constant", "small", "one-sign", "trained")
 DEFAULT: Mapping[str, Choice] = MappingProxyType(
     {kind: "write" if kind in _OVER else "keep" for kind in get_args(Kind)}
 )
 """What becomes of each kind by default. All units behind a constant weight are one unit, so that it is no start; a
-weight that is too small may be what a plan is asked to mend; and gains alone are no training that could go on."""
+weight that is too small, or of one sign, may be what a plan is asked to mend; and gains alone are no training that
+could go on."""
 
 SMALL = 2.0**-5
 """Size of a weight over the median of the others from which on it counts as small on purpose. Chosen: depth scales
 those of a transformer of 50 blocks by 1/10."""
+_STARTED, _TINY = 0.0125, 2e-3
+"""Size of a weight times √fan-in, and its size, below both of which it counts as small whatever the others are: usual
+draws have 0.01 to 0.02, and with depth 0.02/√(2·blocks). Chosen."""
+_SIGNS = 40
+"""Elements beyond which draws about 0 are not all of one sign by chance: once in 2⁴⁰."""
 _SIBLINGS = 4
 """Weights from which on their median says what is usual."""
+_PRIOR, _LARGE = 4.0, 0.5
+"""Largest number of a bias, over PyTorch's bound on it and as it is, beyond which no usual initialiser draws it.
+Chosen. Where most biases are like that, it is how the model draws them."""
 _OWN = 3.0**-0.5
 """Standard deviation of PyTorch's own draws of a weight, times the square root of its fan-in."""
-_WEIGHTS = ("identity", "orthogonal", "sparse", "structured", "constant", "small")
+_WEIGHTS = ("identity", "orthogonal", "sparse", "structured", "constant", "small", "one-sign")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +168,8 @@ def deliberate(
         found = {name: one for name, one in found.items() if name not in orthogonal}
     else:
         found |= {name: replace(one, usual=_meets_itself(graph, uses, name)) for name, one in orthogonal.items()}
-    return {name: Deliberate("small", words) for name, words in read.small()} | found
+    signed: dict[str, Deliberate] = {name: Deliberate("one-sign", words) for name, words in read.of_one_sign()}
+    return signed | {name: Deliberate("small", words) for name, words in read.small()} | read.priors() | found
 
 
 def _meets_itself(graph: Graph, uses: Sequence[Contraction], name: str) -> bool:
@@ -181,37 +203,73 @@ class _Reader:
     def __init__(self, graph: Graph, uses: Sequence[Contraction]) -> None:
         self.graph = graph
         self.use_of = {use.parameter: use for use in reversed(uses) if use.parameter is not None}
-        self.fan_in = {use.bias: use.fan_in for use in uses if use.bias is not None}
+        self.fan_in = {use.bias: _terms(graph, use) for use in uses if use.bias is not None}
+        self.layers = {use.bias for use in uses if use.bias is not None and use.sums}
+        self.far: dict[str, str] = {}
         self.part: dict[str, Role] = roles(graph, tuple(uses))
         composite = CompositeScales(graph, parameter_values(graph), uses, self.part, ())
         self.part |= dict.fromkeys(composite.leaves, "weight")  # of which a weight is made
         self.sizes: dict[str, float] = {}
+        self.one_sign: list[str] = []
 
     def held(self, parameter: Parameter) -> Deliberate | None:
         """Return what the values of a parameter say, and note the size of a weight."""
         name, values = parameter.name, parameter.values
         if values is None or not values.numel() or values.is_complex():
             return None
-        role, use, values = self.part[name], self.use_of.get(name), _without_padding(self.graph, parameter, values)
+        role, values = self.part[name], _without_padding(self.graph, parameter, values)
         if role in ("bias", "shift"):
             levels = levels_of(values, self.fan_in.get(name))
+            if levels is None:
+                self._note_prior(name, values)
             return None if levels is None else Deliberate("bias", levels)
         head = sample_of(values)
         if role == "gain":
             if is_trained_gain(self.graph, self.part, name, values):
                 return Deliberate("trained", "a gain that varies")
             return _of_gain(values, head)
-        if role not in ("weight", "embedding", "recurrent"):
-            return None
-        if role == "weight" and use is not None:
+        return self._of_weight(name, values, head) if role in ("weight", "embedding", "recurrent") else None
+
+    def _of_weight(self, name: str, values: Tensor, head: Floats) -> Deliberate | None:
+        """Return what the values of a weight say, and note its size."""
+        role, use = self.part[name], self.use_of.get(name)
+        if role != "embedding" and use is not None:
             self._note_size(name, head)
         pattern = pattern_of(values, head, use.groups if use is not None and use.output_axis == 0 else 1)
+        if pattern is None and use is not None and use.sums:
+            self._note_sign(name, values, head)
         return None if pattern is None or _is_drawn_so(role, pattern) else Deliberate(pattern.pattern, pattern.words)
+
+    def _note_sign(self, name: str, values: Tensor, head: Floats) -> None:
+        """Note a weight all of one sign; lengths of rows, as weight normalisation has them, are no such."""
+        told = len(head) > _SIGNS and values.ndim > 1 and is_filled(head) and bool(head.any())
+        if told and head.min() * head.max() >= 0.0:
+            if min(len(values), values[0].numel()) > 1 and has_one_sign(values):
+                self.one_sign.append(name)
+
+    def of_one_sign(self) -> Iterator[tuple[str, str]]:
+        """Yield weights all of one sign, unless that is how the model draws its weights in general."""
+        if len(self.one_sign) < _SIBLINGS or 2 * len(self.one_sign) <= len(self.sizes):
+            yield from ((name, "numbers of one sign") for name in self.one_sign)
 
     def _note_size(self, name: str, head: Floats) -> None:
         """Note the size of a weight, if anything has filled it."""
         if is_filled(head):
             self.sizes[name] = math.sqrt(float(head @ head) / len(head))
+
+    def _note_prior(self, name: str, values: Tensor) -> None:
+        """Note a bias with numbers far beyond what PyTorch and others draw: log frequencies of classes, log-odds."""
+        numbers = array_of(values).reshape(-1)
+        least, most = float(numbers.min()), float(numbers.max())
+        if name not in self.layers or not is_filled(numbers):
+            return
+        if max(most, -least) > max(_PRIOR * self.fan_in[name] ** -0.5, _LARGE):
+            self.far[name] = f"{least:.4g} to {most:.4g}, beyond what is drawn"
+
+    def priors(self) -> dict[str, Deliberate]:
+        """Return biases of numbers that are far beyond what is drawn, unless most biases are."""
+        general = len(self.far) >= _SIBLINGS and 2 * len(self.far) > len(self.layers)
+        return {} if general else {name: Deliberate("bias", words) for name, words in self.far.items()}
 
     def matrices(self) -> int:
         """Return how many weights have several rows and columns, so that they could be orthogonal."""
@@ -219,7 +277,8 @@ class _Reader:
         return sum(len(shape) > 1 and min(shape[0], math.prod(shape[1:])) > 1 for shape in shapes)
 
     def small(self) -> Iterator[tuple[str, str]]:
-        """Yield weights that are smaller by far than the others, both as they are and for their fan-in.
+        """Yield weights that are smaller by far than the others, both as they are and for their fan-in, or than what
+        anybody draws for their fan-in.
 
         Where there are too few others, PyTorch's own draws say what is usual for a fan-in.
         """
@@ -229,9 +288,17 @@ class _Reader:
         usual = math.inf if alone else float(np.median(list(sizes.values())))
         usual_scaled = _OWN if alone else float(np.median(list(scaled.values())))
         for name, size in sizes.items():
-            if size < SMALL * usual and scaled[name] < SMALL * usual_scaled:
-                share, whose = (scaled[name] / _OWN, "PyTorch gives it") if alone else (size / usual, "is usual here")
-                yield name, f"{share:.2g} times the size that {whose}"
+            beside = size < SMALL * usual and scaled[name] < SMALL * usual_scaled
+            if beside and not alone:
+                yield name, f"{size / usual:.2g} times the size that is usual here"
+            elif beside or (scaled[name] < _STARTED and size < _TINY):
+                yield name, f"{scaled[name] / _OWN:.2g} times the size that PyTorch gives it"
+
+
+def _terms(graph: Graph, use: Contraction) -> int:
+    """Return the fan-in that PyTorch draws the bias of a layer for: of a transposed convolution it counts another."""
+    shape = graph.parameters[use.parameter].shape if use.parameter and use.parameter in graph.parameters else ()
+    return min(use.fan_in, math.prod(shape[1:])) if use.kind == "conv_transpose" and len(shape) > 1 else use.fan_in
 
 
 def _is_drawn_so(role: Role, pattern: Found) -> bool:

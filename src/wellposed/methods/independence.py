@@ -1,7 +1,8 @@
 """Whether the values of a parameter look like independent draws of one distribution, and what they are if they do not.
 
 Every test is one that independent draws pass but for a chance below one in a million (a bias of one number: in thirty
-thousand): exact zeros, equal numbers, rows that are orthogonal to rounding, neighbours that are alike. Of large tensors
+thousand): exact zeros, equal numbers, rows that are orthogonal to rounding, neighbours that are alike, and what
+`wellposed.methods.arrangements` sees. Of large tensors
 a sample is looked at first, which most draws end at; what it finds is then held against the whole.
 """
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from wellposed.arrays import array_of
 from wellposed.graphs import Graph
+from wellposed.methods.arrangements import arrangement_of
 from wellposed.structure.roles import Role
 
 Pattern = Literal["identity", "orthogonal", "sparse", "structured", "constant"]
@@ -80,7 +82,9 @@ def pattern_of(values: Tensor, head: Floats, groups: int = 1) -> Found | None:
     looked = len(head) + len(spread)
     if zeros >= max(ZEROS * looked, min(20 if coarse else 5, looked / 4)):
         return _of_zeros(values, groups)
-    return _of_rows(values, groups, coarse) or _of_few(head, coarse)
+    found = _of_rows(values, groups, coarse) or _of_few(head, coarse)
+    arranged = None if found is not None else arrangement_of(values, coarse)
+    return found if arranged is None else Found("structured", arranged)
 
 
 def sample_of(values: Tensor, count: int = SAMPLE) -> Floats:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+
+from torch import Tensor
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.graph import once
@@ -47,19 +50,44 @@ def tables(graph: Graph) -> Tables:
     return Tables(factors, {one: tuple(sorted(those, key=order.index)) for one, those in sums.items()})
 
 
+_WIDE = 8
+"""Columns from which on a row of exact zeros is no draw: even numbers of bfloat16 are 0 once in 256. Chosen."""
+_ZERO_ROWS = 32
+"""One row in this many may be of zeros for padding; a table with more of them is something else."""
+
+
 @once
 def rows_drawn(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
-    """Return for tables with a row for padding, which no gradient reaches, the ranges of all other rows, by name."""
+    """Return for tables with rows for padding the ranges of all other rows, by name: without that which ``padding_idx``
+    names, which no gradient reaches, and without a few rows of zeros in a table that holds numbers otherwise.
+    """
     ranges: dict[str, tuple[tuple[int, int], ...]] = {}
     for use in contractions(graph):
         if use.kind != "embedding" or use.parameter is None or use.parameter not in graph.parameters:
             continue
-        padding = named_arguments(graph.nodes[use.node]).get("padding_idx")
-        rows = graph.parameters[use.parameter].shape[0]
-        if padding is not None and 0 <= padding < rows and graph.values[use.weight].kind == "parameter":
-            around = ((0, padding), (padding + 1, rows))
-            ranges[use.parameter] = tuple((first, end) for first, end in around if first < end)
+        parameter = graph.parameters[use.parameter]
+        padding, rows = named_arguments(graph.nodes[use.node]).get("padding_idx"), parameter.shape[0]
+        if graph.values[use.weight].kind != "parameter":
+            continue
+        left = set(_rows_of_zeros(parameter.values, parameter.shape))
+        if padding is not None and 0 <= padding < rows:
+            left.add(padding)
+        if left:
+            edges = [-1, *sorted(left), rows]
+            ranges[use.parameter] = tuple((a + 1, b) for a, b in pairwise(edges) if a + 1 < b)
     return ranges
+
+
+def _rows_of_zeros(values: Tensor | None, shape: tuple[int, ...]) -> list[int]:
+    """Return the rows of a table that are exactly zero, where they are few: by their first numbers, then as a whole."""
+    if values is None or values.shape != shape or values.ndim != 2 or shape[0] < 2 or shape[1] < _WIDE:
+        return []
+    table = values.detach()
+    likely = (table[:, 0] == 0).nonzero().flatten()
+    if not 0 < len(likely) <= max(2, shape[0] // 2):
+        return []
+    zero = likely[~table[likely].any(1)]
+    return zero.tolist() if 0 < len(zero) <= max(1, shape[0] // _ZERO_ROWS) else []
 
 
 @once
