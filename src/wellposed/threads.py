@@ -6,13 +6,14 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
 _lock = threading.Lock()
+_whole = threading.RLock()
 _limits: list[Any] = []
 """The limit of BLAS, and once more for every block that is open: BLAS has one number of threads for the process."""
 _forked = False
@@ -57,27 +58,24 @@ def _restore_blas(limit: Any) -> None:
 
 
 @contextmanager
-def _whole_torch() -> Iterator[None]:
-    """Limit what PyTorch calls as well in a forked process, where MKL would wait for threads of its parent: by the
-    number that PyTorch has for all threads, as there is one.
-    """
-    if not _forked:
-        yield
-        return
+def torch_on_one_thread() -> Iterator[None]:
+    """Run a block in which PyTorch, and MKL within it, work on one thread, whichever thread asks; it may be nested."""
     import torch
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    with _whole:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Run a block in which PyTorch, in this thread, and BLAS work on one thread; it may be nested."""
-    with _pools("openmp").limit(limits=1), _whole_torch():
+    # in a forked process MKL would wait for threads of its parent
+    with _pools("openmp").limit(limits=1), torch_on_one_thread() if _forked else nullcontext():
         with _lock:
             _limits.append(_limits[0] if _limits else _limit_blas())
         try:
@@ -91,8 +89,8 @@ def one_thread() -> Iterator[None]:
 
 def _renew() -> None:
     """Free the lock and the limit in a forked process, in which threads that were in a block do not run."""
-    global _lock, _forked
-    _lock, _forked = threading.Lock(), True
+    global _lock, _whole, _forked
+    _lock, _whole, _forked = threading.Lock(), threading.RLock(), True
     if _limits:
         limit = _limits[0]
         _limits.clear()

@@ -19,6 +19,7 @@ from wellposed.plans.prescription import ByChannel, Constant, Drawn
 from wellposed.plans.rescale import rescaled
 from wellposed.plans.small import SMALL
 from wellposed.plans.streams import Floats, Stream, standard_stream, stream_key, stream_of
+from wellposed.threads import torch_on_one_thread
 
 T = TypeVar("T")
 
@@ -222,20 +223,6 @@ def _of_channels(prescription: ByChannel, axis: int, first: int, end: int) -> By
 
 # ---- orthogonal matrices --------------------------------------------------------------------------------------------
 
-_factorising = threading.Lock()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run PyTorch's linear algebra on one thread, as its last bits depend on how many share it."""
-    with _factorising:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
-
 
 def by_output(weight: Tensor, output_axis: int, groups: int) -> Tensor:
     """Return ``weight`` as ``[groups, outputs of a group, everything else]``, a view where strides allow.
@@ -292,7 +279,7 @@ def _orthogonal_(out: Tensor, prescription: Drawn, seed: int, box: Box) -> None:
 
 def _haar(gaussian: Tensor) -> Tensor:
     """Return the orthonormal columns of a tall Gaussian matrix, distributed evenly."""
-    with _one_thread():
+    with torch_on_one_thread():  # the last bits depend on how many share it
         q, r = torch.linalg.qr(gaussian)
     # QR alone is not Haar: its signs are the algorithm's. Making R's diagonal positive removes them.
     q *= torch.where(r.diagonal() < 0, -1.0, 1.0)
