@@ -13,7 +13,8 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 _lock = threading.Lock()
-_whole = threading.RLock()
+_numbers: list[int] = []
+"""The number of threads of PyTorch before the first block that is open, once for each."""
 _limits: list[Any] = []
 """The limit of BLAS, and once more for every block that is open: BLAS has one number of threads for the process."""
 _forked = False
@@ -59,16 +60,19 @@ def _restore_blas(limit: Any) -> None:
 
 @contextmanager
 def torch_on_one_thread() -> Iterator[None]:
-    """Run a block in which PyTorch, and MKL within it, work on one thread, whichever thread asks; it may be nested."""
+    """Run a block in which PyTorch, and MKL within it, work on one thread; it may be nested, and run in several threads
+    at once: nothing waits for another, and the number from before the first block comes back.
+    """
     import torch
 
-    with _whole:
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
+    before = _numbers[0] if _numbers else torch.get_num_threads()
+    _numbers.append(before)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        _numbers.pop()
+        torch.set_num_threads(before)
 
 
 @contextmanager
@@ -89,8 +93,9 @@ def one_thread() -> Iterator[None]:
 
 def _renew() -> None:
     """Free the lock and the limit in a forked process, in which threads that were in a block do not run."""
-    global _lock, _whole, _forked
-    _lock, _whole, _forked = threading.Lock(), threading.RLock(), True
+    global _lock, _forked
+    _lock, _forked = threading.Lock(), True
+    _numbers.clear()
     if _limits:
         limit = _limits[0]
         _limits.clear()

@@ -223,6 +223,8 @@ def _of_channels(prescription: ByChannel, axis: int, first: int, end: int) -> By
 
 # ---- orthogonal matrices --------------------------------------------------------------------------------------------
 
+_factorising = threading.Lock()
+
 
 def by_output(weight: Tensor, output_axis: int, groups: int) -> Tensor:
     """Return ``weight`` as ``[groups, outputs of a group, everything else]``, a view where strides allow.
@@ -279,7 +281,7 @@ def _orthogonal_(out: Tensor, prescription: Drawn, seed: int, box: Box) -> None:
 
 def _haar(gaussian: Tensor) -> Tensor:
     """Return the orthonormal columns of a tall Gaussian matrix, distributed evenly."""
-    with torch_on_one_thread():  # the last bits depend on how many share it
+    with _factorising, torch_on_one_thread():  # the last bits depend on how many share it
         q, r = torch.linalg.qr(gaussian)
     # QR alone is not Haar: its signs are the algorithm's. Making R's diagonal positive removes them.
     q *= torch.where(r.diagonal() < 0, -1.0, 1.0)
