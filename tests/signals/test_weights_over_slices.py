@@ -79,7 +79,7 @@ def test_weights_over_slices_and_along_rays_are_as_measured(name: str) -> None:
     graph = wp.trace(made(), *given())
     plan = wp.plan(graph)
     predicted = math.log2(wp.propagate(graph, weights=plan)[node].second_moment)
-    draws = [wp.measure(graph, plan=plan, draws=1, seed=seed)[node].second_moment for seed in range(64)]
+    draws = [wp.measure(graph, plan=plan, draws=1, seed=seed)[node].second_moment for seed in range(128)]
     error = float(np.std(np.log2(draws), ddof=1)) / math.sqrt(len(draws))
     off = predicted - math.log2(float(np.mean(draws)))
     assert abs(off) < 4.0 * error + 0.2 < 0.9 * without, (off, error)
