@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import wellposed as wp
-from wellposed.signals.integration import kernels
+from wellposed.signals.integration import bounding
 from wellposed.signals.passes import validation
 
 from .test_local_scales import assert_alike
@@ -290,7 +290,7 @@ class ByRowAndColumn(nn.Module):
 @pytest.mark.slow
 @pytest.mark.parametrize("entries", [1 << 16, 1 << 22])
 def test_scores_by_row_and_column_are_told_apart_in_as_much_memory_as_there_is(entries, monkeypatch):
-    monkeypatch.setattr(kernels, "MOST_ENTRIES", entries)
+    monkeypatch.setattr(bounding, "MOST_ENTRIES", entries)
     sizes = []
     make = validation.disagreement
     monkeypatch.setattr(validation, "disagreement", lambda state: (sizes.append(state.corr.size), make(state))[1])

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from wellposed.errors import listed
-from wellposed.graphs import Graph
+from wellposed.graphs import Graph, Node
 from wellposed.operators.contraction import contractions
 from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS
@@ -120,24 +120,22 @@ def balanced(
     logs: dict[str, float] = {}
     forward: dict[str, float] = {}
     told: tuple[str, ...] = ()
-    for _ in range(ROUNDS):
-        steps = _Steps()
-        for _ in range(ROUND):
-            weights = weights_of({name: math.exp(log / 2) for name, log in logs.items()})
-            passed = run(weights)
-            chooser = _Chooser(weights, left.all, target)
-            told = gradients_of(passed, parameters=False, told=False, adjust=chooser).warnings
-            forward = forward or {name: decision.scale for name, decision in weights.decisions.items()}
-            off = {name: math.log(ratio) for name, ratio in chooser.ratios.items()}
-            if all(abs(distance) < SETTLED for distance in off.values()):
-                return _balance(logs, off, forward, left, told)
-            logs = {name: logs.get(name, 2 * math.log(weights.decisions[name].scale)) for name in off}
-            unmoved = steps.unmoved(off)
-            left.absorbed |= unmoved
-            logs = steps.next({n: x for n, x in logs.items() if n not in unmoved}, off)
-        far = [name for name, distance in off.items() if abs(distance) > FAR]
-        left.adrift += far or [name for name, distance in off.items() if abs(distance) > SETTLED]
-        logs = {name: log for name, log in logs.items() if name not in left.all}
+    steps = _Steps()
+    for number in range(1, ROUNDS * ROUND + 1):
+        weights = weights_of({name: math.exp(log / 2) for name, log in logs.items()})
+        passed = run(weights)
+        chooser = _Chooser(weights, left.all, target)
+        told = gradients_of(passed, parameters=False, told=False, adjust=chooser).warnings
+        forward = forward or {name: decision.scale for name, decision in weights.decisions.items()}
+        off = {name: math.log(ratio) for name, ratio in chooser.ratios.items()}
+        if all(abs(distance) < SETTLED for distance in off.values()):
+            break
+        logs = {name: logs.get(name, 2 * math.log(weights.decisions[name].scale)) for name in off}
+        left.absorbed |= steps.unmoved(off)
+        logs = steps.next(left.without(logs), off)
+        if number % ROUND == 0:
+            left.leave(off)
+            logs, steps = left.without(logs), _Steps()
     return _balance(logs, off, forward, left, told)
 
 
@@ -163,6 +161,15 @@ class _Left:
     @property
     def all(self) -> frozenset[str]:
         return frozenset([*self.absorbed, *self.factors, *self.adrift])
+
+    def without(self, logs: Mapping[str, float]) -> dict[str, float]:
+        """Return what is known of the others."""
+        return {name: log for name, log in logs.items() if name not in self.all}
+
+    def leave(self, off: Mapping[str, float]) -> None:
+        """Leave the weights that are far from the target, or else all that have not settled."""
+        far = [name for name, distance in off.items() if abs(distance) > FAR]
+        self.adrift += far or [name for name, distance in off.items() if abs(distance) > SETTLED]
 
     def reasons(self) -> dict[str, str]:
         """Return why each is, by name."""
@@ -224,16 +231,20 @@ def _factors(graph: Graph) -> frozenset[str]:
     for node in reversed(graph.nodes):
         reaches = not marked.isdisjoint(node.outputs)
         if node.index in weighted:
-            found |= {weighted[node.index] or ""} if reaches else set()
+            found.update([weighted[node.index] or ""] * reaches)
             continue
         if node.op in NORMS or any(out in steps and steps[out].kind == "normalisation" for out in node.outputs):
             continue
         signals = [value for value in node.inputs if value not in fixed and graph.values[value].is_signal]
-        facts = facts_of(node.op)
-        multiplies = facts.powers or facts.attends or facts.gated or is_product(node.op)
-        if reaches or (multiplies and (facts.gated or len({source[value] for value in signals}) > 1)):
+        if reaches or _multiplies(node, {source[value] for value in signals}):
             marked.update(signals)
     return frozenset(found - {""})
+
+
+def _multiplies(node: Node, sources: Collection[int]) -> bool:
+    """Whether a node multiplies signals that are functions of these values."""
+    facts = facts_of(node.op)
+    return facts.gated or (len(sources) > 1 and bool(facts.powers or facts.attends or is_product(node.op)))
 
 
 def _sources(graph: Graph, weighted: Collection[int]) -> dict[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+from collections.abc import Collection
 from types import FunctionType
 from typing import Any
 
@@ -34,9 +35,8 @@ def kept_arguments(module: nn.Module, base: type, constructor: FunctionType) -> 
 
 def handed_on(module: nn.Module, base: type, constructor: FunctionType) -> dict[str, Any]:
     """Return the arguments of a constructor that it hands on to that of a layer of PyTorch, which keeps them."""
-    later = type(module).__mro__[type(module).__mro__.index(base) + 1 :] if base in type(module).__mro__ else ()
-    parent = next((each for each in later if "__init__" in vars(each)), None)
-    if parent is None or not parent.__module__.startswith("torch.nn."):
+    parent = _layer_above(type(module), base)
+    if parent is None:
         return {}
     body = body_of(constructor) or []
     call = next((node for each in body for node in ast.walk(each) if _is_of_parent(node)), None)
@@ -49,15 +49,27 @@ def handed_on(module: nn.Module, base: type, constructor: FunctionType) -> dict[
     except (TypeError, ValueError):
         return {}
     own = inspect.signature(constructor).parameters.keys() - _rebound(body)
-    found = {}
-    for name, node in given.arguments.items():
-        if isinstance(node, ast.Name) and node.id in own:
-            value = vars(module).get(name)
-            if name in module._parameters and name == "bias":
-                value = module._parameters[name] is not None
-            if isinstance(value, bool | int | float | str):
-                found[node.id] = value
-    return found
+    read = {node.id: _kept_by_layer(module, name) for name, node in given.arguments.items() if _names(node, own)}
+    return {name: value for name, value in read.items() if isinstance(value, bool | int | float | str)}
+
+
+def _names(node: ast.AST, some: Collection[str]) -> bool:
+    """Whether a node is one of some names."""
+    return isinstance(node, ast.Name) and node.id in some
+
+
+def _kept_by_layer(module: nn.Module, name: str) -> Any:
+    """Return what a layer keeps of its argument of this name; of a bias, whether there is one."""
+    if name == "bias" and name in module._parameters:
+        return module._parameters[name] is not None
+    return vars(module).get(name)
+
+
+def _layer_above(kind: type, base: type) -> type | None:
+    """Return the class of PyTorch whose constructor that of a base of another class calls; None of others."""
+    later = kind.__mro__[kind.__mro__.index(base) + 1 :] if base in kind.__mro__ else ()
+    parent = next((each for each in later if "__init__" in vars(each)), None)
+    return parent if parent is not None and parent.__module__.startswith("torch.nn.") else None
 
 
 def _is_of_parent(node: ast.AST) -> bool:

@@ -84,19 +84,24 @@ def constructor(module: nn.Module) -> Callable[[], nn.Module] | None:
     except (TypeError, ValueError):
         return None
     arguments: dict[str, Any] = {}
-    base = next(each for each in kind.__mro__ if "__init__" in vars(each))
-    own = vars(base)["__init__"]
-    given = handed_on(module, base, own) if isinstance(own, types.FunctionType) else {}
+    given = _handed_on(module, kind)
     for parameter in parameters:
         if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD and parameter.kind is not parameter.KEYWORD_ONLY:
             return None
         if parameter.name in ("device", "dtype") and parameter.default is None:
             continue
-        kept = _kept_arguments(module, parameter) or [given[name] for name in (parameter.name,) if name in given]
+        kept = _kept_arguments(module, parameter, given)
         if not kept or not is_plain(kept[0]):
             return None
         arguments[parameter.name] = kept[0]
     return lambda: kind(**copy.deepcopy(arguments))
+
+
+def _handed_on(module: nn.Module, kind: type[nn.Module]) -> dict[str, Any]:
+    """Return the arguments of a class's constructor that a layer keeps which it derives from."""
+    base = next(each for each in kind.__mro__ if "__init__" in vars(each))
+    own = vars(base)["__init__"]
+    return handed_on(module, base, own) if isinstance(own, types.FunctionType) else {}
 
 
 def authored(kind: type[nn.Module]) -> type[nn.Module]:
@@ -106,11 +111,15 @@ def authored(kind: type[nn.Module]) -> type[nn.Module]:
     return kind
 
 
-def _kept_arguments(module: nn.Module, parameter: inspect.Parameter) -> list[Any]:
-    """Return what a module keeps under the name of its constructor's parameter: at most one thing, or nothing."""
+def _kept_arguments(module: nn.Module, parameter: inspect.Parameter, given: dict[str, Any]) -> list[Any]:
+    """Return what a module keeps under the name of its constructor's parameter, or else what is ``given`` for it: at
+    most one thing, or nothing.
+    """
     kept = [vars(module)[name] for name in (parameter.name, "_" + parameter.name) if name in vars(module)]
     if not kept and parameter.name in module._parameters and type(parameter.default) is bool:
         kept = [module._parameters[parameter.name] is not None]  # bias=True
+    if not kept and parameter.name in given:
+        kept = [given[parameter.name]]
     return kept[:1]
 
 

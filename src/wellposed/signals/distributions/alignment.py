@@ -14,7 +14,7 @@ from wellposed.signals.distributions.layout import Dims, Layout
 from wellposed.signals.distributions.lazy import LocalScales, applied
 from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.views import merge_atoms, pooled, reshape
-from wellposed.signals.integration import kernels
+from wellposed.signals.integration import bounding, kernels
 from wellposed.signals.integration.kernels import Array
 
 ROUNDING = 1e-12
@@ -63,12 +63,12 @@ def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[A
 
 def _of_bounded_size(aligned: list[Aligned], layout: Layout) -> list[Aligned]:
     """Return aligned states whose kernels, with profiles of common lengths, are not too large."""
-    if math.prod(kernel_shape(aligned)) <= kernels.MOST_ENTRIES:
+    if math.prod(kernel_shape(aligned)) <= bounding.MOST_ENTRIES:
         return aligned
     return [
         one._replace(
-            corr=kernels.bounded(one.corr, layout.lengths),
-            local_scales=applied(one.local_scales, lambda kernel: kernels.bounded(kernel, layout.lengths)),
+            corr=bounding.bounded(one.corr, layout.lengths),
+            local_scales=applied(one.local_scales, lambda kernel: bounding.bounded(kernel, layout.lengths)),
         )
         for one in aligned
     ]

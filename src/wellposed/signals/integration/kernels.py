@@ -29,9 +29,6 @@ LEAST, MOST = 12, 384
 """Fewest and most positions of an atom whose pairs may have correlations of their own. Chosen: a kernel by pair is then
 longer than any profile, and no larger than 1.2 MB."""
 
-MOST_ENTRIES = 1 << 22
-"""Most entries of a kernel, 32 MB. Chosen for memory: operations on several atoms multiply what each of them tells."""
-
 
 def positions(length: int) -> int:
     """Return how many positions a kernel of this length tells apart by pair; 0 for one by displacement."""
@@ -258,13 +255,6 @@ def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Arra
         )
         kernel = np.concatenate([np.take(kernel, range(length - 1), axis=dim), np.expand_dims(tail, dim)], axis=dim)
     return kernel
-
-
-def bounded(kernel: Array, sizes: Sequence[int]) -> Array:
-    """Return a kernel that tells less, where it is large: no pairs apart, and shorter profiles."""
-    kernel = by_displacement(kernel)
-    cap = lag_cap(sum(length > 2 for length in kernel.shape))
-    return shorten(kernel, sizes, [cap] * kernel.ndim)
 
 
 def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:

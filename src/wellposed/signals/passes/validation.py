@@ -11,7 +11,7 @@ from wellposed.signals.distributions.agreement import disagreement
 from wellposed.signals.distributions.later import LaterMoments, is_made
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import State, weakest
-from wellposed.signals.integration import kernels
+from wellposed.signals.integration import bounding, kernels
 from wellposed.signals.registry import Rule
 from wellposed.signals.signal import Tag
 
@@ -46,8 +46,8 @@ def _with_parts_that_agree(call: Call, rule: Rule | None, result: State, tag: Ta
     least, most = kernels.extent(result.var)
     if not (least >= 0.0 and most <= OVERFLOW and max(map(abs, kernels.extent(result.mean))) <= _ROOT):
         result, tag = _repaired(call, _who(node, rule), result, tag)
-    if result.corr.size > kernels.MOST_ENTRIES:
-        result = result.with_moments(corr=kernels.bounded(result.corr, result.lengths))
+    if result.corr.size > bounding.MOST_ENTRIES:
+        result = result.with_moments(corr=bounding.bounded(result.corr, result.lengths))
     wrong = disagreement(result)
     if wrong is not None:
         raise RuleError(f"{_who(node, rule)} gave a signal whose parts disagree: it does not hold that {wrong}")

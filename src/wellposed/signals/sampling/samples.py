@@ -140,8 +140,7 @@ def _noise(state: State, generator: torch.Generator, within: Collection[int]) ->
     and then weights.
     """
     corr, sizes = state.corr, state.lengths
-    atoms = sorted({i for axis in within for i in state.axes[axis]})
-    channels = [i for i in atoms if corr.shape[i] == 1 and sizes[i] > 1]
+    channels = [i for i in _atoms(state, within) if corr.shape[i] == 1 and sizes[i] > 1]
     features = round(1.0 / state.equal_norm_inverse_dim) if state.gauss and state.equal_norm_inverse_dim > 0.0 else 0
     positions = [n for i, n in enumerate(sizes) if i not in channels]
     if not features or not channels or features * math.prod(positions) > MOST_FEATURES:
@@ -155,6 +154,11 @@ def _noise(state: State, generator: torch.Generator, within: Collection[int]) ->
     products = (drawn.reshape(-1, features) @ weight).reshape(*positions, *made).double()
     result: torch.Tensor = products.movedim(tuple(range(-len(made), 0)), tuple(channels))
     return result
+
+
+def _atoms(state: State, axes: Collection[int]) -> list[int]:
+    """Return the atoms in some axes, in order."""
+    return sorted({i for axis in axes for i in state.axes[axis]})
 
 
 def _normals(sizes: Sequence[int], generator: torch.Generator) -> torch.Tensor:

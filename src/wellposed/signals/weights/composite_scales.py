@@ -68,29 +68,26 @@ class CompositeScales:
         names = {"weight", "other"}
         closed = {name for name, role in roles.items() if role not in names} | set(kept)
         self.composites: dict[str, CompositeScale] = {}
-        direct = {use.parameter for use in uses if graph.values[use.weight].kind == "parameter"}
+        direct = {str(use.parameter) for use in uses if graph.values[use.weight].kind == "parameter"}
         for use in uses:
-            scaling = found.get(use.weight)
-            if scaling is None or scaling.parameter not in composites:
-                continue
-            is_sum = composites[scaling.parameter].kind == "sum"
-            if is_sum and leaves_of(scaling.parameter, composites) - closed <= direct:  # as in a mean over steps
-                continue
-            if use.kind != "recurrent" and use.data not in fixed:
-                self._enter(scaling.parameter, composites, _names_a_weight(graph, use))
+            key = found[use.weight].parameter if use.weight in found else None
+            counts = use.kind != "recurrent" and use.data not in fixed
+            if counts and key in composites and not _follows(key, composites, direct | closed):
+                self._enter(key, composites, _names_a_weight(graph, use))
         self.scale_parameters: dict[int, ScaleParameter] = {
             value: scaling for value, scaling in found.items() if scaling.parameter in self.composites
         }
         members = {m for composite in self.composites.values() for m in composite.members}
         self.leaves: frozenset[str] = frozenset((members & graph.parameters.keys()) - closed)
-        self.deferred: frozenset[int] = frozenset(
-            index
-            for composite in self.composites.values()
-            if composite.kind == "made" and (index := graph.values[composite.value].node) is not None
-        )
+        self.deferred = self._made()
         self.open: dict[str, Shared] = {}
         self.effective: dict[str, float] = {}
         self.words: dict[str, str] = {}
+
+    def _made(self) -> frozenset[int]:
+        """Return the nodes at which layers make weights."""
+        made = [composite.value for composite in self.composites.values() if composite.kind == "made"]
+        return frozenset([index for value in made if (index := self.graph.values[value].node) is not None])
 
     def _enter(self, key: str, composites: Mapping[str, CompositeScale], named: bool) -> bool:
         """Take in a composite and its members; a weight that a layer makes counts where ``named`` says so."""
@@ -201,3 +198,10 @@ def _names_a_weight(graph: Graph, use: Contraction) -> bool:
 
 def _second_moment(state: State | None) -> float:
     return 0.0 if state is None else state.second_moment
+
+
+def _follows(key: str, composites: Mapping[str, CompositeScale], decided: Collection[str]) -> bool:
+    """Whether a composite is a sum of parameters that have scales of their own: a mean over steps of what it follows
+    holds a share of a step.
+    """
+    return composites[key].kind == "sum" and leaves_of(key, composites) <= set(decided)

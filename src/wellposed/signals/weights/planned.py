@@ -133,14 +133,19 @@ class PlannedWeights(Weights):
         if role == "weight_norm":
             return make_state(parameter.shape, 1.0, 0.0, scale_parameter=name)
         if role in ("bias", "shift"):
-            std = self.biases.get(name, 0.0)
-            drawn = make_state(parameter.shape, 0.0, std**2, roots=root if std else 0)
-            return drawn.amended(transport=of_draws("uniform")) if std else drawn
+            return self._bias(parameter, root)
         if role == "gain":
             return make_state(parameter.shape, self.gain(parameter), 0.0)
         if role == "recurrent" and name in self.decisions:
             return make_state(parameter.shape, 0.0, self.decisions[name].scale ** 2, roots=root, gauss=True)
         return super().state(parameter, root)
+
+    def _bias(self, parameter: Parameter, root: int) -> State:
+        """Return the state of a bias, 0 or drawn as the model draws it."""
+        std = self.biases.get(parameter.name, 0.0)
+        if not std:
+            return make_state(parameter.shape, 0.0, 0.0)
+        return make_state(parameter.shape, 0.0, std**2, roots=root).amended(transport=of_draws("uniform"))
 
     def _table(self, parameter: Parameter, root: int) -> State:
         """Return the state of a table that is looked up, and record its scale. Of one that scores as well, scoring

@@ -43,11 +43,10 @@ def recurrent(
     start = _initial_states(list(hidden) if several else [hidden])
     if start is None or not all(isinstance(p, State) for p in params):
         return None
-    width = params[1].shape[1]
     projected = len(params) % (4 if biases else 2) == 1 or start[0].shape[-1] != start[-1].shape[-1]
-    kept = [None if (value := ref_of(p)) is None else kept_pattern(call.run, value) for p in call.node.args[2]]
-    whole = projected or any(matrix is not None for matrix in kept)
-    narrow, features = (width, x.shape[-1]) if whole else (min(width, WIDTH), min(x.shape[-1], WIDTH))
+    kept, width = _kept(call), params[1].shape[1]
+    most = _widest(projected, kept, (width, x.shape[-1]))
+    narrow, features = min(width, most), min(x.shape[-1], most)
     units = max(h.shape[-1] for h in start) if projected else narrow
     x, start = _sampled_part(x, start, batch_first, features, units)
     each = len(params) // (2 * layers if both else layers)  # of a layer and direction; the first one takes the input
@@ -59,6 +58,17 @@ def recurrent(
         at_shape(state_of_samples([run[i] for run in runs], call.root(), apart=apart), call.shape(i))
         for i, apart in enumerate(axes)
     )
+
+
+def _kept(call: Call) -> list[torch.Tensor | None]:
+    """Return the numbers of the weights of a stack that are patterns which a model keeps, None for each other one."""
+    values = [ref_of(argument) for argument in call.node.args[2]]
+    return [None if value is None else kept_pattern(call.run, value) for value in values]
+
+
+def _widest(projected: bool, kept: Sequence[torch.Tensor | None], widths: tuple[int, int]) -> int:
+    """Return how many of the units and features of a stack are run: all where a part of it does something else."""
+    return max(widths) if projected or any(matrix is not None for matrix in kept) else WIDTH
 
 
 def _initial_states(hidden: list[Any]) -> list[State] | None:
