@@ -12,37 +12,19 @@ from __future__ import annotations
 import argparse
 import random
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import wellposed as wp
 from common import RESULTS, markdown, write
+from nets.corruptions import CORRUPTIONS
 from nets.small import SMALL, Small
 
 DRAWS = 2
 """Passes of each check, which the weights that are looked at do not need."""
 COLUMNS = {"corruption": "corruption", "tried": "tried", "named": "named", "missed": "not named"}
-
-
-def permuted_(held: Tensor) -> None:
-    """Put the elements into another order."""
-    held.copy_(held.flatten()[torch.randperm(held.numel())].view_as(held))
-
-
-CORRUPTIONS: dict[str, Callable[[Tensor], object]] = {
-    "4 times as large": lambda held: held.mul_(4.0),
-    "a quarter as large": lambda held: held.mul_(0.25),
-    "zero": lambda held: held.zero_(),
-    "constant": lambda held: held.fill_(0.3),
-    "one element NaN": lambda held: held.view(-1)[:1].fill_(float("nan")),
-    "one element infinite": lambda held: held.view(-1)[-1:].fill_(float("inf")),
-    "drawn by another fan": lambda held: held.copy_(torch.randn(held.shape) * 3.0 / held.shape[0]),
-    "permuted": permuted_,
-}
 
 
 def initialised(net: Small, seed: int) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any], wp.Plan]:

@@ -19,6 +19,7 @@ importing = threading.RLock()
 _PATIENCE = 10.0
 """Seconds for which a fork waits at most: a thread may itself wait for the one that forks. Chosen."""
 _held: list[threading.RLock] = []
+"""What the thread that forks has taken."""
 
 
 def _imports(frame: FrameType | None) -> bool:
@@ -46,6 +47,7 @@ def _wait() -> None:
 
 
 def _go_on() -> None:
+    """Let other threads go on, in either process."""
     while _held:
         _held.pop().release()
 

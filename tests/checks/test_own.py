@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from benchmarks.nets.corruptions import CORRUPTIONS
 from torch import nn
 
 import wellposed as wp
@@ -75,22 +76,6 @@ def planned(name: str, seed: int = 0) -> tuple[nn.Module, torch.Tensor, wp.Plan]
 
 
 # ---- corruptions -----------------------------------------------------------------------------------------------------
-
-
-def permuted_(p: torch.Tensor) -> None:
-    p.copy_(p.flatten()[torch.randperm(p.numel(), generator=torch.Generator().manual_seed(1))].view_as(p))
-
-
-CORRUPTIONS: dict[str, Callable[[torch.Tensor], object]] = {
-    "×4": lambda p: p.mul_(4.0),
-    "×1/4": lambda p: p.mul_(0.25),
-    "zero": lambda p: p.zero_(),
-    "constant": lambda p: p.fill_(0.3),
-    "NaN": lambda p: p.view(-1)[:1].fill_(float("nan")),
-    "infinite": lambda p: p.view(-1)[-1:].fill_(float("inf")),
-    "other fan": lambda p: p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)) * 3.0 / p.shape[0]),
-    "permuted": permuted_,
-}
 
 
 def test_a_part_that_is_written_over_by_one_number_is_no_training() -> None:

@@ -95,7 +95,11 @@ def test_every_cast_and_move_leaves_pictures_pictures(how):
     x = torch.zeros(2, 3, 12, 12, dtype=torch.uint8)
     plan, plain = wp.plan(Cast(CASTS[how]), x), wp.plan(Cast(lambda x, like: x.float()), x)
     assert (plan.inputs, plan.warnings) == (plain.inputs, ())
-    assert stds(plan) == pytest.approx(stds(plain), rel=0.02)  # a seam is rolled into the picture
+    found, expected = stds(plan), stds(plain)
+    if how == "rolled":  # a seam is in the picture, which what follows the filters tells
+        found, expected = ({"conv.weight": each["conv.weight"]} for each in (found, expected))
+        assert wp.check(Cast(CASTS[how]), x, plan=plan).ok
+    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("how", AVERAGES)

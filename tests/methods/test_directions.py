@@ -167,7 +167,6 @@ def test_embeddings_and_tied_weights_keep_the_forward_choice() -> None:
 
 def test_weights_that_no_scale_settles_for_keep_the_forward_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     model = chain(48, 64, 64, 9, activation=nn.Tanh)
-    forward = wp.plan(model, X, inputs=WHITE, method="autoinit").prescriptions
     monkeypatch.setattr(directions, "ROUND", 1)  # one pass for each, and none to see that they have settled
     plan = wp.plan(model, X, direction="backward", inputs=WHITE, method="autoinit")
     (said,) = plan.warnings
@@ -175,7 +174,7 @@ def test_weights_that_no_scale_settles_for_keep_the_forward_choice(monkeypatch: 
     named = [name for name in ("0.weight", "2.weight", "4.weight") if repr(name) in said]
     assert named
     for name in named:
-        assert plan.prescriptions[name].std == pytest.approx(forward[name].std, rel=0.5)
+        assert plan.prescriptions[name].signal_after == pytest.approx(1.0)  # as the forward pass chooses it
         assert "no scale settles" in plan.prescriptions[name].reason
 
 
@@ -216,7 +215,7 @@ def test_functions_that_a_model_writes_out_are_no_products() -> None:
     for kind in (Written, nn.SiLU):
         plan = wp.plan(chain(48, 64, 32, 9, activation=kind), X, direction="backward", inputs=WHITE, method="autoinit")
         stds.append([one.std for one in plan.prescriptions.values() if len(one.shape) > 1])
-    assert stds[0] == pytest.approx(stds[1], rel=0.02)
+    assert stds[0] == pytest.approx(stds[1])
 
 
 def test_operators_that_gradients_were_only_assumed_to_pass_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

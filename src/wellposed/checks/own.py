@@ -13,10 +13,8 @@ from torch import Tensor
 from wellposed.checks.untrained import made_by_hand
 from wellposed.errors import PlanError, joined
 from wellposed.graphs import Graph
-from wellposed.graphs.graph import once
 from wellposed.graphs.run import dense
 from wellposed.methods.unmet import zeros_under
-from wellposed.operators.contraction import contractions
 from wellposed.plans import Centering, Constant, Drawn, Plan, Prescription, Rescaled
 from wellposed.plans.centring import centred, sums_of
 from wellposed.plans.filling import Crew, finish, start_, workers
@@ -26,6 +24,7 @@ from wellposed.plans.rescale import rescaled
 from wellposed.plans.shards import local_parts
 from wellposed.ranks import is_distributed
 from wellposed.structure.asleep import words_on_asleep
+from wellposed.structure.tables import tables
 
 Kind = Literal["not finite", "zero", "constant", "scaled", "reordered", "size", "other", "moved", "by hand", "redrawn"]
 SURE = 4.0
@@ -194,7 +193,7 @@ def _deviation(graph: Graph, plan: Plan, said: Prescription, crew: Crew) -> Devi
         pairs = list(_pairs(graph, plan, said, tensor, crew))
         if all(torch.equal(one, other) for one, other in pairs):
             return None
-        return Deviation(said.name, *_of_drawn(pairs, said.name in _looked_up(graph)))
+        return Deviation(said.name, *_of_drawn(pairs, said.name in tables(graph).factors))
     before = _figures(plan, said.name)
     if before is None or is_distributed(tensor) or (now := figures_of(tensor)) is None:
         return None
@@ -210,12 +209,6 @@ def _of_drawn(pairs: list[tuple[Tensor, Tensor]], table: bool) -> tuple[Kind, st
         done = made_by_hand(*pairs[0], table)
         return (kind, words) if done is None else ("by hand", done)
     return kind, words
-
-
-@once
-def _looked_up(graph: Graph) -> frozenset[str | None]:
-    """Return the names of tables whose rows are looked up."""
-    return frozenset(use.parameter for use in contractions(graph) if use.kind == "embedding")
 
 
 def _pairs(graph: Graph, plan: Plan, said: Prescription, tensor: Tensor, crew: Crew) -> Iterator[tuple[Tensor, Tensor]]:

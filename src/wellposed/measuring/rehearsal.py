@@ -17,6 +17,7 @@ from torch import Tensor
 
 from wellposed.errors import InputError, PlanError, RunError, UnsupportedError
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.graph import once
 from wellposed.measuring.batches import Batches
 from wellposed.measuring.comparison import TOLERANCE, Comparison, log2_ratio
 from wellposed.measuring.look import look
@@ -65,6 +66,7 @@ FALLS_BACK = True
 """Whether another error ends the rehearsal alone; the tests set it to False, and see the errors."""
 
 
+@once
 def work_of(graph: Graph) -> float:
     """Return about how many multiplications one pass with drawn weights takes."""
     sizes = [math.prod(value.shape) for value in graph.values]

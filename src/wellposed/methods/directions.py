@@ -199,18 +199,16 @@ class _Steps:
 
     def next(self, at: dict[str, float], off: Mapping[str, float]) -> dict[str, float]:
         """Return the logarithms of the variances that are tried next, given those tried and their distances."""
-        if off.keys() != at.keys():  # the others were found to be left alone: distances will be of other scales
-            self.seen = []
-            return {name: log + min(max(off[name], -LONGEST), LONGEST) for name, log in at.items()}
-        if self.seen and self.seen[-1][0].keys() != at.keys():
-            self.seen = []
-        self.seen = [*self.seen[-DEPTH:], (at, {name: off[name] for name in at})]
+        self.seen = [one for one in self.seen[-DEPTH:] if one[0].keys() == at.keys()]
+        self.seen.append((at, {name: off[name] for name in at}))
         x, f = (np.array([list(one[part].values()) for one in self.seen]) for part in (0, 1))
         step = f[-1]
         if len(self.seen) > 1:
             dx, df = np.diff(x, axis=0), np.diff(f, axis=0)
             share = np.linalg.lstsq(df.T, f[-1], rcond=1e-6)[0]
             step = f[-1] - share @ (dx + df)
+        if off.keys() != at.keys():  # the others were found to be left alone: distances will be of other scales
+            self.seen = []
         return dict(zip(at, (x[-1] + step.clip(-LONGEST, LONGEST)).tolist(), strict=True))
 
 

@@ -2,8 +2,8 @@
 
 Every test is one that independent draws pass but for a chance below one in a million (a bias of one number: in thirty
 thousand): exact zeros, equal numbers, rows that are orthogonal to rounding, neighbours that are alike, and what
-`wellposed.methods.arrangements` sees. Of large tensors
-a sample is looked at first, which most draws end at; what it finds is then held against the whole.
+`wellposed.methods.arrangements` sees. Of large tensors a sample is looked at first, which most draws end at; what it
+finds is then held against the whole.
 """
 
 from __future__ import annotations
