@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from wellposed.arrays import array_of
+
+Floats = npt.NDArray[np.float64]
 
 _LEAST, _LEAST_COARSE = 4, 16
 """Numbers of a row from which on two rows of draws are not equal by chance: 4 of 24 bits, or 16 of 8. Chosen."""
@@ -118,11 +121,18 @@ def _is_of_low_rank(matrix: Tensor, tolerance: float) -> bool:
     corner = array_of(_corner(matrix))
     if min(corner.shape) < _SIDE:
         return False
+    if not _ends_early(corner, tolerance):
+        return False
     corner = corner - np.median(corner)
-    for axis in (1, 0) * 2:
+    for axis in (1, 0) * 4:
         sizes = np.sqrt((corner**2).mean(axis, keepdims=True))
         if not sizes.all():  # rows of zeros: nothing of draws, and counted elsewhere
             return False
         corner = corner / sizes
+    return _ends_early(corner, tolerance)
+
+
+def _ends_early(corner: Floats, tolerance: float) -> bool:
+    """Whether half of the singular values of a matrix are none beside the largest."""
     singular = np.linalg.svd(corner, compute_uv=False)
     return bool(singular[len(singular) // 2] < tolerance * singular[0])

@@ -105,7 +105,7 @@ def words_on_left_behind(
     for name, parameter in graph.parameters.items():
         if prescriptions[name].action == "keep":
             kept[name] = parameter.values
-        elif prescriptions[name].action == "write" and len(parameter.shape) > 1 and not _is_constant(graph, name):
+        elif prescriptions[name].action == "write" and len(parameter.shape) > 1:
             written.setdefault(tuple(parameter.shape), []).append(name)
 
     @cache
@@ -120,7 +120,7 @@ def words_on_left_behind(
         if values is not None
         for other in written.get(tuple(values.shape), ())
         if _is_random(values) and first(other, values.dtype) == values.flatten()[:_COMPARED].tolist()
-        if _are_equal(values, graph.parameters[other].values)
+        if _are_equal(values, graph.parameters[other].values) and not _is_constant(graph, other)
     ]
     if told:
         yield (

@@ -117,11 +117,12 @@ def steady(
     uses = contractions(graph)
     if readout is None and bending is None and _makes_values(graph) and any(bending_functions(graph).values()):
         readout = OF_KINKS
-    aims, kept = _aims(graph, readout, bending), _own_sizes(graph, uses)
+    factors = argument_factors(graph)
+    aims, kept = _aims(graph, factors, readout, bending), _own_sizes(graph, uses)
     rows = dict.fromkeys(_undone_tables(graph, uses), table)
     scales = {name: size for name, (size, _) in kept.items()} | _orthogonal_sizes(graph)
     scores = score_aims(graph, request, target_variance, readout)
-    biases_over = _biases_over(graph, uses)
+    biases_over = _biases_over(graph, uses, factors)
     held = Held(graph, branch_factors(graph, request, branches), CLOSED * target_variance, scores)
     while True:
         targets = {value: aim.share for value, aim in aims.items()}
@@ -130,9 +131,9 @@ def steady(
         if not stuck:
             drawn = _orthogonal(graph, {**draft.prescriptions, **ends})
             warnings = (*draft.warnings, *words_on_sharp(graph, held.sharp))
-            return replace(
-                draft, prescriptions=_explained(graph, uses, drawn, aims, kept, biases_over), warnings=warnings
-            )
+            phases = _with_phases(graph, uses, factors, drawn)
+            explained = _with_shares(_explained(graph, uses, drawn, aims, kept, phases), biases_over)
+            return replace(draft, prescriptions=explained, warnings=warnings)
         held = held.without(stuck)
 
 
@@ -177,11 +178,11 @@ def _function_aims(graph: Graph, bending: float | None) -> dict[int, _Aim]:
     return {value: _Aim(share, f"bending function: {share:g} ν") for value, share in shares.items()}
 
 
-def _aims(graph: Graph, readout: float | None, bending: float | None) -> dict[int, _Aim]:
+def _aims(graph: Graph, factors: Mapping[int, float], readout: float | None, bending: float | None) -> dict[int, _Aim]:
     """Return the aims of contractions whose outputs are not to have ν, by value."""
     gates = dict.fromkeys(channel_gates(graph), _Aim(GATES, f"gate of channels: {GATES:g} ν"))
     shares = _function_aims(graph, bending) | _readout_aims(graph, readout) | gates
-    for value, factor in argument_factors(graph).items():
+    for value, factor in factors.items():
         share, words = shares.get(value, _Aim(1.0, ""))
         told = f"the function behind it takes {factor:.4g} times this"
         shares[value] = _Aim(share / factor**2, f"{words}; {told}" if words else told)
@@ -218,11 +219,10 @@ def _explained(
     prescriptions: dict[str, Prescription],
     aims: Mapping[int, _Aim],
     kept: Mapping[str, tuple[float, str]],
-    biases_over: Mapping[str, float],
+    phases: Mapping[str, str],
 ) -> dict[str, Prescription]:
     """Return prescriptions whose reasons say why outputs have another variance than ν, or weights the model's size."""
     said = {use.parameter: aims.get(graph.nodes[use.node].outputs[0]) for use in uses}
-    with_phases = _with_phases(graph, uses, prescriptions)
     for name, mine in prescriptions.items():
         aim = said.get(name)
         if mine.action != "write" or not mine.signal_after:
@@ -230,7 +230,12 @@ def _explained(
         if name in kept:
             prescriptions[name] = mine.changed(reason=kept[name][1])
         elif aim is not None:
-            prescriptions[name] = mine.changed(reason=f"{aim.words}{with_phases.get(name, '')}; {mine.reason}")
+            prescriptions[name] = mine.changed(reason=f"{aim.words}{phases.get(name, '')}; {mine.reason}")
+    return prescriptions
+
+
+def _with_shares(prescriptions: dict[str, Prescription], biases_over: Mapping[str, float]) -> dict[str, Prescription]:
+    """Return prescriptions whose reasons say which biases are smaller than the model draws them."""
     for name, share in biases_over.items():
         mine = prescriptions[name]
         if isinstance(mine, Drawn):
@@ -241,13 +246,13 @@ def _explained(
     return prescriptions
 
 
-def _biases_over(graph: Graph, uses: Sequence[Contraction]) -> dict[str, float]:
+def _biases_over(graph: Graph, uses: Sequence[Contraction], factors: Mapping[int, float]) -> dict[str, float]:
     """Return what biases are multiplied by where a constant stands before a function, by name: as their weights are.
 
     A larger one would alone be all of the function's argument. Periodic functions take any phase.
     """
     found: dict[str, float] = {}
-    factors, read = argument_factors(graph), entered(graph)
+    read = entered(graph)
     for use in uses:
         value = graph.nodes[use.node].outputs[0]
         factor = factors.get(value, 1.0)
@@ -262,11 +267,14 @@ def _is_wave(graph: Graph, readers: Sequence[tuple[float, Node | None]]) -> bool
 
 
 def _with_phases(
-    graph: Graph, uses: Sequence[Contraction], prescriptions: Mapping[str, Prescription]
+    graph: Graph,
+    uses: Sequence[Contraction],
+    factors: Mapping[int, float],
+    prescriptions: Mapping[str, Prescription],
 ) -> dict[str, str]:
     """Return in words what the arguments of periodic functions have with the biases that are drawn, by weight."""
     found: dict[str, str] = {}
-    factors, read = argument_factors(graph), entered(graph)
+    read = entered(graph)
     for use in uses:
         value = graph.nodes[use.node].outputs[0]
         weight, bias = (prescriptions.get(name or "") for name in (use.parameter, use.bias))
