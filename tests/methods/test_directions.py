@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -202,6 +203,46 @@ def test_factors_of_products_keep_the_forward_choice(direction: str) -> None:
     assert all("a factor of a product" in of[name] for name in ("q", "k", "v", "gate", "up"))
     assert "a norm takes its scale out" in of["into"]
     assert direction == "both" or plan.prescriptions["out.weight"].std == pytest.approx(1 / 32**0.5)
+
+
+class Excited(nn.Module):
+    """Channels that a gate of two layers weighs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.squeeze, self.expand, self.out = (nn.Linear(48, 48) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.relu(self.stem(x))
+        return self.out(x * torch.sigmoid(self.expand(functional.silu(self.squeeze(x)))))
+
+
+def test_layers_before_a_factor_keep_the_forward_choice() -> None:
+    """The scale of a factor follows what enters it, so that no scale before it reaches the gradient."""
+    plans = [
+        wp.plan(Excited(), X, direction=direction, inputs=WHITE, method="autoinit").prescriptions
+        for direction in ("backward", "forward")
+    ]
+    assert "what comes after it follows the signal" in plans[0]["squeeze.weight"].reason
+    assert plans[0]["squeeze.weight"].std == plans[1]["squeeze.weight"].std
+    assert plans[0]["expand.weight"].std == pytest.approx(plans[1]["expand.weight"].std, rel=0.5)
+
+
+@pytest.mark.parametrize(("end", "once"), [(nn.Identity(), True), (nn.Tanh(), False)])
+def test_weights_that_change_no_derivative_need_one_pass(
+    end: nn.Module, once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes, run = itertools.count(1), directions.gradients_of
+    times: list[int] = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        times.append(next(passes))
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(directions, "gradients_of", counted)
+    model = nn.Sequential(nn.Linear(48, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 9), end)
+    wp.plan(model, X, direction="backward", inputs=WHITE, method="autoinit")
+    assert (times == [1]) is once
 
 
 def test_functions_that_a_model_writes_out_are_no_products() -> None:

@@ -8,6 +8,7 @@ middle: Var(w) = 2 / (fan_in + fan_out), the harmonic mean of the two variances.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +22,7 @@ from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import is_product
 from wellposed.operators.scale_parameters import parameter_values
+from wellposed.operators.views import is_view
 from wellposed.signals.algebra.gradient_terms import Adjoint, second_moment
 from wellposed.signals.context.call import Pass
 from wellposed.signals.passes.backward import Sent, gradients_of
@@ -105,10 +107,11 @@ def balanced(
 
     A backward pass chooses each scale as it comes to it, the last contraction first. What activations and norms do to
     the gradient depends on the signals, and so on all scales: passes are repeated until the scales settle, each from
-    what the last ones show (Anderson 1965). Three kinds of weights are left to the forward choice: those whose scale a
+    what the last ones show (Anderson 1965). No pass is needed to see that weights have settled after which all is
+    linear: their scale changes no derivative. Three kinds of weights are left to the forward choice: those whose scale a
     norm takes out again, by the graph's structure or by a gradient that stays as it was from pass to pass; those of
     gates, queries, keys and values, as the gradient of a product's factor is as large as the other factor, which would
-    answer (`_factors`); and those that have not settled after `ROUND` passes, of which a warning tells.
+    answer (`_factors`), with those that meet them alone (`_before`); and those that have not settled after `ROUND` passes, of which a warning tells.
 
     Args:
         graph: from `wellposed.trace`.
@@ -116,7 +119,9 @@ def balanced(
         run: runs it.
         target: second moment of the gradients, in units of the cotangents' (1 at every output).
     """
-    left = _Left(set(_normalised(graph)), _factors(graph), [])
+    factors = _factors(graph)
+    left = _Left(set(_normalised(graph)), factors, _before(graph, factors), [])
+    answering = _answering(graph)
     logs: dict[str, float] = {}
     forward: dict[str, float] = {}
     told: tuple[str, ...] = ()
@@ -125,12 +130,13 @@ def balanced(
         weights = weights_of({name: math.exp(log / 2) for name, log in logs.items()})
         passed = run(weights)
         chooser = _Chooser(weights, left.all, target)
-        told = gradients_of(passed, parameters=False, told=False, adjust=chooser).warnings
+        told = gradients_of(passed, until=chooser.before, adjust=chooser).warnings
         forward = forward or {name: decision.scale for name, decision in weights.decisions.items()}
         off = {name: math.log(ratio) for name, ratio in chooser.ratios.items()}
-        if all(abs(distance) < SETTLED for distance in off.values()):
-            break
         logs = {name: logs.get(name, 2 * math.log(weights.decisions[name].scale)) for name in off}
+        if all(abs(distance) < SETTLED for name, distance in off.items() if name in answering):
+            logs = {name: log + off[name] for name, log in logs.items()}
+            break
         left.absorbed |= steps.unmoved(off)
         logs = steps.next(left.without(logs), off)
         if number % ROUND == 0:
@@ -152,15 +158,18 @@ def _balance(
 
 @dataclass(slots=True)
 class _Left:
-    """Weights that are left to the forward choice: ``absorbed`` by norms, ``factors`` of products, or ``adrift``."""
+    """Weights that are left to the forward choice: ``absorbed`` by norms, ``factors`` of products, those ``before``
+    such factors, or ``adrift``.
+    """
 
     absorbed: set[str]
     factors: frozenset[str]
+    before: frozenset[str]
     adrift: list[str]
 
     @property
     def all(self) -> frozenset[str]:
-        return frozenset([*self.absorbed, *self.factors, *self.adrift])
+        return frozenset([*self.absorbed, *self.factors, *self.before, *self.adrift])
 
     def without(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return what is known of the others."""
@@ -175,6 +184,8 @@ class _Left:
         """Return why each is, by name."""
         return (
             dict.fromkeys(self.adrift, "no scale settles that the gradient asks for: its output has second moment ν")
+            | dict.fromkeys(self.before, "what comes after it follows the signal, and takes its scale out of the gradient "
+                            "again: its output has second moment ν")
             | dict.fromkeys(self.factors, "a factor of a product, whose gradient the other factor sets: its output has "
                             "second moment ν")
             | dict.fromkeys(self.absorbed, "a norm takes its scale out of the gradient again: as forward, its output "
@@ -219,6 +230,21 @@ def _normalised(graph: Graph) -> set[str]:
     return {name for group in scale_free(graph) for name in group if graph.parameters[name].tensor.ndim > 1}
 
 
+def _answering(graph: Graph) -> frozenset[str]:
+    """Return the weights whose scale changes what nodes do to the gradient, as not all that comes after them is linear,
+    and those that are met more than once, whose scale another use may choose.
+    """
+    uses = contractions(graph)
+    weighted, names = {use.node for use in uses}, Counter(use.parameter for use in uses)
+    bent: set[int] = set()  # values that a node after them is not linear in
+    for node in reversed(graph.nodes):
+        linear = node.index in weighted or is_view(node.op) or len(facts_of(node.op).linear) == 1
+        if not linear or not bent.isdisjoint(node.outputs):
+            bent.update(node.inputs)
+    bends = {use.parameter for use in uses if not bent.isdisjoint(graph.nodes[use.node].outputs)}
+    return frozenset(name for name, times in names.items() if name and (times > 1 or name in bends))
+
+
 def _factors(graph: Graph) -> frozenset[str]:
     """Return the weights whose results are multiplied by other signals, before a weight or a norm meets them."""
     steps, fixed = branches(graph).steps, parameter_values(graph)
@@ -237,6 +263,22 @@ def _factors(graph: Graph) -> frozenset[str]:
         if reaches or _multiplies(node, {source[value] for value in signals}):
             marked.update(signals)
     return frozenset(found - {""})
+
+
+def _before(graph: Graph, factors: Collection[str]) -> frozenset[str]:
+    """Return the weights whose results meet such ``factors`` alone, as the first layers of gates do: the scale of a
+    factor follows its signal, and so takes theirs out.
+    """
+    weighted = {use.node: use.parameter for use in contractions(graph)}
+    found: set[str] = set()
+    others = set(graph.outputs)  # values that anything else reads
+    for node in reversed(graph.nodes):
+        name, alone = weighted.get(node.index), others.isdisjoint(node.outputs)
+        if name and alone:
+            found.add(name)
+        if not (name in factors or name in found or (alone and name is None and node.op not in NORMS)):
+            others.update(node.inputs)
+    return frozenset(found - set(factors))
 
 
 def _multiplies(node: Node, sources: Collection[int]) -> bool:
@@ -260,6 +302,7 @@ class _Chooser:
 
     Attributes:
         ratios: by parameter, the factor on its variance.
+        before: the values that these contractions are given, up to which gradients are to be followed.
     """
 
     def __init__(self, weights: PlannedWeights, left: Collection[str], target: float) -> None:
@@ -271,6 +314,7 @@ class _Chooser:
             for use in weights.uses
             if use.parameter in weights.decisions and use.kind not in ("embedding", "recurrent")
         }
+        self.before = frozenset(data for name, data in self.uses.values() if name not in left)
 
     def __call__(self, call: Adjoint, sent: Sent) -> Sent:
         """Scale the gradient that a weighted node sends to its data to second moment ``target``, and keep the ratio."""

@@ -38,6 +38,7 @@ from wellposed.signals.signal import Signal, Signals, Tag
 from wellposed.structure.reach import (
     Entry,
     added_parameters,
+    behind,
     cancelling,
     differentiable,
     input_entries,
@@ -119,17 +120,16 @@ def gradients_of(
     run: Pass,
     cotangents: Mapping[int, float | State] | None = None,
     *,
-    parameters: bool = True,
-    told: bool = True,
+    until: Collection[int] | None = None,
     adjust: Callable[[Adjoint, Sent], Sent] | None = None,
 ) -> Gradients:
     """`back_propagate` after a forward pass that has kept its states.
 
-    Without ``parameters`` only the gradients of signals and inputs are followed, and where nothing is to be ``told`` of
-    them, no gradient is added up that no rule asks for. ``adjust`` may change what a node sends to its arguments.
+    With ``until`` gradients are followed as far as these values alone, none of parameters is, and none is added up that
+    no rule asks for. ``adjust`` may change what a node sends to its arguments.
     """
     given: dict[int, float | State] = {v: 1.0 for v in run.graph.outputs if run.graph.values[v].is_signal}
-    return _Backward(run, given if cotangents is None else cotangents, parameters, told, adjust).gradients()
+    return _Backward(run, given if cotangents is None else cotangents, until, adjust).gradients()
 
 
 def require_adjoints(graph: Graph, outputs: Collection[int]) -> None:
@@ -150,17 +150,16 @@ class _Backward:
         self,
         run: Pass,
         cotangents: Mapping[int, float | State],
-        parameters: bool,
-        told: bool,
+        until: Collection[int] | None,
         adjust: Callable[[Adjoint, Sent], Sent] | None,
     ) -> None:
         self.graph = run.graph
         self.run = run
         self.adjust = adjust
-        self.told = told
+        self.told = until is None
         self.untold: dict[int, tuple[Adjoint, list[Term]]] = {}
         wanted = differentiable(run.graph, cotangents)
-        self.wanted = wanted if parameters else wanted - run.weights.fixed
+        self.wanted = wanted if until is None else wanted.intersection(behind(run.graph, until)) - run.weights.fixed
         self.terms: dict[int, list[Term]] = {}
         self.tags: dict[int, Tag] = {}
         self.states: dict[int, State] = {}
