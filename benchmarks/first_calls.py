@@ -94,7 +94,7 @@ def later_calls(repeats: int) -> list[dict[str, Any]]:
     net = torchvision_net("resnet50")
     report = seconds_in_turn((lambda: wp.report(net, pictures()),), repeats)[0]
     rows = [row("report of ResNet-50, but for the first of a process", report, "≤ 8 s")]
-    for name in ("resnet18", "resnet50", "vit_b_16", "efficientnet_b0"):
+    for name in ("resnet18", "resnet50", "efficientnet_b0", "vit_b_16", "convnext_tiny", "gpt2"):
         build, example = MODELS[name]
         graph = wp.trace(build(), example())
         one, two = plans_of(graph, repeats)

@@ -33,11 +33,39 @@ def test_both_tails_of_gamma_variables_are_those_of_scipy(shape: float, ratio: f
         assert found == pytest.approx(float(true), rel=1e-9, abs=1e-300)
 
 
+@pytest.mark.parametrize("shape", [0.05, 0.125, 0.7, 1.0, 6.3, 200.0, 1e5])
+@pytest.mark.parametrize("above", [False, True])
+def test_quantiles_of_gamma_variables_are_those_of_scipy(shape: float, above: bool) -> None:
+    p = np.array([1e-280, 1e-150, 1e-40, 1e-16, 1e-6, 0.01, 0.2, 0.5, 0.9, 1.0 - 1e-6])
+    true = (scipy.special.gammainccinv if above else scipy.special.gammaincinv)(shape, p)
+    np.testing.assert_allclose(special.gamma_quantile(shape, p, above=above), true, rtol=1e-9, atol=1e-300)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 31, 400])
+@pytest.mark.parametrize("rate", [0.3, 0.01, 1e-6])
+def test_quantiles_are_those_of_scipy(freedom: int, rate: float) -> None:
+    student = scipy.special.stdtrit(freedom, 1.0 - rate / 2)
+    assert special.student_quantile(freedom, rate) == pytest.approx(student, rel=1e-8)
+    for above in (rate, 1.0 - rate):
+        chi_squared = scipy.special.chdtri(freedom, above)
+        assert special.chi_squared_quantile(freedom, above) == pytest.approx(chi_squared, rel=1e-8)
+
+
 @pytest.mark.slow
-def test_a_plan_does_not_wait_for_scipy() -> None:
+@pytest.mark.parametrize(
+    ("layers", "shape"),
+    [
+        ("nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)", "4, 16"),
+        (
+            "nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)",
+            "4, 3, 9, 9",
+        ),
+    ],
+)
+def test_a_plan_does_not_wait_for_scipy(layers: str, shape: str) -> None:
     program = (
         "import sys, torch, wellposed as wp; from torch import nn;"
-        "wp.initialize_(nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)), torch.randn(4, 16));"
+        f"wp.initialize_(nn.Sequential({layers}), torch.randn({shape}));"
         "sys.exit('scipy' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

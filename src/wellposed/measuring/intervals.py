@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from functools import cache
 
+from wellposed.signals.integration.special import chi_squared_quantile, student_quantile
+
 ERROR_RATE = 0.01
 """Probability with which chance alone puts a mean, or a standard deviation, beyond its interval."""
 
@@ -34,15 +36,11 @@ def log_normal_mean(
 @cache
 def std_range(freedom: int, rate: float = ERROR_RATE) -> tuple[float, float]:
     """Return the confidence interval of a standard deviation, as multiples of the one seen (chi-squared)."""
-    from scipy import special  # slow to import
-
-    least, most = (special.chdtri(freedom, share) for share in (rate / 2, 1 - rate / 2))
+    least, most = (chi_squared_quantile(freedom, share) for share in (rate / 2, 1 - rate / 2))
     return math.sqrt(freedom / least), math.sqrt(freedom / most)
 
 
 @cache
 def student(freedom: int, rate: float = ERROR_RATE) -> float:
     """Return how many standard errors, seen with so many degrees of freedom, chance is given (Student's t)."""
-    from scipy import special  # slow to import
-
-    return float(special.stdtrit(freedom, 1 - rate / 2)) if freedom else 0.0
+    return student_quantile(freedom, rate) if freedom else 0.0

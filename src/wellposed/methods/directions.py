@@ -107,11 +107,11 @@ def balanced(
 
     A backward pass chooses each scale as it comes to it, the last contraction first. What activations and norms do to
     the gradient depends on the signals, and so on all scales: passes are repeated until the scales settle, each from
-    what the last ones show (Anderson 1965). No pass is needed to see that weights have settled after which all is
-    linear: their scale changes no derivative. Three kinds of weights are left to the forward choice: those whose scale a
-    norm takes out again, by the graph's structure or by a gradient that stays as it was from pass to pass; those of
-    gates, queries, keys and values, as the gradient of a product's factor is as large as the other factor, which would
-    answer (`_factors`), with those that meet them alone (`_before`); and those that have not settled after `ROUND` passes, of which a warning tells.
+    what the last ones show (Anderson 1965). Weights after which all is linear change no derivative, and have settled
+    after one pass. Three kinds are left to the forward choice: those whose scale a norm takes out again, by the graph's
+    structure or by a gradient that stays as it was from pass to pass; those of gates, queries, keys and values, as the
+    gradient of a product's factor is as large as the other factor, which would answer (`_factors`), with those that
+    meet them alone (`_before`); and those that have not settled after `ROUND` passes, of which a warning tells.
 
     Args:
         graph: from `wellposed.trace`.
@@ -182,15 +182,13 @@ class _Left:
 
     def reasons(self) -> dict[str, str]:
         """Return why each is, by name."""
+        kept = "its output has second moment ν"
         return (
-            dict.fromkeys(self.adrift, "no scale settles that the gradient asks for: its output has second moment ν")
-            | dict.fromkeys(self.before, "what comes after it follows the signal, and takes its scale out of the gradient "
-                            "again: its output has second moment ν")
-            | dict.fromkeys(self.factors, "a factor of a product, whose gradient the other factor sets: its output has "
-                            "second moment ν")
-            | dict.fromkeys(self.absorbed, "a norm takes its scale out of the gradient again: as forward, its output "
-                            "has second moment ν")
-        )  # fmt: skip
+            dict.fromkeys(self.adrift, f"no scale settles that the gradient asks for: {kept}")
+            | dict.fromkeys(self.before, f"what it enters follows its scale, and takes it out of the gradient: {kept}")
+            | dict.fromkeys(self.factors, f"a factor of a product, whose gradient the other factor sets: {kept}")
+            | dict.fromkeys(self.absorbed, f"a norm takes its scale out of the gradient again: as forward, {kept}")
+        )
 
 
 class _Steps:

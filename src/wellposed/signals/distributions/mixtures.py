@@ -16,6 +16,7 @@ from wellposed.signals.distributions.state import State
 from wellposed.signals.distributions.tails import clip_unseen_tails, is_mostly, outgrows_powers
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
+from wellposed.signals.integration.special import gamma_quantile
 
 UNEVEN = 0.03
 """Relative variance of the local scale from which on functions are integrated over it. Chosen."""
@@ -50,10 +51,8 @@ def gamma_nodes(kappa: float, count: int = 6) -> tuple[Array, Array]:
 @lru_cache(maxsize=1024)
 def _usual_scales(kappa: float) -> tuple[Array, Array]:
     """Return eight nodes and their weights for the same scale below its quantile 1 - `RARE`."""
-    from scipy.special import gammaincinv  # slow to import
-
     nodes, weights = np.polynomial.legendre.leggauss(8)
-    return np.asarray(gammaincinv(1.0 / kappa, (1.0 - RARE) * (nodes + 1.0) / 2.0) * kappa), np.asarray(weights / 2.0)
+    return gamma_quantile(1.0 / kappa, (1.0 - RARE) * (nodes + 1.0) / 2.0) * kappa, np.asarray(weights / 2.0)
 
 
 def scales_of_squares(x: State, scales: Lazy | None) -> Array | None:

@@ -17,7 +17,7 @@ import torch
 from wellposed.signals.integration import gaussian
 from wellposed.signals.integration.gaussian import NODES, WEIGHTS, hermite_table
 from wellposed.signals.integration.kernels import Array
-from wellposed.signals.integration.special import ndtr, ndtri
+from wellposed.signals.integration.special import gamma_quantile, ndtr, ndtri
 
 STEP = 1 / 32
 """Spacing of the grid that distributions are convolved on, in standard deviations of the sum. Chosen: t of a ReLU plus
@@ -262,11 +262,10 @@ def _laid(values: Array) -> Array:
 @lru_cache(maxsize=256)
 def of_mean_of_squares(relative_variance: float) -> Transport:
     """Return the transport of a mean of squares of Gaussians (Gamma-distributed, to two moments), given Var / E²."""
-    from scipy.special import gammainccinv, gammaincinv  # slow to import
-
     shape = 1.0 / relative_variance
-    tails = np.maximum(ndtr(-np.abs(NODES)), 1e-300)  # each half from its own tail, where it is still resolved
-    return standardised(np.where(NODES < 0.0, gammaincinv(shape, tails), gammainccinv(shape, tails)) / shape)
+    tails = np.maximum(ndtr(-np.abs(NODES)), 1e-280)  # each half from its own tail, where it is still resolved
+    below, above = (gamma_quantile(shape, tails, above=above) for above in (False, True))
+    return standardised(np.where(NODES < 0.0, below, above) / shape)
 
 
 @lru_cache(maxsize=64)
