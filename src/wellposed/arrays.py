@@ -1,4 +1,4 @@
-"""Tensors as arrays of NumPy."""
+"""What tensors hold: as arrays of NumPy, and whether it is one number."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy.typing as npt
 import torch
+
+_LOOKED_AT = 61
+"""Elements that are looked at before all are. Chosen: a prime, so that steps seldom keep to one column."""
 
 
 def array_of(tensor: torch.Tensor, dtype: torch.dtype = torch.float64) -> npt.NDArray[Any]:
@@ -17,3 +20,23 @@ def array_of(tensor: torch.Tensor, dtype: torch.dtype = torch.float64) -> npt.ND
     copy = tensor.detach().to("cpu", dtype, copy=True)
     array: npt.NDArray[Any] = copy.numpy()
     return array
+
+
+def only_number(values: torch.Tensor) -> float | complex | None:
+    """Return the number that all elements of a tensor are; None where they differ, or there are none.
+
+    Elements from all over a tensor that lies in one piece are compared first. They tell nearly all that vary, those too
+    that begin with zeros, as a table does whose first row is for padding.
+    """
+    values = values.detach()
+    if not values.numel():
+        return None
+    first = values[(0,) * values.ndim]
+    if values.is_contiguous() and not bool((values.view(-1)[:: max(1, values.numel() // _LOOKED_AT)] == first).all()):
+        return None
+    return first.item() if bool((values == first).all()) else None
+
+
+def is_zero(values: torch.Tensor) -> bool:
+    """Whether all elements of a tensor are 0, or there are none."""
+    return not values.numel() or only_number(values) == 0

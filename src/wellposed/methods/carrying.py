@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from wellposed.arrays import only_number
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph
 from wellposed.plans import Centering, Constant, Drawn, Prescription, Rescaled
@@ -49,8 +50,8 @@ def can_carry(graph: Graph, before: Prescription) -> bool:
 
 def number_in(values: Tensor) -> float | None:
     """Return the number that all elements are; None where they vary, or are no real number."""
-    first = values.detach().flatten()[0].item() if values.numel() else 0.0
-    return float(first.real) if first.imag == 0 and bool((values == first).all()) else None
+    number = only_number(values) if values.numel() else 0.0
+    return float(number.real) if number is not None and number.imag == 0 else None
 
 
 def _kept_times(graph: Graph, before: Prescription, factor: float, said: Mapping[str, Any]) -> Prescription:

@@ -7,6 +7,7 @@ from functools import cache
 
 import torch
 
+from wellposed.arrays import only_number
 from wellposed.errors import joined
 from wellposed.graphs import Graph
 from wellposed.graphs.naming import numberless
@@ -148,7 +149,7 @@ def _candidates(graph: Graph, kept: Mapping[str, str]) -> list[str]:
 
 def _is_constant(graph: Graph, name: str) -> bool:
     values = graph.parameters[name].values
-    return values is None or not values.numel() or bool((values == values.flatten()[0]).all())
+    return values is None or not values.numel() or only_number(values) is not None
 
 
 def _alike(graph: Graph, one: str, other: str) -> bool:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wellposed.arrays import array_of
+from wellposed.arrays import array_of, only_number
 from wellposed.graphs import Graph
 from wellposed.methods.arrangements import arrangement_of
 from wellposed.structure.roles import Role
@@ -89,15 +89,15 @@ def pattern_of(values: Tensor, head: Floats, groups: int = 1) -> Found | None:
 
 def sample_of(values: Tensor, count: int = SAMPLE) -> Floats:
     """Return up to ``count`` of the first elements of a tensor, in float64."""
-    return array_of(_first_rows(values)[:count])
+    return array_of(first_rows(values)[:count])
 
 
 def _from_all_over(values: Tensor) -> Floats:
-    flat = _first_rows(values)
+    flat = first_rows(values)
     return array_of(flat[:: max(1, len(flat) // SAMPLE)][:SAMPLE])
 
 
-def _first_rows(values: Tensor) -> Tensor:
+def first_rows(values: Tensor) -> Tensor:
     """Return a tensor's elements, of a large one that lies scattered in memory those of the first rows alone."""
     values = values.detach()
     if values.is_contiguous() or not len(values):
@@ -127,7 +127,7 @@ def _is_coarse(values: Floats) -> bool:
 
 def _of_equal(values: Tensor, number: float, groups: int) -> Found | None:
     """Return what a weight is that begins with many equal numbers."""
-    if bool((values == number).all()):
+    if only_number(values) is not None:
         enough = values.numel() >= (FEW if _is_half(values) else 2)
         return Found("constant", f"all {number:.4g}") if number != 0.0 and enough else None
     return _of_zeros(values, groups) if number == 0.0 else Found("structured", "many equal numbers")
@@ -138,8 +138,8 @@ def _of_zeros(values: Tensor, groups: int) -> Found | None:
     matrix = values.detach() if values.ndim == 2 else _only_tap(values.detach())
     if matrix is not None:
         wide = len(matrix) // groups <= matrix.shape[1]
-        numbers = matrix[matrix != 0]
-        if bool(((matrix != 0).sum(1 if wide else 0) == 1).all()) and bool((numbers == numbers[0]).all()):
+        alone = bool(((matrix != 0).sum(1 if wide else 0) == 1).all())
+        if alone and bool(((numbers := matrix[matrix != 0]) == numbers[0]).all()):
             return Found("identity", f"the identity, or a permutation, times {float(numbers[0]):.4g}")
         if values.ndim > 2 and (found := _of_rows(matrix, groups, _is_half(values))) is not None:
             return found

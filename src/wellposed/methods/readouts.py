@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
+from wellposed.arrays import is_zero
 from wellposed.graphs import Graph
 from wellposed.methods.carrying import can_carry, times
 from wellposed.methods.options import Request
@@ -71,7 +72,7 @@ def scale_readouts(
 
 def _is_zero(graph: Graph, name: str) -> bool:
     values = graph.parameters[name].values
-    return values is not None and not bool(values.any())
+    return values is not None and is_zero(values)
 
 
 def _scaled(before: Prescription, width: int, base: float, kind: Readout) -> Prescription:

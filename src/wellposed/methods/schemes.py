@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from wellposed.graphs import Parameter
-from wellposed.methods.independence import sample_of
+from wellposed.methods.independence import first_rows
 
 _SMALL = (0.02, 0.01)
 """Standard deviations that libraries of transformers and of detectors draw by, whatever the fans."""
@@ -40,8 +42,9 @@ def scheme_of(parameter: Parameter) -> tuple[float, str] | None:
         *((std, f"{std:g}") for std in _SMALL),
         own,  # as a plan draws it
     ]
-    seen = sample_of(values, SEEN)
-    size, largest = math.sqrt(float(seen @ seen) / len(seen)), float(abs(seen).max())
+    seen = first_rows(values)[:SEEN]
+    size = float(torch.linalg.vector_norm(seen, dtype=torch.float64)) / math.sqrt(len(seen))
+    largest = max(abs(float(end)) for end in torch.aminmax(seen))
     short = 1.0 - _SHORT / len(seen)
     for std, name in (own, *schemes):
         if short <= largest / (math.sqrt(3.0) * std) <= 1.0 + 1e-6:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from wellposed.arrays import is_zero
 from wellposed.errors import joined, listed
 from wellposed.graphs import Graph
 from wellposed.graphs.naming import numberless
@@ -83,7 +84,7 @@ def zeros_under(graph: Graph, prescriptions: Mapping[str, Prescription] | None) 
         if said is not None and said.action == "write":
             zero = said.constant == 0.0
         else:
-            zero = values is not None and not bool(values.any())
+            zero = values is not None and is_zero(values)
         if zero:
             found.append(name)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from wellposed.arrays import is_zero
 from wellposed.graphs import Parameter
 from wellposed.signals.context.parameters import unit_draw
 from wellposed.signals.distributions.making import make_state
@@ -28,7 +29,7 @@ class Awake(PlannedWeights):
     def values(self, parameter: Parameter, drawn: bool) -> torch.Tensor | None:
         """Return the numbers of a parameter that keeps them, or one draw of it."""
         found = super().values(parameter, drawn)
-        if found is not None and self._sleeps(parameter) and not bool(found.any()):
+        if found is not None and self._sleeps(parameter) and is_zero(found):
             return unit_draw(parameter) if drawn else None
         return found
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from wellposed.arrays import only_number
 from wellposed.errors import PlanError
 from wellposed.graphs import Graph, Node, Parameter
 from wellposed.operators.contraction import Contraction
@@ -113,8 +114,7 @@ class PlannedWeights(Weights):
         drawn = self.roles[parameter.name] in ("weight", "embedding", "weight_norm")
         if parameter.values is None or not (drawn or parameter.name in self.composite.leaves):
             return False
-        flat = parameter.values.detach().flatten()
-        return bool(flat.numel()) and not bool(flat[:1].any()) and not bool(flat.any())
+        return only_number(parameter.values) == 0
 
     def state(self, parameter: Parameter, root: int) -> State:
         """Return the state of a parameter."""
