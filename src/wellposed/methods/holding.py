@@ -22,13 +22,13 @@ from wellposed.structure.carriers import offset_of
 from wellposed.structure.residual_branches import ResidualBranch
 from wellposed.structure.roles import roles
 from wellposed.structure.scored_products import ScoredProduct, Side, scored_products
-from wellposed.structure.starts import ends_in_function, is_transformed, normalises_batches, recurrent_weights
+from wellposed.structure.starts import FEW, ends_in_function, is_transformed, normalises_batches, recurrent_weights
 from wellposed.structure.streams import Stream, residual_streams
 
 Branches = Literal["auto", "zero", "depth", "full"]
-FEW, OF_FEW, OF_MANY = 8, 0.1, 0.3
-"""From how many outputs on a readout has many; and the variances of few and of many, as shares of ν. Chosen on
-trainings: values and fields of few numbers learn better from small readouts, many scores from larger."""
+OF_FEW, OF_MANY = 0.1, 0.3
+"""The variances of readouts of few outputs and of many, as shares of ν. Chosen on trainings: values and fields of few
+numbers learn better from small readouts, many scores from larger."""
 CLOSED = 0.01
 """Second moment, as a share of ν, below which the model itself holds a branch closed."""
 LARGE = 2.0

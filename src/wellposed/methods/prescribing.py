@@ -15,6 +15,7 @@ from wellposed.operators.contraction import Contraction
 from wellposed.plans import Centering, Constant, Drawn, Prescription, RandomDistribution, Role, keep
 from wellposed.signals.weights.decisions import Decision
 from wellposed.signals.weights.planned import PlannedWeights
+from wellposed.structure.starts import scored_tables
 from wellposed.structure.tables import tables
 
 if TYPE_CHECKING:
@@ -216,11 +217,14 @@ def _of_table(graph: Graph, weights: PlannedWeights, name: str) -> str:
     times = "" if factor == 1.0 else f" times {factor:.4g}, which the model multiplies them by"
     if leader is None:
         level = weights.target * weights.rows.get(name, 1.0)
-        undone = (
-            ", whose size norms undo: small ones learn faster" if name in weights.rows else ", which are its output"
-        )
+        undone = _why_small(graph, name) if name in weights.rows else ", which are its output"
         return f"embedding: variance ν = {level:.4g} for its rows{times}{undone}"
     return f"embedding: its rows{times} have the variance of those of {leader!r}, which they are added to"
+
+
+def _why_small(graph: Graph, name: str) -> str:
+    scores = name in scored_tables(graph)
+    return ", which are scores" if scores else ", whose size norms undo: small ones learn faster"
 
 
 def _without_choice(graph: Graph, uses: Sequence[Contraction]) -> str:

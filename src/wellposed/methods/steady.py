@@ -16,7 +16,6 @@ from wellposed.graphs import Graph, Node
 from wellposed.methods.drafting import Adjustments, Settings, drafted
 from wellposed.methods.holding import (
     CLOSED,
-    FEW,
     Branches,
     Held,
     branch_factors,
@@ -35,7 +34,7 @@ from wellposed.structure.argument_factors import argument_factors, bending_funct
 from wellposed.structure.own_functions import is_periodic
 from wellposed.structure.scale_free import scale_free
 from wellposed.structure.scored_products import scored_products
-from wellposed.structure.starts import channel_gates, readouts, recurrent_weights
+from wellposed.structure.starts import FEW, channel_gates, readouts, recurrent_weights, scored_tables
 
 GATES = 0.1
 """Variance of the arguments of gates that multiply whole channels, as a share of ν. Chosen on trainings."""
@@ -85,8 +84,9 @@ def steady(
       variance 0.1 ν: gates at random weaken channels at random.
     - *weights before norms*: a weight whose size a norm undoes keeps the size of the scheme that the model draws it by
       (PyTorch's own, Kaiming, Xavier, LeCun): it says how fast steps of a rate turn it, and nothing else.
-    - *tables*: rows that are looked up, and whose size norms undo, have variance ``table`` times ν: steps of one size
-      turn small rows further.
+    - *tables*: rows that are looked up have variance ``table`` times ν where norms undo their size, as steps of one
+      size turn small rows further, and where they are scores: no weight comes between them and fewer than eight numbers
+      that leave the model.
     - *recurrent layers*: what they make of their inputs has variance ν, and the weights from step to step are
       orthogonal, where ``autoinit`` keeps the model's own.
     - *residual branches*: the parameters at the end of each branch are 0 where the stream is carried on as it is. They
@@ -119,7 +119,7 @@ def steady(
         readout = OF_KINKS
     factors = argument_factors(graph)
     aims, kept = _aims(graph, factors, readout, bending), _own_sizes(graph, uses)
-    rows = dict.fromkeys(_undone_tables(graph, uses), table)
+    rows = dict.fromkeys(_undone_tables(graph, uses) | _scores(graph), table)
     scales = {name: size for name, (size, _) in kept.items()} | _orthogonal_sizes(graph)
     scores = score_aims(graph, request, target_variance, readout)
     biases_over = _biases_over(graph, uses, factors)
@@ -153,6 +153,12 @@ def _undone_tables(graph: Graph, uses: Sequence[Contraction]) -> set[str]:
     """Return the tables whose rows norms undo the size of."""
     looked_up = {use.parameter for use in uses if use.kind == "embedding"}
     return {name for group in scale_free(graph) for name in group if name in looked_up}
+
+
+def _scores(graph: Graph) -> set[str]:
+    """Return the tables whose rows are scores, but for the factors of scalar products."""
+    factors = {name for product in scored_products(graph) for side in product.sides for name in side.carriers}
+    return set(scored_tables(graph) - factors)
 
 
 def _readout_aims(graph: Graph, readout: float | None) -> dict[int, _Aim]:

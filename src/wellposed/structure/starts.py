@@ -17,11 +17,15 @@ from wellposed.operators.views import is_view
 from wellposed.structure.argument_factors import entered
 from wellposed.structure.bounds import bounds
 from wellposed.structure.branches import END, Step, branches
+from wellposed.structure.reach import behind
 from wellposed.structure.scale_free import scale_free
 from wellposed.structure.streams import Stream
 from wellposed.structure.sums import residual_sums
 from wellposed.structure.vertices import vertices
 from wellposed.walks import reached
+
+FEW = 8
+"""From how many numbers a sample on an output has many. Chosen on trainings."""
 
 
 @once
@@ -45,6 +49,28 @@ def readouts(graph: Graph) -> Mapping[int, Contraction]:
         and use.fan_in > 1
         and not _is_normalised(graph, graph.nodes[use.node].outputs[0])
     }
+
+
+@once
+def scored_tables(graph: Graph) -> frozenset[str]:
+    """Return the tables whose rows are scores: no weight comes between them and outputs of few numbers a sample.
+
+    The wide part of a recommender, biases of users and items, and factorisation machines have such tables.
+    """
+    uses = contractions(graph)
+    elsewhere = {use.parameter for use in uses if use.kind != "embedding"}
+    found = set()
+    for use in uses:
+        if use.parameter is None or use.parameter in elsewhere:
+            continue
+        after = behind(graph, graph.nodes[use.node].outputs)
+        shapes = [graph.values[value].shape for value in after.intersection(graph.outputs)]
+        met = any(other.data in after for other in uses)
+        if met or not all(len(shape) < 2 or shape[-1] < FEW for shape in shapes):
+            elsewhere.add(use.parameter)
+        elif shapes:
+            found.add(use.parameter)
+    return frozenset(found - elsewhere)
 
 
 def _is_normalised(graph: Graph, value: int) -> bool:
