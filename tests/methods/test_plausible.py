@@ -150,3 +150,22 @@ def test_memory_that_nothing_has_filled_is_named(power):
 @pytest.mark.parametrize("table", [torch.zeros(12, 16), torch.randn(12, 16) * 1e-6, torch.full((12, 16), -1e4)])
 def test_a_table_that_a_model_fills_is_not_named(table):
     assert not any("what no model gives" in w for w in wp.plan(Placed(table), torch.randn(4, 6, 8)).warnings)
+
+
+class Equalised(nn.Module):
+    """A layer whose weight is drawn large, and made smaller in the forward (Karras et al. 2018, section 4.1)."""
+
+    def __init__(self, over: float, size: float) -> None:
+        super().__init__()
+        self.weight, self.over = nn.Parameter(size * torch.randn(16, 16)), over
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight / self.over)
+
+
+@pytest.mark.parametrize("over", [1e3, 1e-5])
+def test_sizes_that_the_model_itself_draws_are_not_named(over: float) -> None:
+    for size, named in ((over / 4, False), (0.25, True)):
+        model = nn.Sequential(Equalised(over, size), nn.LeakyReLU(0.2), nn.Linear(16, 4))
+        warnings = wp.plan(model, torch.zeros(8, 16)).warnings
+        assert any("far from any usual one" in warning for warning in warnings) is named

@@ -149,3 +149,38 @@ def test_a_kept_table_is_the_signal_that_its_values_make_unless_only_writing_ski
     assert torch.equal(model[0].weight, before)
     assert float(model[1].weight.detach().std()) == pytest.approx(64**-0.5, rel=0.05)
     assert skipped.prescriptions["1.weight"].std == pytest.approx(64**-0.5 / 0.03, rel=0.05)
+
+
+class Scores(nn.Module):
+    """Rows of which outputs of few numbers are made: the wide part of a recommender, or a factorisation machine."""
+
+    def __init__(self, kind: str, width: int = 1) -> None:
+        super().__init__()
+        self.kind = kind
+        self.rows = nn.EmbeddingBag(WORDS, width) if kind == "bag" else nn.Embedding(WORDS, width)
+        self.deep = nn.Linear(4, width) if kind in ("wide", "hidden") else None
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.rows(ids)
+        if self.kind == "machine":
+            return 0.5 * (x.sum(1).pow(2) - x.pow(2).sum(1)).sum(1)
+        if self.kind == "wide":
+            return x.sum(1) + self.deep(torch.ones(len(ids), 4))
+        if self.kind == "hidden":
+            return self.deep(x.flatten(1)[:, :4])
+        return x
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "level"),
+    [("wide", 1, 0.01), ("machine", 16, 0.01), ("bag", 3, 0.01), ("bag", 16, 1.0), ("rows", 16, 1.0)],
+)
+def test_rows_that_are_scores_begin_small(kind: str, width: int, level: float) -> None:
+    plan = wp.plan(Scores(kind, width), torch.zeros(8, 6, dtype=torch.long)).prescriptions["rows.weight"]
+    assert plan.std**2 == pytest.approx(level)
+    assert ("which are scores" in plan.reason) == (level < 1.0)
+
+
+def test_rows_that_a_weight_meets_are_signals() -> None:
+    plan = wp.plan(Scores("hidden", 4), torch.zeros(8, 6, dtype=torch.long))
+    assert plan.prescriptions["rows.weight"].std == pytest.approx(1.0)

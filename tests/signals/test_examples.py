@@ -400,3 +400,44 @@ def test_known_indices_find_nothing_in_rows_of_zeros() -> None:
     predicted, measured = wp.propagate(graph, weights=plan)["table"], wp.measure(graph, plan=plan, draws=32)["table"]
     assert predicted.second_moment == pytest.approx(6 / 8, rel=1e-6)
     assert_by_chance(predicted, measured)
+
+
+class Bags(nn.Module):
+    """Bags of rows, each from where the last one ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.out = nn.EmbeddingBag(15, 8), nn.Linear(8, 1)
+
+    def forward(self, ids: torch.Tensor, begins: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.tanh(self.rows(ids, begins)))
+
+
+def test_where_bags_begin_is_no_index() -> None:
+    ids, begins = torch.randint(0, 15, (40,)), torch.tensor([0, 3, 11, 12, 30])
+    plan = wp.plan(Bags(), ids, begins)
+    assert plan.inputs == "0: tokens, independent and equally likely; 1: as in the example"
+    model = Bags()
+    plan.apply_(model)
+    assert wp.check(model, ids, begins, plan=plan).ok
+
+
+class Masked(nn.Module):
+    """A mean over the positions that a mask of floats names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.second((torch.relu(self.first(x)) * mask[..., None]).sum(1) / 10)
+
+
+def test_floats_that_are_0_or_1_are_a_mask_as_often_as_in_the_example() -> None:
+    lengths = torch.tensor([10, 8, 2, 10, 3, 6, 1, 8])
+    x, mask = torch.randn(8, 10, 16), (torch.arange(10) < lengths[:, None]).float()
+    plan = wp.plan(Masked(), x, mask)
+    assert "1: white, mean 0.6, variance 0.24, values 0, 1" in plan.inputs
+    assert not plan.warnings
+    for placeholder in (torch.ones(8, 10), torch.zeros(8, 10), torch.full((8, 10), 0.5)):
+        assert "values 0, 1" not in wp.plan(Masked(), x, placeholder).inputs

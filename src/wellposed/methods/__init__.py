@@ -155,7 +155,7 @@ def plan(
                 *graph.remarks,
                 *draft.warnings,
                 *standing,
-                *implausible(prescriptions),
+                *implausible(graph, prescriptions),
                 *unfilled(graph, prescriptions),
                 *warning_of(without),
                 *words_on_unmet(graph, prescriptions, kept),

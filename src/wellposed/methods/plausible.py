@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -17,16 +18,22 @@ LEAST, MOST = 1e-4, 1e2
 _ROOM = 60
 
 
-def implausible(prescriptions: Mapping[str, Prescription]) -> Iterator[str]:
+def implausible(graph: Graph, prescriptions: Mapping[str, Prescription]) -> Iterator[str]:
     """Yield one warning that names the weights whose standard deviation is out of bounds, and what the first rests on.
 
+    Those are left out whose size the model draws as far from 1/√fan-in, as it does where the forward multiplies weights
+    by a constant (equalised learning rates).
+
     Args:
+        graph: from `wellposed.trace`.
         prescriptions: of all parameters.
     """
     first, others = "", list[str]()
     for name, mine in prescriptions.items():
         usual = (mine.fan_in or 1) ** -0.5
-        if isinstance(mine, Drawn) and mine.fan_in and mine.std and not LEAST <= mine.std / usual <= MOST:
+        if not (isinstance(mine, Drawn) and mine.fan_in and mine.std) or LEAST <= mine.std / usual <= MOST:
+            continue
+        if not _is_as_far(graph.parameters[name].values, mine.std, usual):
             if first:
                 others.append(repr(name))
             else:
@@ -37,6 +44,14 @@ def implausible(prescriptions: Mapping[str, Prescription]) -> Iterator[str]:
             f"{f', as have {joined(others, room=_ROOM)}' if others else ''}. Look at wp.propagate(graph) for what "
             "makes signals so large or small, and bring constants near 1"
         )
+
+
+def _is_as_far(values: Tensor | None, std: float, usual: float) -> bool:
+    """Whether a model draws a weight nearer to ``std`` than to the usual size."""
+    if values is None or values.is_complex() or not values.numel():
+        return False
+    size = float(np.sqrt(np.square(sample_of(values)).mean()))
+    return 0.0 < size < math.inf and abs(math.log(std / size)) < abs(math.log(usual / size))
 
 
 def unfilled(graph: Graph, prescriptions: Mapping[str, Prescription]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from wellposed.errors import InputError, joined
-from wellposed.graphs import Graph, Node
+from wellposed.graphs import Graph, Node, Ref
 from wellposed.graphs.operators import INTEGERS
 from wellposed.graphs.run import dense
 from wellposed.operators.contraction import contractions
@@ -89,7 +89,8 @@ def assumed(graph: Graph, value: int) -> Input:
     """Return what is assumed of an input that nobody describes.
 
     Floats are chosen by shape (`Input.default`), whatever the example holds, and positive where they divide, or a
-    function that is none of numbers below 0 reads them (a logarithm, a square root). Targets of a cross entropy that
+    function that is none of numbers below 0 reads them (a logarithm, a square root). Those of an example that holds
+    zeros and ones alone, as masks do, are 0 or 1 as often as there. Targets of a cross entropy that
     takes probabilities alone are 0 or 1. Integers that index a table are tokens.
     Other integers, booleans and masks of infinities are what the example holds, as far as nothing but its own numbers
     could say what they are. Where weights meet numbers that the example says nothing of, those of uint8 lie between 0
@@ -99,6 +100,9 @@ def assumed(graph: Graph, value: int) -> Input:
     if value in graph.known and not rows_indexed(graph, value):
         return Input("given")
     chosen = Input.default(info.shape, info.dtype)
+    ones = share_of_ones(example) if info.is_signal else None
+    if ones is not None:
+        return replace(chosen, mean=ones, var=ones * (1.0 - ones), values=((0.0, 1.0 - ones), (1.0, ones)))
     if value in positive_inputs(graph):
         return replace(chosen, mean=AMOUNTS[0], var=AMOUNTS[1], positive=True)
     if info.is_followed and value in probabilities(graph):
@@ -109,6 +113,20 @@ def assumed(graph: Graph, value: int) -> Input:
         return Input("white", 0.5, 0.25, values=EVEN)
     mean, var = PIXELS if example.dtype == torch.uint8 else (0.0, 1.0)
     return Input.image(mean=mean, var=var) if chosen.kind == "image" else Input.white(mean, var)
+
+
+def share_of_ones(example: torch.Tensor) -> float | None:
+    """Return the share of ones in an example that holds zeros and ones and nothing else, as masks do that are given as
+    floats; None of others, and where all are alike.
+    """
+    if not is_held(example) or type(example) is not torch.Tensor or example.numel() < 2:
+        return None
+    flat = dense(example.detach()).flatten()
+    head = flat[:64]
+    if not bool(((head == 0) | (head == 1)).all()) or not bool(((flat == 0) | (flat == 1)).all()):
+        return None
+    share = float(flat.double().mean())
+    return share if 0.0 < share < 1.0 else None
 
 
 def in_words(graph: Graph, descriptors: Mapping[int, Input]) -> str:
@@ -139,15 +157,18 @@ def _descriptor(graph: Graph, value: int, given: Input | torch.Tensor) -> Input:
 
 
 def rows_indexed(graph: Graph, value: int) -> int | None:
-    """Return the number of rows of the smallest embedding that reads ``value``, also through views, casts and functions
-    of each element: zeros that are made like it (segments of one text) say nothing of it.
+    """Return the number of rows of the smallest embedding that looks ``value`` up, also through views, casts and
+    functions of each element: zeros that are made like it (segments of one text) say nothing of it, and where bags
+    begin (``offsets``) is no index.
     """
     users, sizes, todo = graph.users(), [], [value]
     while todo:
-        for index in users.get(todo.pop(), ()):
+        at = todo.pop()
+        for index in users.get(at, ()):
             node = graph.nodes[index]
             if facts_of(node.op).looks_up:
-                sizes.append(graph.values[node.inputs[0]].shape[0])
+                if named_arguments(node).get("indices") == Ref(at):
+                    sizes.append(graph.values[node.inputs[0]].shape[0])
             elif len(node.inputs) == 1 and (is_view(node.op) or facts_of(node.op).elementwise):
                 todo.extend(v for v in node.outputs if graph.values[v].dtype in _INDICES)
     return min(sizes, default=None)

@@ -243,6 +243,14 @@ def _agree(shares: list[float]) -> float:
     return min(partial) if partial else 1.0
 
 
+def _bag_sizes(count: int, bags: int, offsets: Any) -> Array:
+    """Return how many rows are in each bag, array (bags,), or one number for all where ``offsets`` are not known."""
+    if not isinstance(offsets, torch.Tensor) or offsets.is_meta or not offsets.numel():
+        return np.array([max(count / max(bags, 1), 1.0)])
+    begins = array_of(offsets)
+    return np.diff(np.append(begins, float(count)))[:bags]
+
+
 @rule(
     overloads("embedding_bag.padding_idx", "embedding_bag.default", "_embedding_bag.default"),
     tag="approximate",
@@ -270,8 +278,11 @@ def embedding_bag(
     )
     per_bag = max(count / max(shape[0], 1), 1.0)
     if mode != 0 or per_sample_weights is None:
-        var = weight.pooled_var * (per_bag if mode == 0 else 1.0 / per_bag)
-        mean = weight.pooled_mean * (per_bag if mode == 0 else 1.0)
+        sizes = _bag_sizes(count, shape[0], offsets)
+        filled = np.maximum(sizes, 1.0)  # a bag of no rows is 0, as is the mean over it
+        times = sizes if mode == 0 else sizes / filled
+        var = weight.pooled_var * float((times**2 / filled).mean()) + weight.pooled_mean**2 * float(times.var())
+        mean = weight.pooled_mean * float(times.mean())
         return make_state(shape, mean, var, roots=call.root(), gauss=True)
     factors = operand(call, per_sample_weights)
     assert isinstance(factors, State)
