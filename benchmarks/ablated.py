@@ -171,7 +171,12 @@ def _rules() -> dict[str, Mechanism]:
         add(f"arithmetic: {name}", what, Answer(owner, function, none))
     told = Entry(sums, "SUMS", "a maximum less an operand")
     add("beyond", "the larger of two tensors less each", told)
-    add("arithmetic: _known_difference", "differences that a maximum has told", told, serves=(sums._less_an_operand,))
+    add(
+        "arithmetic: _known_difference",
+        "differences that a maximum has told",
+        told,
+        serves=(sums._difference_from_extreme,),
+    )
     shut = Answer(mixtures, "zero_where_shut_out", none)
     add("arithmetic: zero_where_shut_out", "masks that a softmax has met already", shut)
     taps = Answer(
@@ -200,9 +205,13 @@ def _rules() -> dict[str, Mechanism]:
     of_one = Entry(sums, "SUMS", "maps of one tensor")
     add("maps: difference", "differences of maps of one tensor", of_one, serves=(linear_maps.sum_of_maps,))
     two_times = Entry(sums, "SUMS", "differences of one running sum")
-    crossed = linear_maps.differences_of_running_sum, linear_maps._crossed, linear_maps._of_two_pairs
+    crossed = (
+        linear_maps.differences_of_running_sum,
+        linear_maps._map_along_two_axes,
+        linear_maps._correlation_of_differences,
+    )
     add("maps: of_pairs", "a running sum at two times", two_times, serves=crossed)
-    add("maps: of one sign", "sums of what never crosses 0", Answer(linear_maps, "_of_total", none))
+    add("maps: of one sign", "sums of what never crosses 0", Answer(linear_maps, "_gamma_marginal", none))
     box = box_filters.box
     whole = Answer(box_filters, "_cut_box", lambda f, k, dims, steps, cap, _: box(k, dims, steps, cap), always)
     add("boxes: border", "windows that the border cuts", whole, serves=(box_filters._cut_pair_table,))

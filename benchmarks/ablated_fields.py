@@ -124,7 +124,7 @@ def _fields() -> dict[str, Mechanism]:
 
     add("gauss", "whether an element is known to be Gaussian", Marginal)
     add("function", "the Gaussian tensor that a tensor is a function of", Marginal, serves=(operands.fused,))
-    shapes = transport, reduction._marginal, linear_maps._of_total
+    shapes = transport, reduction._marginal, linear_maps._gamma_marginal
     add("transport", "the shape of what is no Gaussian", Marginal, serves=shapes)
     of_scales = (
         local_scales, scale_mixtures, marginals._of_mixture, pointwise._mixture, pointwise._local_scales_of_mixture,
@@ -153,8 +153,8 @@ def _fields() -> dict[str, Mechanism]:
     by_means = Field(Ancestry, ("origin",), _without((Statistic, Standardised), None))
     add("statistic, standardised", told, Ancestry, by_means, serves=of_statistics)
     of_maps = (
-        LinearMap, linear_maps.sum_of_maps, linear_maps.differences_of_running_sum, linear_maps._crossed,
-        linear_maps._of_one_tensor, linear_maps._of_two_pairs, linear_maps._as_it_is,
+        LinearMap, linear_maps.sum_of_maps, linear_maps.differences_of_running_sum, linear_maps._map_along_two_axes,
+        linear_maps._of_one_tensor, linear_maps._correlation_of_differences, linear_maps._identity_map,
         linear_maps._as_one_map, linear_maps._without_positions, Dependence._of_maps,
         Dependence._is_of_times,
     )  # fmt: skip
@@ -167,7 +167,7 @@ def _fields() -> dict[str, Mechanism]:
     add("own", "spread that comes from the last draw", Spread)
     of_spread = (
         Spread, spread.mean_spread, sums._spread_of_sum, elementwise_products._spread_of_product,
-        affine._shifted_spread, pointwise._spread, pointwise._own, fluctuations.carried_spread,
+        affine._shifted_spread, pointwise._spread, pointwise._own_spread, fluctuations.carried_spread,
         fluctuations.fluctuation, fluctuations.gaussian_fluctuation, fluctuations.own_fluctuation,
         fluctuations.with_own_fluctuation, blocks.spread_of_parts, local_scales.average_of_scales,
     )  # fmt: skip
@@ -181,7 +181,8 @@ def _fields() -> dict[str, Mechanism]:
     unmasked = Field(State, ("attention",), _unmasked)
     add("masked", "scores under a mask", State, unmasked, serves=of_masks)
     of_law = (
-        softmax.law_of, softmax._by_position, softmax._labelled, softmax._queries, softmax._gamma, products._law,
+        softmax.law_of, softmax._by_position, softmax._labelled, softmax._variance_nodes, softmax._gamma,
+        products._law_of_logits,
     )  # fmt: skip
     alone = Field(State, ("attention",), _without(tuple, ()))
     add(

@@ -244,7 +244,7 @@ def _version(prescriptions: Mapping[str, Prescription]) -> Literal[1, 2]:
 
 
 def _figures(graph: Graph, prescriptions: Mapping[str, Prescription]) -> dict[str, JsonValue]:
-    """Return by which figures the parameters that a plan leaves alone are known again, where this process has them."""
+    """Return, by name, figures of kept parameters' values, by which a plan recognises them again."""
     held: dict[str, JsonValue] = {}
     for name, parameter in graph.parameters.items():
         values = parameter.values  # of a sharded parameter the whole, if that is small; on meta what is made again
@@ -296,7 +296,7 @@ def _complete(
 
 
 def _of_its_kind(graph: Graph, drawn: Drawn) -> Drawn:
-    """Return a draw as its parameter takes it: complex numbers, or the rows of a table but that for padding."""
+    """Return a prescription adapted to its parameter: complex numbers, or the rows of a table but for padding."""
     if graph.parameters[drawn.name].tensor.is_complex():
         drawn = drawn.changed(distribution="complex_normal")
     rows = rows_drawn(graph).get(drawn.name)
@@ -306,7 +306,7 @@ def _of_its_kind(graph: Graph, drawn: Drawn) -> Drawn:
 
 
 def _placed(prescription: Prescription, other: Prescription | None) -> Prescription:
-    """Return a prescription with the place in the model that another one of the same parameter states."""
+    """Return a prescription with the place (module, node) that another prescription of the same parameter states."""
     if other is None:
         return prescription
     fields = {field: getattr(other, field) for field in ("base_in", "base_out", "depth", "branch", "repeats")}

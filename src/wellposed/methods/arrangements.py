@@ -1,7 +1,7 @@
-"""Weights whose numbers could each be a draw, but which no independent draws arrange so.
+"""Weights whose numbers could each be a draw, but whose arrangement no independent draws have.
 
 Rows or columns that are equal in pairs, up to sign; matrices that equal their transpose; few singular values; a
-diagonal far larger than the rest. Each is looked at in a row or a corner first, at which draws end.
+diagonal far larger than the rest. Each is tested on a row or a corner first, where most draws fail.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def has_one_sign(values: Tensor) -> bool:
 
 
 def _center(values: Tensor) -> Tensor:
-    """Return a matrix, or that at the center of kernels."""
+    """Return a matrix; of a kernel, the matrix at its central tap."""
     return values.flatten(2)[:, :, math.prod(values.shape[2:]) // 2] if values.ndim > 2 else values
 
 
@@ -106,7 +106,7 @@ def _corner(matrix: Tensor) -> Tensor:
 
 
 def _has_diagonal(matrix: Tensor) -> bool:
-    """Whether half of a diagonal is far larger than what is beside it."""
+    """Whether half of the diagonal elements are far larger than the elements beside them."""
     sizes = np.abs(array_of(matrix[: 2 * _CORNER, : 2 * _CORNER]))
     side = min(sizes.shape)
     if side < _SIDE:
@@ -117,7 +117,7 @@ def _has_diagonal(matrix: Tensor) -> bool:
 
 
 def _is_of_low_rank(matrix: Tensor, tolerance: float) -> bool:
-    """Whether half of the singular values of a corner are none, whatever the sizes of its rows and columns."""
+    """Whether half of the singular values of a corner are 0, as it is and with rows and columns of equal norms."""
     corner = array_of(_corner(matrix))
     if min(corner.shape) < _SIDE:
         return False
@@ -133,6 +133,6 @@ def _is_of_low_rank(matrix: Tensor, tolerance: float) -> bool:
 
 
 def _ends_early(corner: Floats, tolerance: float) -> bool:
-    """Whether half of the singular values of a matrix are none beside the largest."""
+    """Whether half of the singular values of a matrix are 0 relative to the largest."""
     singular = np.linalg.svd(corner, compute_uv=False)
     return bool(singular[len(singular) // 2] < tolerance * singular[0])

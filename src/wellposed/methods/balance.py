@@ -37,11 +37,11 @@ _WIDEST = 7.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What the weights at one place of a stream add to it.
+    """The second moment that weights at one place of a stream add to it.
 
     Attributes:
-        own: second moment that the weighted branches of a vertex add together, or that a contraction makes.
-        last: whether no identity branch leads on from the vertex; it is then filled up to 1.
+        own: of the weighted branches of a vertex together, or of a contraction's result.
+        last: whether no identity branch leads on from the vertex, which is then filled up to second moment 1.
     """
 
     own: float
@@ -54,9 +54,8 @@ class Balance:
 
     Attributes:
         identity: second moment of its identity branches (and of those whose scale is fixed) together.
-        target: second moment that it is brought to.
-        factor: what its weighted branches are multiplied by; None where there are none, or bounded activations cannot
-            reach the target.
+        target: second moment of the whole vertex.
+        factor: on its weighted branches; None where there are none, or bounded activations cannot reach the target.
     """
 
     identity: float
@@ -92,7 +91,7 @@ def shares(vertices: Vertices, room: float) -> dict[int, Share]:
 def _shares_of_stream(
     origins: Mapping[int, Sequence[int | None]], counts: Mapping[int, int], paths: Mapping[int, int], room: float
 ) -> dict[int, float]:
-    """Return what weights add at every place of one stream, from the number of paths from there to its end."""
+    """Return the second moment that weights add at each place of a stream, from the number of paths to its end."""
     joined = [value for value in paths if origins.get(value)]
     unknown = sum(origin is None for value in joined for origin in origins[value])
     starts = len(paths) - len(joined) + unknown
@@ -106,7 +105,7 @@ def _shares_of_stream(
 
 
 def _paths(end: int, origins: Mapping[int, Sequence[int | None]], order: Mapping[int, int]) -> dict[int, int]:
-    """Return for every place from which identity branches lead to ``end`` how many paths do."""
+    """Return, for each place from which identity branches lead to ``end``, the number of such paths."""
     before = reached([end], lambda value: [origin for origin in origins.get(value, ()) if origin is not None])
     paths = {end: 1}
     for value in sorted(before, key=lambda v: order.get(v, -1), reverse=True):
@@ -153,7 +152,7 @@ class Balancer:
             self._gathering.setdefault(self._gathered_at(vertex), []).append(vertex)
 
     def _gathered_at(self, vertex: Vertex) -> int:
-        """Return the node at which all branches are there: the one that reads the last of them."""
+        """Return the node that reads the last of a vertex's branches, at which all their states are known."""
         operands = self.steps[vertex.value].operands
         if self.steps[vertex.value].kind != "sum":  # one activated branch: its value is the vertex
             operands = (vertex.value,)
@@ -161,7 +160,7 @@ class Balancer:
         return min(node for node in readers[operands[-1]] if set(operands) <= set(self.graph.nodes[node].inputs))
 
     def __call__(self, run: Pass, node: Node) -> None:
-        """Keep the states of branches; where all branches of a vertex are there, scale them."""
+        """Record the states of branches; at the node where all of a vertex are known, scale them in the pass."""
         for value in node.inputs:
             state = run.state(value)
             if value in self._needed and state is not None:
@@ -170,7 +169,7 @@ class Balancer:
             self._balance(run, node, vertex)
 
     def _balance(self, run: Pass, node: Node, vertex: Vertex) -> None:
-        """Scale the free weighted branches of a vertex for its target second moment; the pass goes on with these."""
+        """Scale the free weighted branches of a vertex to its target second moment, in the pass."""
         states = {branch.value: self._branches[branch.value] for branch in vertex.branches}
         free = [branch for branch in vertex.weighted if not branch.normalised and self.can_scale(branch, node.index)]
         share = self.shares[vertex.value]
@@ -198,13 +197,13 @@ class Balancer:
             run.states[value] = self._evaluate(run, value, states)
 
     def _only(self, run: Pass, vertex: Vertex, states: Mapping[int, State], kept: Sequence[Branch]) -> State:
-        """Return the state of a vertex if only some of its branches were there."""
+        """Return the state of a vertex with the branches ``kept`` alone."""
         values = {branch.value for branch in kept}
         zeroed = {v: s if v in values else make_state(s.shape, 0.0, 0.0) for v, s in states.items()}
         return self._evaluate(run, vertex.value, zeroed)
 
     def _evaluate(self, run: Pass, value: int, states: Mapping[int, State]) -> State:
-        """Return the state of a branch, or of a sum worked out anew from its branches."""
+        """Return the state of a branch, or of a sum computed again from its branches."""
         if value in states:
             return states[value]
         index = self.steps[value].node
@@ -252,7 +251,7 @@ def _is_homogeneous(function: Pointwise) -> bool:
 
 
 def _factor(scalings: Sequence[Scaling], held: float, mean: float, target: float) -> float | None:
-    """Return c at which the weighted branches bring a vertex to ``target``; None where no c does."""
+    """Return the factor c with which the weighted branches bring a vertex to ``target``; None if there is none."""
 
     def missing(log: float) -> float:
         moments = [scaling(math.exp(log)) for scaling in scalings]

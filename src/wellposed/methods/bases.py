@@ -21,15 +21,16 @@ _SEPARATOR = re.compile(r"[./]")  # of PyTorch's names, and of paths in other fr
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a model is measured against.
+    """The smaller model that rates are tuned on, relative to which a model's widths and depths count.
 
     Attributes:
-        widths: the base's fans of every parameter, by its name in the model; None where that side is finite.
-        depths: for each of the model's `residual_streams`, its branches over the base's.
-        repeats: of the parameters that several sums of a stream share, how many do, over the base's, where it is known.
+        widths: by the model's parameter names, the base's fans; None where that side is finite.
+        depths: for each of the model's `residual_streams`, its number of branches over the base's.
+        repeats: by name, for parameters that several sums of a stream share, the number of sums over the base's, if it
+            is known.
         head_dim: size of the base's attention heads, where all have one and it is known.
-        single: values of branches of a kind of which the base has as many: these do not grow in number with depth.
-        remarks: what differs otherwise, for the plan's warnings.
+        single: values of branches of a kind of which the base has equally many, so that they do not grow with depth.
+        remarks: other differences, for the plan's warnings.
     """
 
     widths: Mapping[str, tuple[float | None, float | None]]
@@ -43,9 +44,9 @@ class Base:
 def base_of_numbers(
     graph: Graph, depth: float | Sequence[float] | None, width: float | None, streams: Sequence[Stream]
 ) -> Base:
-    """Return the base of ``depth`` branches, one number for each stream that is not nested, and ``width`` channels.
+    """Return the base with ``depth`` branches (one number for each stream that is not nested) and ``width`` channels.
 
-    Every width of the base is as much smaller as its stream is at the first sum. None leaves depth or width alone.
+    Every width of the base is smaller by the same ratio as its stream at the first sum. None keeps depth or width.
 
     Raises:
         OptionError: not as many numbers as streams, or more branches or channels than the model has.
@@ -96,7 +97,7 @@ def _depths_of_numbers(graph: Graph, depth: float | Sequence[float], streams: Se
 
 
 def _narrowing(graph: Graph, width: float, streams: Sequence[Stream], fans: Mapping[str, Widths]) -> float | None:
-    """Return the channels of the first stream over the base's ``width``; None for a model without a stream."""
+    """Return the ratio of the first stream's channels to the base's ``width``; None for a model without a stream."""
     check_positive(base_width=width)
     own = _width_of(graph, streams, fans)
     if own is not None and width > own:
@@ -113,7 +114,7 @@ def _described(graph: Graph, stream: Stream) -> str:
 
 
 def _width_of(graph: Graph, streams: Sequence[Stream], fans: Mapping[str, Widths]) -> int | None:
-    """Return the channels of the first stream at its first sum, as its branches' last weights have them."""
+    """Return the number of channels of the first stream at its first sum, from the last weights of its branches."""
     for stream in streams:
         for branch in stream.branches:
             for name in branch.carriers:
@@ -155,7 +156,7 @@ def base_of_model(graph: Graph, base: Graph, streams: Sequence[Stream]) -> Base:
 
 
 def _other_differences(graph: Graph, base: Graph, names: Mapping[str, str], ratios: Collection[float]) -> Iterator[str]:
-    """Yield what differs in size and not as a width does: a vocabulary, a context, a number of classes."""
+    """Yield in words what differs in size between model and base and is no width: a vocabulary, a context."""
     for name, other in names.items():
         shape, before = graph.parameters[name].shape, base.parameters[other].shape
         if graph.parameters[name].uses and any(a / b not in ratios for a, b in zip(shape, before, strict=True) if b):
@@ -164,11 +165,11 @@ def _other_differences(graph: Graph, base: Graph, names: Mapping[str, str], rati
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a parameter stands.
+    """Where a parameter stands in a model.
 
     Attributes:
-        part: ahead of the branches, in one, between several, or after all; and which of its sides are finite.
-        within: what else the branch holds, and its number there; else its number in the part, counted from its end.
+        part: before, in one, between several, or after the branches; and which of its sides are finite.
+        within: the kind of the branch and the parameter's index there; else its index in the part, from its end.
     """
 
     part: tuple[str | bool, ...]
@@ -268,7 +269,7 @@ def _nearest(name: str, place: _Place, found: Sequence[Sequence[str]], places: M
 
 
 def _patterns(name: str) -> tuple[str, str]:
-    """Return what parameters of like blocks are called: with the numbers of blocks left out, then with all numbers."""
+    """Return a name with the numbers of blocks left out, and with all numbers left out."""
     parts = ["#" if part.isdigit() else part for part in _SEPARATOR.split(name)]
     return ".".join(parts), "?" + numberless(name)
 
@@ -281,7 +282,7 @@ def _another_family(one: Graph, other: Graph, names: Sequence[str]) -> OptionErr
 
 
 def _shared(one: str, other: str, step: int = 1) -> int:
-    """Return how many parts at the beginning of two names are the same, or at their end for a step of -1."""
+    """Return the number of equal parts at the beginning of two names; for a step of -1 at their end."""
     parts = (_SEPARATOR.split(name)[::step] for name in (one, other))
     same = [a == b for a, b in zip(*parts, strict=False)]
     return same.index(False) if False in same else len(same)
@@ -321,10 +322,10 @@ def _depths(graph: Graph, base: Graph, streams: Sequence[Stream]) -> tuple[float
 
 
 def _single(graph: Graph, base: Graph, streams: Sequence[Stream], small: Sequence[Stream]) -> frozenset[int]:
-    """Return the values of branches of which the base has as many, as positions that a convolution adds once."""
+    """Return the values of branches of which model and base have equally many (positions that are added once)."""
 
     def by_kind(one: Graph, every: Sequence[Stream]) -> dict[object, list[int]]:
-        """Return the values of branches by what tells their kinds apart: module and weights, numbers left out."""
+        """Return the values of branches by their kind: modules and weights, numbers left out."""
         owner = {use: _patterns(name)[0] for name, parameter in one.parameters.items() for use in parameter.uses}
         kinds: dict[object, list[int]] = defaultdict(list)
         for stream in every:
@@ -344,7 +345,7 @@ def _single(graph: Graph, base: Graph, streams: Sequence[Stream], small: Sequenc
 
 
 def _repeats(streams: Sequence[Stream], small: Sequence[Stream], names: Mapping[str, str]) -> dict[str, float]:
-    """Return by how much more sums share each parameter than the base's."""
+    """Return, by name, the number of sums that share each parameter over that in the base."""
     before: dict[str, int] = {}
     for stream in small:
         for name, sums in stream.inside.items():
@@ -358,15 +359,15 @@ def _repeats(streams: Sequence[Stream], small: Sequence[Stream], names: Mapping[
 
 
 def _deep(stream: Stream) -> int:
-    """Return how many branches of a stream have weights.
+    """Return the number of a stream's branches that have weights.
 
-    Without them it is arithmetic (of a scan, of a stable softmax), which is as long as a sequence and not as deep.
+    Others are arithmetic (of a scan, of a stable softmax), as long as a sequence and not as deep.
     """
     return sum(branch.depth > 0 for branch in stream.branches)
 
 
 def _kind(graph: Graph, stream: Stream) -> tuple[str, ...]:
-    """Return which modules the sums of a stream are in, with the numbers of blocks left out, each once."""
+    """Return the modules that a stream's sums are in, each once, with the numbers of blocks left out."""
     made = (graph.values[value].node for value in stream.sums)
     return tuple(dict.fromkeys(_patterns(graph.nodes[node].module)[0] for node in made if node is not None))
 

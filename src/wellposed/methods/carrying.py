@@ -1,4 +1,4 @@
-"""Prescriptions of parameters that carry a constant in the place of a factor in the model's forward pass."""
+"""Prescriptions of parameters that carry a constant factor in place of an operator in the model's forward pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wellposed.structure.carriers import offset_of
 
 
 def times(graph: Graph, before: Prescription, factor: float, words: str) -> Prescription:
-    """Return a prescription scaled by ``factor``, with that among the constants that its parameter carries.
+    """Return a prescription scaled by ``factor``, which is added to the constants that its parameter carries.
 
     Raises:
         PlanError: the parameter is kept as the model makes it, and its values are not known.
@@ -49,13 +49,13 @@ def can_carry(graph: Graph, before: Prescription) -> bool:
 
 
 def number_in(values: Tensor) -> float | None:
-    """Return the number that all elements are; None where they vary, or are no real number."""
+    """Return the number that all elements of a tensor equal; None where they differ, or are no real numbers."""
     number = only_number(values) if values.numel() else 0.0
     return float(number.real) if number is not None and number.imag == 0 else None
 
 
 def _kept_times(graph: Graph, before: Prescription, factor: float, said: Mapping[str, Any]) -> Prescription:
-    """Return what writes a parameter that the scheme leaves alone, times ``factor``; zeros stay as they are."""
+    """Return a prescription that writes a kept parameter's own values times ``factor``; zeros stay."""
     values, offset = graph.parameters[before.name].values, offset_of(graph, before.name)
     if not can_carry(graph, before) or values is None:
         unknown = "its values are not known here; plan the model on a device that holds them"

@@ -87,7 +87,7 @@ def complete_p(
     scaled, more = by_width(graph, request, draft, scheme, measured.widths, readout, heads)
     warnings += [*draft.warnings, *more, *_words(unable), *_dropped(graph, streams)]
     if any(factor != 1.0 for factor in factors):
-        warnings += _beside(graph, streams)
+        warnings += _outside_of_branches(graph, streams)
     if isinstance(base, Graph):
         warnings += _dropped(base, residual_streams(base))
     if not streams:
@@ -157,7 +157,7 @@ def _base(
 def _unable(
     graph: Graph, request: Request, streams: Sequence[Stream], factors: Sequence[float], base: Base, uncarried: str
 ) -> dict[ResidualBranch, str]:
-    """Return the branches that are left without their factor, with the reason; "" where they need none.
+    """Return the branches without a carrier for their factor, by branch with the reason; "" where they need no factor.
 
     Raises:
         PlanError: nothing can carry the factor of a branch, and such branches are not to be left.
@@ -188,7 +188,7 @@ def _unable(
 
 
 def _words(unable: Mapping[ResidualBranch, str]) -> Iterator[str]:
-    """Yield one warning of the branches without their factor, with the first reason."""
+    """Yield one warning of the branches without a carrier, with the first reason."""
     reasons: dict[str, int] = defaultdict(int)
     for reason in filter(None, unable.values()):
         reasons[reason] += 1
@@ -221,10 +221,11 @@ def _dropped(graph: Graph, streams: Sequence[Stream]) -> Iterator[str]:
         )
 
 
-def _beside(graph: Graph, streams: Sequence[Stream]) -> Iterator[str]:
+def _outside_of_branches(graph: Graph, streams: Sequence[Stream]) -> Iterator[str]:
     """Yield a warning of parameters in no residual branch whose counterparts in other blocks are in one.
 
-    Such as a first attention that nothing is added to. Blocks that the stream passes through as a whole are meant so.
+    For example a first attention that is added to nothing. Blocks that the stream passes through as a whole do not
+    count.
     """
     held = {name for stream in streams for name in (*stream.inside, *stream.across)}
     alike = {numberless(name) for name in held}
@@ -288,7 +289,7 @@ _OFTEN = 8
 
 
 def _repeats(base: Base, name: str, sums: Collection[int], stream: Stream, depth: float) -> float:
-    """Return by how much more sums share a parameter than in the base."""
+    """Return the number of sums that share a parameter, over that in the base."""
     if base.repeats is not None:
         return base.repeats.get(name, 1.0)
     return depth if len(sums) > 1 and _OFTEN * len(sums) >= len(stream.sums) else 1.0
@@ -302,7 +303,7 @@ def _ends(
     unable: Mapping[ResidualBranch, str],
     alpha: float,
 ) -> dict[str, tuple[float, str]]:
-    """Return what each parameter at the end of a branch is multiplied by, with the reason."""
+    """Return the factor on each parameter at the end of a branch, by name, with the reason."""
     ends: dict[str, tuple[float, str]] = {}
     for stream, depth, factor in zip(streams, base.depths, factors, strict=True):
         for branch in stream.branches:

@@ -1,4 +1,4 @@
-"""Copies of parameters, as target networks hold them: what stays equal to what a plan draws is drawn with it."""
+"""Copies of parameters, as target networks hold them: what equals a parameter that a plan draws is drawn with it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _COMPARED = 4
 def copies(graph: Graph, prescriptions: Mapping[str, Prescription], kept: Mapping[str, str]) -> dict[str, Prescription]:
     """Return prescriptions for copies of parameters that a plan writes: the same numbers for both.
 
-    A copy is frozen, or nothing that the example reaches, and holds the same random numbers as the other, or the same
-    constant beside such a one. So is a module that a gradient may reach, if all of it copies another one (`_twins`).
-    Parts of blocks that were made as copies of each other are none, and what looks trained is left alone: a teacher
-    that is frozen stays what it is.
+    A copy is a frozen parameter, or one that the example does not reach, with the random numbers of another one, or
+    with the same constant next to such a copy. A module that a gradient may reach is a copy if all of it equals another
+    one (`_twins`). Parts of blocks made as copies of each other are none. What looks trained is left alone: a frozen
+    teacher stays what it is.
 
     Args:
         graph: from `wellposed.trace`.
@@ -45,16 +45,15 @@ def copies(graph: Graph, prescriptions: Mapping[str, Prescription], kept: Mappin
     pairs |= _twins(graph, written)
     if not pairs or signs_of_training(graph):
         return {}
-    pairs = _beside(graph, pairs, may, written) | pairs
+    pairs = _by_place(graph, pairs, may, written) | pairs
     return {name: _copied(prescriptions[other], name, pairs) for name, other in pairs.items()}
 
 
 def _twins(graph: Graph, written: Sequence[str]) -> dict[str, str]:
-    """Return what copies what among parameters that are trained both, as of a target network that is not frozen.
+    """Return which trainable parameter copies which other one, as in a target network that is not frozen.
 
-    Modules that are called alike but for numbers are blocks, which have numbers of their own. So have modules that hold
-    copies within themselves, as those of nets that are built by copying, a single layer, and a module of which a part
-    is no copy.
+    Not copies are modules of equal names but for numbers (blocks), modules that hold copies within themselves (nets
+    built by copying), single layers, and modules of which a part is no copy.
     """
     beginnings: dict[Beginning, list[str]] = {}
     groups: dict[tuple[str, str], dict[str, str]] = {}
@@ -76,8 +75,8 @@ def _twins(graph: Graph, written: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _beside(graph: Graph, pairs: Mapping[str, str], may: list[str], written: list[str]) -> dict[str, str]:
-    """Return what copies, by its place beside known copies, parameters of which the numbers alone tell too little."""
+def _by_place(graph: Graph, pairs: Mapping[str, str], may: list[str], written: list[str]) -> dict[str, str]:
+    """Return, by copy, originals of parameters whose numbers tell too little, by their places next to known copies."""
     found: dict[str, str] = {}
     for mine, theirs in dict.fromkeys(_stems(name, other) for name, other in pairs.items()):
         places = {name: theirs + name.removeprefix(mine) for name in may if name.startswith(mine)}
@@ -142,7 +141,7 @@ def _is_random(values: torch.Tensor) -> bool:
 
 
 def _candidates(graph: Graph, kept: Mapping[str, str]) -> list[str]:
-    """Return what may be a copy: what is frozen, and what the example does not reach, unless asked to be kept."""
+    """Return names of possible copies: frozen parameters and unreached ones, but none that are asked to be kept."""
     unused = set(graph.unused_parameters) - kept.keys()
     return [name for name in graph.parameters if name in unused or kept.get(name) == FROZEN]
 
@@ -153,7 +152,7 @@ def _is_constant(graph: Graph, name: str) -> bool:
 
 
 def _alike(graph: Graph, one: str, other: str) -> bool:
-    """Whether two parameters hold the same numbers. Those on meta hold none: what is made again of them is alike."""
+    """Whether two parameters hold equal numbers; on meta, whether the values made again for them are equal."""
     first, second = graph.parameters[one], graph.parameters[other]
     mine, theirs = first.values, second.values
     if mine is None or theirs is None or first.shape != second.shape or mine.dtype != theirs.dtype:
@@ -164,14 +163,14 @@ def _alike(graph: Graph, one: str, other: str) -> bool:
 
 
 def _beginning(graph: Graph, name: str) -> Beginning:
-    """Return shape and first numbers, in which random parameters differ unless they are alike."""
+    """Return shape and first numbers as a key: random parameters differ there unless they are equal."""
     values = graph.parameters[name].values
     first = () if values is None or values.is_meta else tuple(values.flatten()[:_COMPARED].tolist())
     return tuple(graph.parameters[name].shape), first
 
 
 def _equal(graph: Graph, name: str, beginnings: Mapping[Beginning, list[str]]) -> str | None:
-    """Return the first of the parameters, which stand by `_beginning`, that another is a copy of."""
+    """Return the first parameter in ``beginnings`` of which another one is a copy; None if none is."""
     reached = name not in graph.unused_parameters
     written = beginnings.get(_beginning(graph, name), ())
     others = (other for other in written if reached or numberless(other) != numberless(name))
@@ -179,7 +178,7 @@ def _equal(graph: Graph, name: str, beginnings: Mapping[Beginning, list[str]]) -
 
 
 def _stems(one: str, other: str) -> tuple[str, str]:
-    """Return what two names begin with before the parts that both end with."""
+    """Return two names without the parts at the end that they have in common."""
     first, second = one.split("."), other.split(".")
     while first and second and first[-1] == second[-1]:
         first, second = first[:-1], second[:-1]
@@ -187,7 +186,7 @@ def _stems(one: str, other: str) -> tuple[str, str]:
 
 
 def _copied(said: Prescription, name: str, pairs: Mapping[str, str]) -> Prescription:
-    """Return a prescription for the copy ``name`` of what another one writes."""
+    """Return the prescription of the copy ``name`` of another parameter, from the original's."""
     fields: dict[str, object] = {}
     if isinstance(said, Centering):
         fields["weight"] = next((copy for copy, other in pairs.items() if other == said.weight), said.weight)

@@ -80,12 +80,12 @@ _WEIGHTS = ("identity", "orthogonal", "sparse", "structured", "constant", "small
 
 @dataclass(frozen=True, slots=True)
 class Deliberate:
-    """A parameter that was set on purpose.
+    """A parameter that the model sets on purpose.
 
     Attributes:
         kind: how that shows.
         words: what it holds.
-        usual: whether weights of its part are drawn so in general, and keeping it needs no warning.
+        usual: whether parts like it are generally drawn so, and keeping it needs no warning.
     """
 
     kind: Kind
@@ -173,14 +173,14 @@ def deliberate(
 
 
 def _meets_itself(graph: Graph, uses: Sequence[Contraction], name: str) -> bool:
-    """Whether a weight meets what it has made: from step to step of a loop, where libraries draw orthogonal ones."""
+    """Whether a weight meets its own result: from step to step of a loop, where libraries draw orthogonal weights."""
     mine = [use for use in uses if use.parameter == name]
     made = behind(graph, graph.nodes[mine[0].node].outputs) if len(mine) > 1 else frozenset()
     return any(use.data in made for use in mine)
 
 
 def _without_padding(graph: Graph, parameter: Parameter, values: Tensor) -> Tensor:
-    """Return the values of a parameter, of a table with a row for padding the most that lie on one side of it."""
+    """Return the values of a parameter; of a table with a padding row the larger part on one side of it."""
     ranges = rows_drawn(graph).get(parameter.name) if values.shape == parameter.shape else None
     if not ranges:
         return values
@@ -189,7 +189,7 @@ def _without_padding(graph: Graph, parameter: Parameter, values: Tensor) -> Tens
 
 
 def _marked(parameter: Parameter, selected: bool) -> Deliberate | None:
-    """Return what another library's mark says of a parameter."""
+    """Return what the mark of another library (transformers) says of a parameter; None without a mark."""
     if not selected and is_loaded(parameter):
         return Deliberate("loaded", "filled by a checkpoint, as transformers marks it")
     if getattr(parameter.tensor, "_no_reinit", False):
@@ -213,7 +213,7 @@ class _Reader:
         self.one_sign: list[str] = []
 
     def held(self, parameter: Parameter) -> Deliberate | None:
-        """Return what the values of a parameter say, and note the size of a weight."""
+        """Return what the values of a parameter show, if it is set on purpose; records the size of a weight."""
         name, values = parameter.name, parameter.values
         if values is None or not values.numel() or values.is_complex():
             return None
@@ -231,7 +231,7 @@ class _Reader:
         return self._of_weight(name, values, head) if role in ("weight", "embedding", "recurrent") else None
 
     def _of_weight(self, name: str, values: Tensor, head: Floats) -> Deliberate | None:
-        """Return what the values of a weight say, and note its size."""
+        """Return what the values of a weight show, if it is set on purpose; records its size."""
         role, use = self.part[name], self.use_of.get(name)
         if role != "embedding" and use is not None:
             self._note_size(name, head)
@@ -241,7 +241,7 @@ class _Reader:
         return None if pattern is None or _is_drawn_so(role, pattern) else Deliberate(pattern.pattern, pattern.words)
 
     def _note_sign(self, name: str, values: Tensor, head: Floats) -> None:
-        """Note a weight all of one sign; lengths of rows, as weight normalisation has them, are no such."""
+        """Record a weight all of one sign; norms of rows, as weight normalisation has them, do not count."""
         told = len(head) > _SIGNS and values.ndim > 1 and is_filled(head) and bool(head.any())
         if told and head.min() * head.max() >= 0.0:
             if min(len(values), values[0].numel()) > 1 and has_one_sign(values):
@@ -258,7 +258,7 @@ class _Reader:
             self.sizes[name] = math.sqrt(float(head @ head) / len(head))
 
     def _note_prior(self, name: str, values: Tensor) -> None:
-        """Note a bias with numbers far beyond what PyTorch and others draw: log frequencies of classes, log-odds."""
+        """Record a bias with numbers far beyond usual draws: log frequencies of classes, log-odds."""
         numbers = array_of(values).reshape(-1)
         least, most = float(numbers.min()), float(numbers.max())
         if name not in self.layers or not is_filled(numbers):
@@ -267,12 +267,12 @@ class _Reader:
             self.far[name] = f"{least:.4g} to {most:.4g}, beyond what is drawn"
 
     def priors(self) -> dict[str, Deliberate]:
-        """Return biases of numbers that are far beyond what is drawn, unless most biases are."""
+        """Return the biases with numbers far beyond usual draws, unless most biases are such."""
         general = len(self.far) >= _SIBLINGS and 2 * len(self.far) > len(self.layers)
         return {} if general else {name: Deliberate("bias", words) for name, words in self.far.items()}
 
     def matrices(self) -> int:
-        """Return how many weights have several rows and columns, so that they could be orthogonal."""
+        """Return the number of weights with several rows and columns, which could be orthogonal."""
         shapes = [self.graph.parameters[name].shape for name in self.sizes]
         return sum(len(shape) > 1 and min(shape[0], math.prod(shape[1:])) > 1 for shape in shapes)
 
@@ -296,13 +296,13 @@ class _Reader:
 
 
 def _terms(graph: Graph, use: Contraction) -> int:
-    """Return the fan-in that PyTorch draws the bias of a layer for: of a transposed convolution it counts another."""
+    """Return the fan-in that PyTorch draws a layer's bias for, which differs for transposed convolutions."""
     shape = graph.parameters[use.parameter].shape if use.parameter and use.parameter in graph.parameters else ()
     return min(use.fan_in, math.prod(shape[1:])) if use.kind == "conv_transpose" and len(shape) > 1 else use.fan_in
 
 
 def _is_drawn_so(role: Role, pattern: Found) -> bool:
-    """Whether a pattern is that of draws: weights of recurrent layers are drawn orthogonal."""
+    """Whether a pattern is usual for a role: weights of recurrent layers are drawn orthogonal."""
     return role == "recurrent" and pattern.pattern == "orthogonal"
 
 

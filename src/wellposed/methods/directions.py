@@ -52,10 +52,10 @@ class Balance:
     """Scales by parameter name that bring gradients to their target.
 
     Attributes:
-        scales: of the parameters whose scale the gradient follows.
-        forward: those that the forward pass chooses, for every parameter that has one.
-        left: why the others are left to the forward choice.
-        warnings: operators that the gradient was only assumed to pass, and weights that found no scale.
+        scales: of the parameters whose scale the gradient decides.
+        forward: the scales that the forward pass chooses, for every parameter that has one.
+        left: by name, why other parameters keep the forward choice.
+        warnings: operators that the gradient was assumed to pass, and weights whose scale did not settle.
     """
 
     scales: Mapping[str, float]
@@ -69,7 +69,7 @@ class Scale:
     """A scale with a reason of its own.
 
     Attributes:
-        value: of the parameter (its std; the value of a weight norm's gain); None leaves it to the forward pass.
+        value: the std, or the value of a weight norm's gain; None leaves it to the forward pass.
         reason: the rule, in words.
     """
 
@@ -172,16 +172,16 @@ class _Left:
         return frozenset([*self.absorbed, *self.factors, *self.before, *self.adrift])
 
     def without(self, logs: Mapping[str, float]) -> dict[str, float]:
-        """Return what is known of the others."""
+        """Return ``logs`` without the weights that are left."""
         return {name: log for name, log in logs.items() if name not in self.all}
 
     def leave(self, off: Mapping[str, float]) -> None:
-        """Leave the weights that are far from the target, or else all that have not settled."""
+        """Add the weights that are far from the target, or else all that have not settled, to ``adrift``."""
         far = [name for name, distance in off.items() if abs(distance) > FAR]
         self.adrift += far or [name for name, distance in off.items() if abs(distance) > SETTLED]
 
     def reasons(self) -> dict[str, str]:
-        """Return why each is, by name."""
+        """Return, by name, why each weight is left."""
         kept = "its output has second moment ν"
         return (
             dict.fromkeys(self.adrift, f"no scale settles that the gradient asks for: {kept}")
@@ -192,7 +192,7 @@ class _Left:
 
 
 class _Steps:
-    """Steps to where all distances are zero, from those that the last passes have shown (Anderson mixing)."""
+    """Anderson mixing: steps to the root of all distances, from those of the last passes."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[dict[str, float], dict[str, float]]] = []
@@ -222,15 +222,15 @@ class _Steps:
 
 
 def _normalised(graph: Graph) -> set[str]:
-    """Return the weights whose scale a norm takes out, alone or with that of others: the gradient of a stream that is
-    read by norms alone follows the share that each has of it, and no scales bring all of these to the target.
+    """Return the weights whose scale a norm takes out, alone or with others: the gradient of a stream that only norms
+    read depends on each weight's share of it, and no scales bring all of these to the target.
     """
     return {name for group in scale_free(graph) for name in group if graph.parameters[name].tensor.ndim > 1}
 
 
 def _answering(graph: Graph) -> frozenset[str]:
-    """Return the weights whose scale changes what nodes do to the gradient, as not all that comes after them is linear,
-    and those that are met more than once, whose scale another use may choose.
+    """Return the weights whose scale changes derivatives after them (not all that follows is linear), and those met
+    several times, whose scale another use may choose.
     """
     uses = contractions(graph)
     weighted, names = {use.node for use in uses}, Counter(use.parameter for use in uses)
@@ -244,7 +244,7 @@ def _answering(graph: Graph) -> frozenset[str]:
 
 
 def _factors(graph: Graph) -> frozenset[str]:
-    """Return the weights whose results are multiplied by other signals, before a weight or a norm meets them."""
+    """Return the weights whose results multiply other signals before a weight or a norm meets the product."""
     steps, fixed = branches(graph).steps, parameter_values(graph)
     weighted = {use.node: use.parameter for use in contractions(graph)}
     source = _sources(graph, weighted)
@@ -264,8 +264,8 @@ def _factors(graph: Graph) -> frozenset[str]:
 
 
 def _before(graph: Graph, factors: Collection[str]) -> frozenset[str]:
-    """Return the weights whose results meet such ``factors`` alone, as the first layers of gates do: the scale of a
-    factor follows its signal, and so takes theirs out.
+    """Return the weights whose results only ``factors`` meet, such as first layers of gates: the scale of a factor
+    adapts to its signal, which cancels theirs.
     """
     weighted = {use.node: use.parameter for use in contractions(graph)}
     found: set[str] = set()
@@ -280,13 +280,13 @@ def _before(graph: Graph, factors: Collection[str]) -> frozenset[str]:
 
 
 def _multiplies(node: Node, sources: Collection[int]) -> bool:
-    """Whether a node multiplies signals that are functions of these values."""
+    """Whether a node multiplies signals that are functions of ``sources`` (value ids)."""
     facts = facts_of(node.op)
     return facts.gated or (len(sources) > 1 and bool(facts.powers or facts.attends or is_product(node.op)))
 
 
 def _sources(graph: Graph, weighted: Collection[int]) -> dict[int, int]:
-    """Return for each value the one that it is a function of, element by element; itself where it is of several."""
+    """Return, by value id, the value that it is an elementwise function of; itself where it depends on several."""
     source = {value.id: value.id for value in graph.values}
     for node in graph.nodes:
         of = {source[value] for value in node.inputs if graph.values[value].is_signal}
@@ -296,11 +296,11 @@ def _sources(graph: Graph, weighted: Collection[int]) -> dict[int, int]:
 
 
 class _Chooser:
-    """Brings what contractions send to their data to the target, in the course of a backward pass.
+    """Scales, during a backward pass, the gradient that each contraction sends to its data to the target.
 
     Attributes:
         ratios: by parameter, the factor on its variance.
-        before: the values that these contractions are given, up to which gradients are to be followed.
+        before: the data of these contractions, back to which gradients have to be followed.
     """
 
     def __init__(self, weights: PlannedWeights, left: Collection[str], target: float) -> None:

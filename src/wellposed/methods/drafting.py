@@ -76,13 +76,13 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Adjustments:
-    """What is to be otherwise than by AutoInit.
+    """Departures from AutoInit.
 
     Attributes:
-        targets: what ν is multiplied by, by the value that a contraction makes.
-        rows: what ν is multiplied by for the rows of a table, by its name.
-        scales: standard deviations that are given, by parameter name.
-        biases: what the standard deviations of biases that are drawn are multiplied by, by name.
+        targets: factors on ν, by the value that a contraction makes.
+        rows: factors on ν for the rows of a table, by its name.
+        scales: given standard deviations, by parameter name.
+        biases: factors on the standard deviations of drawn biases, by name.
         visit: called before each node of the pass that chooses the scales (`run_pass`); it may change states.
     """
 
@@ -94,13 +94,13 @@ class Adjustments:
 
 
 def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adjustments) -> Draft:
-    """Return what AutoInit drafts, but for some adjustments.
+    """Return AutoInit's draft, with some adjustments.
 
     Args:
         graph: from `wellposed.trace`.
         request: as for every method.
         settings: AutoInit's options.
-        adjustments: what is to be otherwise.
+        adjustments: the departures from AutoInit.
     """
     random_biases = _random_biases(graph, request, adjustments.biases) if settings.biases == "own" else {}
 
@@ -172,7 +172,7 @@ def drafted(graph: Graph, request: Request, settings: Settings, adjustments: Adj
 def _without_a_signal(
     weights: PlannedWeights, awake: Callable[[], PlannedWeights], ran: Callable[[PlannedWeights, None], object]
 ) -> list[str]:
-    """Return the weights that meet zeros alone, and do so once gates have opened, as a training opens them."""
+    """Return the weights that meet only zeros, also in a pass with gates opened as a training opens them."""
     without = [name for name in weights.unmet if weights.waits(name)]
     if without:
         opened = awake()
@@ -206,10 +206,11 @@ def _check_direction(direction: str, objective: str, state: str, distribution: s
 
 
 def _random_biases(graph: Graph, request: Request, times: Mapping[str, float]) -> dict[str, float]:
-    """Return standard deviations for the biases that a model makes at random, by name, each ``times`` its number.
+    """Return, by name, standard deviations for the biases that a model draws, each multiplied by its number in
+    ``times``.
 
-    Biases between ±1/√fan-in, as PyTorch draws them, have that of this distribution, so that a plan does not follow the
-    numbers that one model was constructed with. Others have their root mean square.
+    Biases within ±1/√fan-in, PyTorch's bound, get the std of that uniform distribution, so that a plan does not depend
+    on the numbers of one construction. Others get their root mean square.
     """
     found: dict[str, float] = {}
     for use in contractions(graph):
@@ -231,8 +232,8 @@ def _settled(
     ran: Callable[[PlannedWeights], tuple[Signals, Pass]],
     given: Collection[str],
 ) -> tuple[PlannedWeights, Signals, Pass]:
-    """Return a pass in which weights that are met more than once have the scales that the mean of their uses asks for,
-    or in loops that start at zero the last state; those in ``given`` keep theirs.
+    """Return a pass in which weights met several times have scales for the mean of their uses, or in loops that start
+    at zero for the last state; those in ``given`` keep theirs. Repeats the pass until scales settle.
     """
     found, shares = dict[str, float](), dict[str, float]()
     before: dict[tuple[str, bool], tuple[float, float]] = {}

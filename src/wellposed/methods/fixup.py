@@ -74,8 +74,8 @@ def fixup(
 
 
 def _changed_layers(graph: Graph, residual: Sequence[ResidualBranch]) -> tuple[dict[int, str], dict[int, int]]:
-    """Return by node the contractions whose weights are 0, with the reason, and those of smaller ones, with the depth
-    of their branch.
+    """Return, by node, the contractions that get zero weights, with the reason, and those that get smaller ones, with
+    the depth of their branch.
     """
     closed, inner = dict.fromkeys(vertices(branches(graph)).readouts, "readout: 0"), dict[int, int]()
     for branch in residual:

@@ -1,10 +1,10 @@
-"""How far second moments stray in stacks of layers without norms.
+"""How far second moments drift apart in stacks of layers without norms.
 
-Where layers have finite width, the second moment q of one input differs from the mean over all by chance. A layer makes
-F(q) of it, F(q) being E f(√q z)² over the same at q = 1, or E (f(√q z) - m)² where the incoming mean is cancelled
-(AutoInit++), and the power of q that this is decides whether the difference dies out, stays or grows. Of functions that
-are straight for small and for large arguments (GELU, SiLU) it ends at 1 on both sides, so that deviations grow by
-steps: ln q is followed from layer to layer as a Gaussian, q having mean 1.
+At finite width the second moment q of one input differs by chance from the mean over all inputs. A layer maps q to
+F(q), E f(√q z)² relative to that at q = 1, or E (f(√q z) - m)² where the incoming mean is cancelled (AutoInit++). The
+power of q that F is near 1 decides whether differences die out, stay or grow. For functions that are linear for small
+and for large arguments (GELU, SiLU) it ends at 1 on both sides, so that deviations grow stepwise: ln q is followed from
+layer to layer as a Gaussian, with E q = 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WEIGHTS /= _WEIGHTS.sum()
 
 
 class _Stray(NamedTuple):
-    """How far second moments have strayed after some layers in a row."""
+    """How far second moments have drifted apart after some layers in a row."""
 
     variance: float
     layers: int
@@ -69,9 +69,9 @@ def straying(
         noise = 2.0 / max(use.fan_in, 1)
         if use.node in functions and before is not None:
             function, std, cancelled = functions[use.node]
-            made = _made(function, std, cancelled, use.parameter in centred)
+            made = _response(function, std, cancelled, use.parameter in centred)
             growth, by_steps = _power(made, 1.0), not cancelled and _power(made, FAR / LARGER) < ENDS
-            variance = _after(made, before.variance) if by_steps else growth**2 * before.variance
+            variance = _variance_after(made, before.variance) if by_steps else growth**2 * before.variance
             bound = min(before.bound, STRAYED_BY_STEPS if by_steps else STRAYED)
             found[use.node] = _Stray(variance + noise, before.layers + 1, max(before.growth, growth), bound)
         else:
@@ -90,8 +90,8 @@ def straying(
         )
 
 
-def _made(function: Pointwise, std: float, cancelled: bool, sums_of_zero: bool) -> Callable[[float], float]:
-    """Return F(q), but for a factor, as a function of q."""
+def _response(function: Pointwise, std: float, cancelled: bool, sums_of_zero: bool) -> Callable[[float], float]:
+    """Return F, up to a factor, as a function of q."""
     planned, _ = gaussian_moments(function, 0.0, std)
 
     def made(q: float) -> float:
@@ -103,15 +103,15 @@ def _made(function: Pointwise, std: float, cancelled: bool, sums_of_zero: bool) 
 
 
 def _power(made: Callable[[float], float], q: float) -> float:
-    """Return the power of q that F(q) is from there to `LARGER` times it; 0 for a function that is not defined here."""
+    """Return the exponent of F between q and `LARGER` times q; 0 where F is not defined."""
     one, other = made(q), made(LARGER * q)
     if not math.isfinite(one + other) or min(one, other) <= 0.0:
         return 0.0
     return math.log(other / one) / math.log(LARGER)
 
 
-def _after(made: Callable[[float], float], variance: float) -> float:
-    """Return the variance of ln F(q) for ln q of some variance, q having mean 1; 0 where F is not defined."""
+def _variance_after(made: Callable[[float], float], variance: float) -> float:
+    """Return Var(ln F(q)) for Gaussian ln q of this ``variance`` with E q = 1; 0 where F is not defined."""
     values = np.array([made(math.exp(math.sqrt(variance) * z - variance / 2.0)) for z in _NODES])
     if not np.isfinite(values).all() or values.min() <= 0.0:
         return 0.0
@@ -120,7 +120,7 @@ def _after(made: Callable[[float], float], variance: float) -> float:
 
 
 def _before(graph: Graph, value: int, found: Mapping[int, _Stray]) -> _Stray | None:
-    """Return how far the layer strayed that makes a value by functions, views and dropout alone; None without one."""
+    """Return the drift at the layer that makes a value through functions, views and dropout alone; None without one."""
     while (index := graph.values[value].node) is not None:
         if index in found:
             return found[index]

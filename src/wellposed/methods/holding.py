@@ -40,14 +40,13 @@ Part: TypeAlias = "ResidualBranch | Side"
 
 
 class Held:
-    """Scales what parameters of their own multiply in the course of a pass (`run_pass`, ``visit``).
-
-    These are what residual branches add, but for closed ones, and the factors of scalar products. It also lets the
-    weights of recurrent layers choose their scales, which rules for recurrent layers do not ask for.
+    """A visitor (`run_pass`) that scales, during a pass, parts which parameters of their own multiply: what residual
+    branches add, but for closed ones, and the factors of scalar products. It also chooses the scales of recurrent
+    layers' weights, whose rules do not.
 
     Attributes:
-        open: the parts that were scaled in the last pass, with what they are multiplied by, and why.
-        sharp: the variances of scores that nothing scales by itself, and that are too large, by node.
+        open: the parts scaled in the last pass, with factor and reason.
+        sharp: by node, the variances of scores that are too large and that no parameter of their own scales.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Held:
         self._products = {product.node: product for product in scores}
 
     def without(self, some: Collection[Part]) -> Held:
-        """Return one that leaves some parts alone."""
+        """Return a copy that leaves some parts alone."""
         factors = {branch: told for branch, told in self.factors.items() if branch not in some}
         scores = {
             replace(product, sides=tuple(side for side in product.sides if side not in some)): aim
@@ -108,14 +107,14 @@ class Held:
             self._score(run, node, self._products[node.index])
 
     def _scale(self, run: Pass, node: Node, part: Part, told: tuple[float, str]) -> None:
-        """Multiply what a part makes, and note it."""
+        """Multiply what a part makes, in the pass, and record it in `open`."""
         state = run.state(part.value)
         assert state is not None
         self.open[part] = told
         run.hold(part.value, linear(Call(run, node), state, told[0]), told[0])
 
     def _score(self, run: Pass, node: Node, product: ScoredProduct) -> None:
-        """Scale the factors of a scalar product down if it is too large."""
+        """Scale the factors of a scalar product down, in the pass, if it is too large."""
         sides = dict.fromkeys(product.sides)
         states = [run.state(value) for value in product.factors]
         aim, count = self.scores[product], sum(value in {side.value for side in sides} for value in product.factors)
@@ -133,7 +132,7 @@ class Held:
 
 
 def _of_scalar_products(length: int, first: State | None, second: State | None) -> float:
-    """Return the second moment of sums of ``length`` products of independent elements; 0 where one is not followed."""
+    """Return the second moment of sums of ``length`` products of independent elements; 0 for an unknown state."""
     if first is None or second is None:
         return 0.0
     means = first.pooled_mean * second.pooled_mean
@@ -141,7 +140,7 @@ def _of_scalar_products(length: int, first: State | None, second: State | None) 
 
 
 def _carries(run: Pass, node: Node, added: int) -> bool:
-    """Whether a sum carries a signal beside what a branch adds: a stream that begins at zeros needs its branches."""
+    """Whether a sum has a signal beside ``added``, a branch: a stream that starts at zeros needs its branches."""
     others = (run.state(value) for value in node.inputs if value != added)
     return any(state is not None and state.second_moment > 0.0 for state in others)
 
@@ -149,7 +148,7 @@ def _carries(run: Pass, node: Node, added: int) -> bool:
 def ends_of(
     graph: Graph, prescriptions: Mapping[str, Prescription], held: Held
 ) -> tuple[dict[str, Prescription], set[Part]]:
-    """Return the prescriptions of what multiplies parts, and the parts that cannot be scaled."""
+    """Return the prescriptions of the parameters that multiply parts, and the parts that cannot be scaled."""
     scaled: dict[str, Prescription] = {}
     stuck = set[Part]()
     for part, (factor, words) in held.open.items():
@@ -163,7 +162,7 @@ def ends_of(
 
 
 def score_aims(graph: Graph, request: Request, target: float, readout: float | None) -> dict[ScoredProduct, float]:
-    """Return the second moments that scalar products are to have, of those that something may scale."""
+    """Return the target second moments of the scalar products that some parameter may scale."""
     found: dict[ScoredProduct, float] = {}
     for product in scored_products(graph):
         sides = tuple(side for side in product.sides if request.kept.keys().isdisjoint(side.carriers))
@@ -174,7 +173,7 @@ def score_aims(graph: Graph, request: Request, target: float, readout: float | N
 
 
 def words_on_sharp(graph: Graph, sharp: Mapping[int, float]) -> Iterator[str]:
-    """Yield one warning of scores that are too large, and that no weight of their own makes."""
+    """Yield one warning of scores that are too large and have no weight of their own."""
     if sharp:
         told = joined((f"{moment:.3g} at {graph.nodes[index].name}" for index, moment in sharp.items()), separator="; ")
         yield (
@@ -185,12 +184,12 @@ def words_on_sharp(graph: Graph, sharp: Mapping[int, float]) -> Iterator[str]:
 
 
 def share_of(outputs: int, readout: float | None) -> float:
-    """Return the variance of what leaves the model, as a share of ν: by how many numbers it is, unless it is given."""
+    """Return the variance of a model's output as a share of ν: ``readout``, or by its number of ``outputs``."""
     return readout or (OF_FEW if outputs < FEW else OF_MANY)
 
 
 def branch_factors(graph: Graph, request: Request, kind: Branches) -> dict[ResidualBranch, tuple[float, str]]:
-    """Return what each residual branch is multiplied by, and why; those that nothing can scale are left out."""
+    """Return factor and reason for each residual branch; branches that nothing can scale are left out."""
     shared: dict[ResidualBranch, tuple[float, str]] = {}
     closed: dict[ResidualBranch, tuple[float, str]] = {}
     gains = {name for name, role in roles(graph).items() if role == "gain"}
@@ -202,21 +201,21 @@ def branch_factors(graph: Graph, request: Request, kind: Branches) -> dict[Resid
             shared[branch] = count**-0.5 / _own_gain(graph, branch, gains), f"× 1/√{count} {of_them}"
             if not by_depth and not ends_in_function(graph, branch.value):
                 closed[branch] = 0.0, f"0 {of_them}, so that the stream is carried on as it begins"
-    factors = shared | _that_open(graph, closed)
+    factors = shared | _opened_by_gradients(graph, closed)
     return {branch: told for branch, told in factors.items() if told[0] < 1.0 - _ROUNDING}
 
 
-def _that_open(
+def _opened_by_gradients(
     graph: Graph, closed: Mapping[ResidualBranch, tuple[float, str]]
 ) -> dict[ResidualBranch, tuple[float, str]]:
-    """Return the closed branches that a gradient opens: before a ReLU, for one, zeros would stay."""
+    """Return the closed branches that a gradient opens: zeros before a ReLU, for one, would stay."""
     asked = {name for branch in closed for name in branch.carriers}
     waiting = set(asleep(graph, asked)) if asked else set()
     return {branch: told for branch, told in closed.items() if waiting.isdisjoint(branch.carriers)}
 
 
 def _scalable(graph: Graph, request: Request, kind: Branches) -> Iterator[tuple[Stream, list[ResidualBranch]]]:
-    """Yield the streams that are held, each with the branches that something can scale."""
+    """Yield the streams that are held, with their branches that have carriers."""
     for stream in residual_streams(graph) if kind != "full" else ():
         if len(stream.sums) > 1 or kind != "auto":
             own = [b for b in stream.branches if b.carriers and request.kept.keys().isdisjoint(b.carriers)]
@@ -229,7 +228,7 @@ def _is_held(graph: Graph, stream: Stream) -> bool:
 
 
 def _own_gain(graph: Graph, branch: ResidualBranch, gains: Collection[str]) -> float:
-    """Return the number below 1 that the model itself, or a plan before, multiplies a branch by; 1 for none."""
+    """Return the factor below 1 that the model itself, or an earlier plan, puts on a branch; 1 for none."""
     levels = []
     for name in branch.carriers:
         values, offset = graph.parameters[name].values, offset_of(graph, name)

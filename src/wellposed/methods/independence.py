@@ -57,8 +57,8 @@ class Found:
     """What the values of a parameter are, where they are no independent draws.
 
     Attributes:
-        pattern: the kind.
-        words: the same for messages.
+        pattern: the kind of pattern.
+        words: the pattern in words, for messages.
     """
 
     pattern: Pattern
@@ -98,7 +98,7 @@ def _from_all_over(values: Tensor) -> Floats:
 
 
 def first_rows(values: Tensor) -> Tensor:
-    """Return a tensor's elements, of a large one that lies scattered in memory those of the first rows alone."""
+    """Return a tensor's elements; of a large one that is scattered in memory those of the first rows."""
     values = values.detach()
     if values.is_contiguous() or not len(values):
         return values.reshape(-1)
@@ -106,8 +106,8 @@ def first_rows(values: Tensor) -> Tensor:
 
 
 def is_filled(values: Floats) -> bool:
-    """Whether values are finite, and of sizes that somebody has given them: memory that nothing has filled yet, as
-    ``to_empty`` leaves it, holds addresses and the like.
+    """Whether values are finite and of plausible size. Memory that nothing has filled yet, as after ``to_empty``, holds
+    addresses and the like.
     """
     sizes = np.abs(values[values != 0])
     return not len(sizes) or bool(sizes.min() > _LEAST and sizes.max() < _LARGEST)
@@ -126,7 +126,7 @@ def _is_coarse(values: Floats) -> bool:
 
 
 def _of_equal(values: Tensor, number: float, groups: int) -> Found | None:
-    """Return what a weight is that begins with many equal numbers."""
+    """Return the pattern of a weight whose first elements hold many equal numbers; None for draws."""
     if only_number(values) is not None:
         enough = values.numel() >= (FEW if _is_half(values) else 2)
         return Found("constant", f"all {number:.4g}") if number != 0.0 and enough else None
@@ -134,7 +134,7 @@ def _of_equal(values: Tensor, number: float, groups: int) -> Found | None:
 
 
 def _of_zeros(values: Tensor, groups: int) -> Found | None:
-    """Return what a weight with many exact zeros is."""
+    """Return the pattern of a weight with many exact zeros; None for draws."""
     matrix = values.detach() if values.ndim == 2 else _only_tap(values.detach())
     if matrix is not None:
         wide = len(matrix) // groups <= matrix.shape[1]
@@ -150,7 +150,7 @@ def _of_zeros(values: Tensor, groups: int) -> Found | None:
 
 
 def _only_tap(values: Tensor) -> Tensor | None:
-    """Return the matrix at the only place of a kernel that holds anything but zeros."""
+    """Return the matrix at the one tap of a kernel that is not 0; None for other kernels."""
     if values.ndim < 3:
         return None
     taps = values.flatten(2)
@@ -159,8 +159,8 @@ def _only_tap(values: Tensor) -> Tensor | None:
 
 
 def _of_rows(values: Tensor, groups: int, coarse: bool) -> Found | None:
-    """Return a weight with an orthogonal shorter side, of rows of one length to the rounding of its type, or one whose
-    neighbours are alike.
+    """Return the pattern of a weight whose shorter side is orthogonal, whose rows have one norm up to rounding, or
+    whose neighbours are alike; else None.
     """
     matrix = _first_block(values, groups)
     if matrix is None or (side := len(matrix)) < (8 if coarse else 2):
@@ -188,7 +188,7 @@ def _first_block(values: Tensor, groups: int) -> Tensor | None:
 
 
 def _of_few(head: Floats, coarse: bool) -> Found | None:
-    """Return a weight of few different numbers, or one whose neighbours are alike, by the first elements."""
+    """Return, by the first elements, the pattern of few different numbers or of similar neighbours; else None."""
     numbers = np.unique(head)
     if coarse:  # numbers that rounding makes of draws lie as close to each other as numbers of their type can
         apart = float(np.diff(numbers).min()) > _ROUNDING * float(np.abs(numbers).max())
@@ -205,7 +205,7 @@ def _neighbours_alike(values: Floats) -> bool:
 
 
 def _are_alike(one: Floats, other: Floats) -> bool:
-    """Whether two rows are correlated as draws of their number are not: by Fisher's z, whose error is 1/√(n − 3)."""
+    """Whether two rows are correlated beyond chance, by Fisher's z, of standard error 1/√(n − 3)."""
     return _correlation(one, other) >= max(SMOOTH, math.tanh(BY_CHANCE / math.sqrt(len(one) - 3)))
 
 
@@ -242,8 +242,8 @@ def levels_of(values: Tensor, fan_in: int | None = None) -> str | None:
 
 
 def _gap(numbers: Floats, count: int) -> int | None:
-    """Return behind which of the numbers, in order, is a gap of more than half of their range, as ``count`` uniform
-    draws leave it once in a million times: a prior that was added to draws.
+    """Return the index in sorted numbers before a gap of more than half of their range, which ``count`` uniform draws
+    have once in a million times (a prior added to draws); else None.
     """
     steps = np.diff(numbers) / (numbers[-1] - numbers[0]) if len(numbers) > 1 else np.zeros(1)
     share = float(steps.max())
@@ -251,15 +251,15 @@ def _gap(numbers: Floats, count: int) -> int | None:
 
 
 def _by_shape(array: Floats, least: float, most: float) -> str | None:
-    """Return in words whether many different numbers have one sign, or are a smooth function of their index."""
+    """Return in words that many different numbers have one sign, or are smooth in their index; else None."""
     if least > 0 or most < 0:
         return f"{_ONE_SIGN}, {least:.4g} to {most:.4g}"
     return f"neighbours alike, {least:.4g} to {most:.4g}" if _neighbours_alike(array) else None
 
 
 def varies(gain: Tensor) -> bool:
-    """Whether the gain of a norm varies from channel to channel, as no initialisation has it: neither by blocks nor by
-    draws about 0, as libraries make them that draw every parameter.
+    """Whether a norm's gain varies from channel to channel as no initialisation does: not by blocks, and not as draws
+    about 0 by libraries that draw every parameter.
     """
     low, high = torch.aminmax(gain.detach())
     if bool(low == high):
@@ -269,8 +269,8 @@ def varies(gain: Tensor) -> bool:
 
 
 def is_trained_gain(graph: Graph, part: Mapping[str, Role], name: str, gain: Tensor) -> bool:
-    """Whether the gain of a norm varies as a training leaves it: beside a shift that is zero still, none has moved it,
-    and the model draws gains about 1.
+    """Whether a norm's gain varies as after a training. Where the shift is still zero no step was taken: the model
+    itself draws gains about 1.
     """
     if not varies(gain):
         return False
@@ -281,7 +281,7 @@ def is_trained_gain(graph: Graph, part: Mapping[str, Role], name: str, gain: Ten
 
 
 def _is_about_zero(values: Tensor) -> bool:
-    """Whether the mean of many values is 0 within its standard error; a trained gain has one sign but for few."""
+    """Whether the mean of many values is 0 within its standard error; most elements of a trained gain have one sign."""
     var, mean = torch.var_mean(values.detach().double())
     return values.numel() >= FEW and bool(mean**2 * values.numel() < BY_CHANCE**2 * var)
 
@@ -293,7 +293,7 @@ def _is_short(number: float) -> bool:
 
 
 def _blocks(array: Floats, starts: npt.NDArray[Any], runs: npt.NDArray[Any]) -> str:
-    """Return blocks of equal numbers in words."""
+    """Return blocks of equal numbers in words, from their ``starts`` and lengths (``runs``)."""
     if len(runs) == 1:
         return f"{array[0]:.4g}"
     if len(runs) > 4:

@@ -130,14 +130,14 @@ class _Gains:
         self.width = max(self.width, before)
 
     def passed(self, run: Pass) -> None:
-        """Take note of the scales that the pass itself chose: those of first layers."""
+        """Record the scales that the pass itself chose: those of first layers."""
         for name, decision in self.weights.decisions.items():
             if name not in self.scales and decision.node in self.uses:
                 reason = f"first layer: its output has the variance {decision.after:.4g} that isometry asks for"
                 self.scales[name] = Scale(decision.scale, reason)
 
     def _choose(self, run: Pass, use: Contraction, name: str) -> float:
-        """Choose one gain, and return what the layer adds to the variance of the squared singular values."""
+        """Choose one gain, and return what the layer adds to the variance of squared singular values."""
         data = run.state(use.data)
         if data is None:
             return 0.0
@@ -170,7 +170,7 @@ class _Gains:
 
 
 def _slopes(data: State) -> tuple[float, float]:
-    """Return E φ'² and κ = E φ'⁴ / (E φ'²)² - 1 of the function of a Gaussian that a signal is; 1 and 0 for others."""
+    """Return E φ'² and κ = E φ'⁴ / (E φ'²)² - 1 for a signal φ(z) of a Gaussian z; (1, 0) for other signals."""
     base, fn = source_of(data)
     slope = derivative(fn)
     mean, std = kernels.average(base.mean), math.sqrt(kernels.average(base.var))
@@ -203,7 +203,7 @@ def _last(graph: Graph, uses: Mapping[int, Contraction]) -> set[int]:
 
 
 def _activated(graph: Graph, node: int) -> bool:
-    """Whether a function of one number follows a node."""
+    """Whether a function of one number reads a node's result."""
     reached = set(graph.nodes[node].outputs)
     for later in graph.nodes[node + 1 :]:
         if not reached.isdisjoint(later.inputs):
@@ -215,7 +215,7 @@ def _activated(graph: Graph, node: int) -> bool:
 
 
 def _others(graph: Graph) -> list[str]:
-    """Return warnings of what the theory of layers in a row leaves out."""
+    """Return warnings of what the theory, which is for layers in a row, leaves out in this graph."""
     counts: dict[str, int] = {}
     for node in graph.nodes:
         facts, product = facts_of(node.op), describe(graph, node)

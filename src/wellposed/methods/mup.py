@@ -117,7 +117,7 @@ def by_width(
 def _attention(
     graph: Graph, prescriptions: dict[str, Prescription], fans: Mapping[str, Widths], head_dim: float | None
 ) -> list[str]:
-    """Let queries carry what scores are to be divided by; return warnings about scores that stay as they are."""
+    """Scale queries, in ``prescriptions``, by what μP divides scores by; return warnings about scores that stay."""
     scores = attention_scores(graph)
     if not scores:
         return []
@@ -138,7 +138,7 @@ def _attention(
 
 
 def _absorb(graph: Graph, prescriptions: dict[str, Prescription], score: Scores, head_dim: float) -> bool:
-    """Scale the parameters that set the scale of the queries; whether that could be done."""
+    """Scale the parameters of the queries of one attention in ``prescriptions``; return whether that was possible."""
     factor = math.sqrt(head_dim / score.head_dim)
     if factor == 1.0:
         return True

@@ -15,13 +15,12 @@ from wellposed.signals.context.corrections import Correction
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What every method is given beside its own options.
+    """The arguments of every method beside its own options.
 
     Attributes:
         seed: the plan's seed, for methods that sample.
-        kept: parameters that are left alone whatever the method says, with the reason; their current values count.
-        corrections: what real passes showed of values whose rules they contradict, by name, for methods that follow
-            signals.
+        kept: parameters that are left alone whatever the method says, by name with the reason; their values count.
+        corrections: by value name, what real passes showed where they contradict rules; for methods with signals.
     """
 
     seed: int
@@ -31,16 +30,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a method returns.
+    """The result of a method.
 
     Attributes:
-        prescriptions: for the parameters it has something to say of, by first name, without ties; `wellposed.plan`
-            adds the rest: those that are kept, those that nothing uses, ties.
+        prescriptions: by first name, without ties, for the parameters that the method decides; `wellposed.plan` adds
+            the others: kept and unused ones, and ties.
         inputs: the input that was assumed, in words; empty where none was.
         coverage: number of signals by tag.
         warnings: for the plan.
-        standing: warnings on what no correction changes: what the first draft says of it stands.
-        corrects: whether the method follows signals, with the corrections of its request.
+        standing: warnings that no correction changes: those of the first draft are kept.
+        corrects: whether the method uses the corrections of its request.
     """
 
     prescriptions: Mapping[str, Prescription]

@@ -35,7 +35,7 @@ def prescriptions_of(
     distribution: RandomDistribution,
     sums_of_zero: bool,
 ) -> dict[str, Prescription]:
-    """Return what the pass has chosen, the constants, and the reason for every other parameter.
+    """Return the prescriptions of the weights that a pass chose, of constants, and of kept parameters with the reason.
 
     Args:
         graph: from `wellposed.trace`.
@@ -70,7 +70,7 @@ def _centre(
     prescriptions: dict[str, Prescription],
     sums_of_zero: bool,
 ) -> None:
-    """Write the biases that cancel means, and their weights with sums of 0 where that is asked for."""
+    """Add to ``prescriptions`` the biases that cancel means, and give their weights sums of 0 with ``sums_of_zero``."""
     for bias, mean in weights.centred.items():
         target = with_bias.get(bias)
         if target is not None and target.parameter is not None:
@@ -82,7 +82,7 @@ def _centre(
 def _left(
     graph: Graph, weights: PlannedWeights, names: Sequence[str], uses_of: Mapping[str | None, Sequence[Contraction]]
 ) -> dict[str, Prescription]:
-    """Return the prescriptions of the parameters that the pass has chosen nothing for."""
+    """Return the prescriptions of the parameters ``names``, for which the pass has chosen nothing."""
     if not names:
         return {}
     why, counted = unscaled(graph), beside(graph, weights.fixed, weights.uses, weights.decisions)
@@ -178,7 +178,7 @@ def _weight(
 
 
 def _reason(graph: Graph, weights: PlannedWeights, decision: Decision, use: Contraction, chosen: Scale | None) -> str:
-    """Return what the scale of a weight rests on; ``use`` decided it, or ``chosen`` gives it."""
+    """Return in words what decided the scale of a weight: its contraction ``use``, or the given scale ``chosen``."""
     name, target = decision.parameter, weights.aim(graph.nodes[decision.node])
     if use.kind == "embedding":
         reason = _of_table(graph, weights, name)
@@ -205,14 +205,14 @@ def _reason(graph: Graph, weights: PlannedWeights, decision: Decision, use: Cont
 
 
 def words_on_doubt(graph: Graph, weights: PlannedWeights, name: str) -> str:
-    """Return which signal did not choose the scale of a weight, and why."""
+    """Return in words which signal was not trusted with the scale of a weight, and why."""
     doubt = weights.doubts[name]
     data = next((graph.values[use.data].name for use in weights.uses if use.node == doubt.node), "the signal")
     return f"what it meets at {op_of(graph.nodes[doubt.node])}, {data!r}, {doubt.words}"
 
 
 def _of_table(graph: Graph, weights: PlannedWeights, name: str) -> str:
-    """Return what the scale of an embedding rests on."""
+    """Return in words what decided the scale of an embedding."""
     factor, leader = tables(graph).factors[name], weights.leader_of(name)
     times = "" if factor == 1.0 else f" times {factor:.4g}, which the model multiplies them by"
     if leader is None:
@@ -234,10 +234,10 @@ def _without_choice(graph: Graph, uses: Sequence[Contraction]) -> str:
 
 
 def _centred(weight: Prescription) -> Prescription:
-    """Return the prescription of a weight whose bias cancels a mean, with means taken out of what each output sums.
+    """Return the prescription of a weight whose bias cancels a mean, with sums of 0 over the inputs of each output.
 
-    The bias cancels the mean that is predicted. What the mean of one draw differs from that by would enter all outputs,
-    and in deep networks grow from layer to layer: a weight whose sums are 0 passes on no mean, whatever it is.
+    The bias cancels the predicted mean. The mean of one draw differs from it, which would enter all outputs, and grow
+    from layer to layer in deep networks. A weight with sums of 0 passes on no mean at all.
     """
     axis = weight.output_axis
     if not isinstance(weight, Drawn) or axis is None or weight.mean or weight.rows is not None:

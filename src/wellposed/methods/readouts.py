@@ -94,13 +94,13 @@ def _scaled(before: Prescription, width: int, base: float, kind: Readout) -> Pre
 
 
 def _scorings(graph: Graph, name: str) -> list[Contraction]:
-    """Return where a weight scores, if it is looked up as a table too; else nothing."""
+    """Return the contractions in which a weight that is also looked up as a table scores; none for other weights."""
     uses = [use for use in contractions(graph) if use.parameter == name]
     return [use for use in uses if use.kind != "embedding"] if any(use.kind == "embedding" for use in uses) else []
 
 
 def tied_widths(prescription: Prescription, own: Widths) -> Widths:
-    """Return the widths that rates follow: of a readout that is planned as an embedding, those of its rows."""
+    """Return the widths that rates depend on: for a readout planned as an embedding, those of an embedding."""
     if prescription.role == "embedding" and own.fan_out is None:
         return Widths(None, own.fan_in)
     return own
@@ -114,10 +114,11 @@ def _scale_tied(
     width: int,
     base: float,
 ) -> str:
-    """Plan a tied table by its rows, and let what enters its readout carry the rest; return why that cannot be.
+    """Plan a tied table as an embedding, in ``prescriptions``, and scale what enters its readout; return why that is
+    impossible.
 
-    Rows have the variance that the readout has by the scheme, times its width: ν. With the standard deviation s of its
-    elements, the constant that is carried makes that of the readout's the one that `_scaled` would give.
+    Rows get the readout's variance by the scheme times its width: ν. With s the standard deviation of the table's
+    elements, the carried constant gives the readout the size that `_scaled` would.
     """
     name = scoring[0].parameter
     assert name is not None
@@ -179,7 +180,7 @@ def _carriers(
 
 
 def _scale_tables(graph: Graph, before: Mapping[str, Prescription], prescriptions: dict[str, Prescription]) -> None:
-    """Let the tables that are added to a tied readout's rows follow it, and rates the numbers that multiply rows.
+    """Scale tables that are added to a tied readout's rows along with it, and rates with the factors on rows; in place.
 
     Beside rows that shrink with the width, those of positions would drown them at large ones; their rates follow too.
     A number f in the forward pass is the same as rows f times as large, for which rates are f times as high (Yang & Hu

@@ -89,8 +89,8 @@ def _zeros_before(graph: Graph, nodes: Sequence[int]) -> list[str]:
 
 
 def _uses_apart(graph: Graph, weights: PlannedWeights, given: Collection[str]) -> Iterator[str]:
-    """Yield warnings that name the weights whose outputs differ between their uses by more than `APART`: those that
-    met zeros first, where the uses after that do, have the scale for the last.
+    """Yield warnings that name weights whose outputs differ between their uses by more than `APART`. For weights that
+    met zeros first, whose scale is for the last use, the uses after that are compared.
     """
     for uses_of, rest in ((weights.again.met, "these ask for in the mean"), (weights.again.later, "the last asks for")):
         told = []
@@ -109,8 +109,8 @@ def _uses_apart(graph: Graph, weights: PlannedWeights, given: Collection[str]) -
 
 
 def _makes_a_weight(graph: Graph, weights: PlannedWeights, node: int, name: str) -> bool:
-    """Whether a node makes of a weight and of constants what another use of it has for its weight: keys of relative
-    positions, which queries meet.
+    """Whether a node computes, from a weight and constants, the weight of another contraction (keys of relative
+    positions, which queries meet).
     """
     others = [use.weight for use in weights.uses if use.parameter == name and use.node != node]
     return not behind(graph, graph.nodes[node].outputs).isdisjoint(others)
@@ -141,8 +141,7 @@ def _assumptions(graph: Graph, run: Pass) -> Iterator[str]:
 
 def _uncontrolled(graph: Graph, weights: PlannedWeights, signals: Signals) -> Iterator[str]:
     """Yield warnings of signals that no scale controls: without an expectation, or unsteady between weight draws, where
-    some of them meet a weight or are the first output, and no norm or bounded function ends it before. Outputs that
-    follow may be states, which what reads them takes care of.
+    some meet a weight or are the first output, before any norm or bounded function.
     """
     ends = {graph.values[value].name for value in (*(use.data for use in weights.uses), *graph.outputs[:1])}
     heavy = [signal.name for signal in signals if signal.tag == "heavy"]

@@ -56,8 +56,8 @@ def zero(before: Prescription, reason: str, **fields: Any) -> Constant:
 
 
 def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Prescription]:
-    """Return constant prescriptions: 1 for gains of normalisations, or the number that the model sets them to, 0 for
-    their shifts and for biases.
+    """Return constant prescriptions: gains of norms are 1, or the number that the model sets them to; shifts and biases
+    0.
 
     They are identified by where operators take them, not by name. Where a parameter has two uses, the first decides.
     """
@@ -99,7 +99,7 @@ def constants(graph: Graph, contracted: Iterable[Contraction]) -> dict[str, Pres
 
 
 def _own_level(graph: Graph, gain: str) -> float:
-    """Return the number that a gain holds, in a branch that starts closed 0; 1 where it varies, or is not known."""
+    """Return the number that a gain holds (0 in a branch that starts closed); 1 if it varies or is unknown."""
     values = graph.parameters[gain].values
     if values is None or not values.numel():
         return 1.0
@@ -108,9 +108,9 @@ def _own_level(graph: Graph, gain: str) -> float:
 
 
 def _parts_of_norms(graph: Graph) -> dict[int, str]:
-    """Return views of parameters by value, where all that reads the parameter are norms, as gain or all as shift.
+    """Return, by value id, views of a parameter all of whose readers are norms that use it as gain, or all as shift.
 
-    Layers that are one stack of weights take their gains out of it.
+    Layers that are one stack of weights slice their gains out of it.
     """
     owners = {entry.value: name for name, entry in graph.parameters.items()}
     taken: dict[str, set[str | None]] = {}
@@ -129,7 +129,7 @@ def _parts_of_norms(graph: Graph) -> dict[int, str]:
 
 
 def left_alone(graph: Graph, name: str, method: str, why: Mapping[str, Unscaled]) -> Prescription:
-    """Return the prescription of a parameter that ``method`` has no rule for, with what uses it.
+    """Return the prescription that keeps a parameter for which ``method`` has no rule, with what uses it as the reason.
 
     ``why`` are the graph's `unscaled` weights.
     """
@@ -147,9 +147,10 @@ def left_alone(graph: Graph, name: str, method: str, why: Mapping[str, Unscaled]
 
 
 def weight_norm_length(graph: Graph, name: str) -> int | None:
-    """Return how many weights share one element of ``name`` where that is the gain of a weight normalisation.
+    """Return the number of weights that share one element of ``name`` if that is a weight normalisation's gain, else
+    None.
 
-    Weight normalisation (Salimans & Kingma 2016, eq. 2): ``w = g v / |v|``. Else None.
+    Weight normalisation (Salimans & Kingma 2016, eq. 2): ``w = g v / |v|``.
     """
     parameter = graph.parameters[name]
     for index in parameter.uses:

@@ -44,7 +44,7 @@ def _listed(patterns: str | Sequence[str]) -> Sequence[str]:
 
 
 def _frozen(graph: Graph) -> dict[str, str]:
-    """Return the parameters that do not require gradients, with the reason for which a plan leaves them alone."""
+    """Return the parameters that do not require gradients, by name, with that as the reason to keep them."""
     return {name: FROZEN for name, parameter in graph.parameters.items() if not parameter.tensor.requires_grad}
 
 

@@ -138,19 +138,19 @@ def steady(
 
 
 class _Aim(NamedTuple):
-    """The second moment of what a contraction makes, as a share of ν, and why it is no other."""
+    """The second moment of a contraction's result, as a share of ν, and why it is not ν."""
 
     share: float
     words: str
 
 
 def _makes_values(graph: Graph) -> bool:
-    """Whether all readouts make few numbers."""
+    """Whether all readouts have few outputs: values, fields, colours."""
     return 0 < max((use.fan_out for use in readouts(graph).values()), default=0) < FEW
 
 
 def _undone_tables(graph: Graph, uses: Sequence[Contraction]) -> set[str]:
-    """Return the tables whose rows norms undo the size of."""
+    """Return the tables whose rows' size norms undo."""
     looked_up = {use.parameter for use in uses if use.kind == "embedding"}
     return {name for group in scale_free(graph) for name in group if name in looked_up}
 
@@ -241,7 +241,7 @@ def _explained(
 
 
 def _with_shares(prescriptions: dict[str, Prescription], biases_over: Mapping[str, float]) -> dict[str, Prescription]:
-    """Return prescriptions whose reasons say which biases are smaller than the model draws them."""
+    """Return prescriptions whose reasons name the biases that are smaller than the model draws them."""
     for name, share in biases_over.items():
         mine = prescriptions[name]
         if isinstance(mine, Drawn):
@@ -253,9 +253,9 @@ def _with_shares(prescriptions: dict[str, Prescription], biases_over: Mapping[st
 
 
 def _biases_over(graph: Graph, uses: Sequence[Contraction], factors: Mapping[int, float]) -> dict[str, float]:
-    """Return what biases are multiplied by where a constant stands before a function, by name: as their weights are.
+    """Return, by name, factors on biases where a constant stands between a weight and a function: those of the weights.
 
-    A larger one would alone be all of the function's argument. Periodic functions take any phase.
+    A larger bias would be all of the function's argument. Periodic functions take any phase.
     """
     found: dict[str, float] = {}
     read = entered(graph)
@@ -278,7 +278,7 @@ def _with_phases(
     factors: Mapping[int, float],
     prescriptions: Mapping[str, Prescription],
 ) -> dict[str, str]:
-    """Return in words what the arguments of periodic functions have with the biases that are drawn, by weight."""
+    """Return in words, by weight, the variance of periodic functions' arguments together with drawn biases."""
     found: dict[str, str] = {}
     read = entered(graph)
     for use in uses:
@@ -291,7 +291,7 @@ def _with_phases(
 
 
 def _own_sizes(graph: Graph, uses: Sequence[Contraction]) -> dict[str, tuple[float, str]]:
-    """Return the standard deviations of weights that keep those of the model, by name, with the reason."""
+    """Return, by name, the standard deviations of weights that keep the model's own, with the reason."""
     found: dict[str, tuple[float, str]] = {}
     for name in frequencies(graph):
         values = graph.parameters[name].values

@@ -159,9 +159,9 @@ class _Weights(PlannedWeights):
 
 
 class _Nominal:
-    """Sets vertices to second moment 1 in the course of a pass, and keeps the moments of activations before them.
+    """A visitor that sets vertices to second moment 1 in a pass, and records the moments of activations before them.
 
-    That is how the in-degree rule sees a graph: whatever enters a vertex, it counts as N(0, 1) for what comes after.
+    The in-degree rule sees a graph so: whatever enters a vertex, it counts as N(0, 1) for what comes after.
     """
 
     def __init__(self, where: Vertices) -> None:
@@ -187,7 +187,7 @@ class _Nominal:
         return (0.0, 1.0) if branch.activation is None else self.moments[branch.activation]
 
     def _unit(self, run: Pass, node: Node, value: int, state: State) -> State:
-        """Return a vertex's state at scale 1: divided by its own if activated, else standard normal and independent."""
+        """Return a vertex's state at second moment 1: an activation rescaled, any other one N(0, 1) and independent."""
         if self.vertices[value].activated:
             size = state.second_moment
             return linear(Call(run, node), state, 1.0 / math.sqrt(size)) if size > 0 else state
@@ -226,7 +226,7 @@ def _constant(
 
 
 def _together(weighted: list[tuple[float, float]], degree: int) -> float:
-    """Return E (Σ x_k)² of independent branches of these means and second moments, identities as their average.
+    """Return E (Σ x_k)² of independent branches of these means and second moments; identities count as their average.
 
     For d branches alike it is d s + d(d-1) m².
     """

@@ -31,11 +31,11 @@ _UNIFORM = 2.1
 
 
 def signs_of_training(graph: Graph) -> dict[str, str]:
-    """Return what looks trained, by name and in words: all signs, each of which costs a look at whole weights.
+    """Return in words, by name, all signs that a model was trained; reads whole weights.
 
-    Gains of norms that vary; counters of batches; weights and biases that PyTorch's own uniform draws would have within
-    bounds, and biases smaller than these; and matrices with a singular value beyond those of independent draws
-    (Marchenko & Pastur 1967, for rows and columns of one size).
+    Signs are: gains of norms that vary; nonzero counters of batches; weights and biases that do not have PyTorch's
+    uniform distribution though within its bounds, and smaller biases; and matrices with a singular value beyond those
+    of independent draws (Marchenko & Pastur 1967, for rows and columns of one size).
     """
     return _gains_and_counters(graph) | _weights_and_biases(graph)
 
@@ -46,7 +46,7 @@ def trained_and_written(graph: Graph, plan: Plan) -> dict[str, str]:
 
 
 def is_written(plan: Plan, name: str) -> bool:
-    """Whether a plan writes a parameter, or of a buffer one that stands beside it, or anything where none does."""
+    """Whether a plan writes a parameter; for a buffer, a parameter of its module, or any where the module has none."""
     if name in plan.prescriptions:
         return plan.prescriptions[name].action == "write"
     module = name.rpartition(".")[0]
@@ -92,7 +92,7 @@ def _values(graph: Graph, name: str | None) -> Tensor | None:
 
 
 def _is_no_draw(bias: Tensor, bound: float) -> bool:
-    """Whether a bias that is not set to zero or to anything else is none of PyTorch's draws, uniform within a bound."""
+    """Whether a bias, not set to a constant, is no uniform draw within PyTorch's bound."""
     numbers = bias.double()
     if float(numbers.abs().max()) > bound * _SLACK:
         return True
@@ -112,7 +112,7 @@ def _beyond_bound(values: Tensor, fan_in: int) -> bool:
 
 
 def _has_outlier(values: Tensor) -> bool:
-    """Whether the largest singular value is beyond √rows + √columns, for elements of variance 1, by no chance."""
+    """Whether a matrix's largest singular value, for unit variance, is beyond √rows + √columns by no chance."""
     matrix = values.flatten(1)[:_LARGEST, :_LARGEST].double()
     shorter = min(matrix.shape)
     if shorter < _LEAST:

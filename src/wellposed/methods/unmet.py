@@ -1,4 +1,4 @@
-"""Parameters that the traced pass does not meet: planned like their siblings, or named in a warning."""
+"""Parameters that the traced pass does not reach: planned like their siblings, or named in a warning."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ _SHOWN = 8
 def like_siblings(
     graph: Graph, prescriptions: Mapping[str, Prescription], kept: Collection[str]
 ) -> dict[str, Prescription]:
-    """Return prescriptions for parameters that the pass does not meet, from those that differ by numbers in their name.
+    """Return prescriptions for parameters that the pass does not reach, from those whose names differ in numbers alone.
 
-    Experts that no token of the example chose, and layers that were dropped at random, have siblings of one shape which
-    the pass did meet. Of several siblings the one counts whose name has the most numbers in common: the same place in
-    another block.
+    Experts that no token of the example chose, and layers dropped at random, have siblings of equal shape that the pass
+    reached. Of several siblings the one with most numbers in common decides: the same place in another block.
 
     Args:
         graph: from `wellposed.trace`.
@@ -45,7 +44,7 @@ def like_siblings(
 
 
 def _in_common(one: str, other: str) -> int:
-    """Return how many parts two names have in common, of as many."""
+    """Return the number of equal parts of two names, place by place."""
     return sum(a == b for a, b in zip(one.split("."), other.split("."), strict=False))
 
 

@@ -1,4 +1,4 @@
-"""Weights that are summed, but that no scale can be chosen for: which, where, and why."""
+"""Weights in sums for which no scale can be chosen: which, where, and why."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def unscaled(graph: Graph, known: Sequence[Contraction] | None = None) -> dict[s
 
 
 def _without_lever(read: _Sources, uses: Sequence[Contraction]) -> dict[str, Contraction]:
-    """Return the parameters of weights that none of them scales linearly, each with the first contraction of one."""
+    """Return the parameters of weights that no parameter scales linearly, each with the first such contraction."""
     found: dict[str, Contraction] = {}
     for use in uses:
         if use.parameter is None and use.kind != "recurrent":
@@ -73,7 +73,7 @@ def _without_lever(read: _Sources, uses: Sequence[Contraction]) -> dict[str, Con
 def beside(
     graph: Graph, fixed: frozenset[int], uses: Iterable[Contraction], planned: Collection[str]
 ) -> dict[str, str]:
-    """Return why parameters that weights are made of keep their values, where others of the same weight are planned.
+    """Return why parameters keep their values though another parameter of the same weight is planned, by name.
 
     Args:
         graph: from `wellposed.trace`.
@@ -120,7 +120,7 @@ def _named(node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Sources:
-    """The parameters that a value is made of, without going through other weights' contractions."""
+    """The parameters that a value is computed from, without those of other contractions' weights."""
 
     graph: Graph
     fixed: frozenset[int]
@@ -176,9 +176,9 @@ def _reads(graph: Graph, node: Node, name: str, nodes: list[Node]) -> bool:
 
 
 def _degree(graph: Graph, nodes: list[Node], weight: int, name: str) -> float | None:
-    """Return k where the weight is multiplied by c^k when the parameter is multiplied by c; None where it is by none.
+    """Return k if c times the parameter makes the weight c^k times as large; None if there is no such k.
 
-    The nodes that make the weight are run on two sizes of random numbers: no formula is trusted with what a model does
+    The nodes that make the weight are run on random numbers of two sizes: no formula is trusted with what a model does
     to its weights.
     """
     values = {v for node in nodes for v in (*node.inputs, *node.outputs)} | {weight}
@@ -234,7 +234,7 @@ def _run(graph: Graph, nodes: list[Node], name: str, factor: float) -> dict[int,
 
 
 def _met_by_constants(graph: Graph, fixed: frozenset[int], used: set[int]) -> Iterator[tuple[str, Node]]:
-    """Yield the parameters that products of parameters and constants take in, with the first such product."""
+    """Yield the parameters in products of parameters and constants, each with the first such product."""
     first: Mapping[int, str] = {parameter.value: name for name, parameter in graph.parameters.items()}
     read = _Sources(graph, fixed, set())
     for node in graph.nodes:

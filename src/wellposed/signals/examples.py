@@ -157,9 +157,9 @@ def _descriptor(graph: Graph, value: int, given: Input | torch.Tensor) -> Input:
 
 
 def rows_indexed(graph: Graph, value: int) -> int | None:
-    """Return the number of rows of the smallest embedding that looks ``value`` up, also through views, casts and
-    functions of each element: zeros that are made like it (segments of one text) say nothing of it, and where bags
-    begin (``offsets``) is no index.
+    """Return the number of rows of the smallest embedding that ``value`` indexes, at once or past views, casts and
+    elementwise functions; other tensors of its shape (zeros for the segments of a text), and the offsets of bags, do
+    not count.
     """
     users, sizes, todo = graph.users(), [], [value]
     while todo:
@@ -175,9 +175,7 @@ def rows_indexed(graph: Graph, value: int) -> int | None:
 
 
 def absent_paddings(graph: Graph, value: int) -> list[int]:
-    """Return, in order, the rows that embeddings which read an input hold for padding, and of which its example has
-    none.
-    """
+    """Return, sorted, the padding rows of the embeddings that read an input, as far as its example has none of them."""
     example = graph.example.get(value)
     if example is None or example.is_meta:
         return []
@@ -201,8 +199,8 @@ def compared_with_numbers(graph: Graph, value: int) -> list[Node]:
 
 
 def meets_itself(graph: Graph, value: int) -> bool:
-    """Whether whole numbers are made of several parts of an input, as sizes are of the corners of a box: the parts say
-    something of one another.
+    """Whether integers are computed from several parts of one input, as sizes from the corners of a box: the parts
+    depend on one another.
     """
     readers = Counter(node.index for _, node in _readers(graph, value))
     return any(n > 1 and graph.values[graph.nodes[at].outputs[0]].dtype in _INDICES for at, n in readers.items())
@@ -227,8 +225,8 @@ _INDICES = (torch.int32, torch.int64)
 
 
 class _Figures(NamedTuple):
-    """What elements of an example are like: how many count as independent, which shares are 0 or not finite, and
-    whether all have one sign, or are 0.
+    """Statistics of an example: the number of independent elements, the shares of zeros and of non-finite numbers, and
+    whether all elements have one sign or are 0.
     """
 
     independent: int
@@ -267,7 +265,7 @@ def unlike_example(graph: Graph, inputs: Described) -> Iterator[str]:
 
 
 def _counts(graph: Graph, value: int) -> bool:
-    """Whether something is assumed of an input, and weights meet it, or it multiplies signals."""
+    """Whether an input is described by assumption, and meets weights or multiplies signals."""
     if not graph.values[value].is_followed or _is_literal(graph, value):
         return False
     met = {use.data for use in contractions(graph)}
@@ -275,7 +273,7 @@ def _counts(graph: Graph, value: int) -> bool:
 
 
 def _is_literal(graph: Graph, value: int) -> bool:
-    """Whether an input counts as the example has it."""
+    """Whether the example's own numbers are used for an input."""
     return value in graph.known or is_rounded(graph, value)
 
 

@@ -21,7 +21,7 @@ MOST_LEVELS, LOOKED_AT_FIRST = 8, 256
 
 
 def levels_of(data: Array) -> tuple[tuple[float, float], ...] | None:
-    """Return the values that elements take, and the share of each, where they are few."""
+    """Return the distinct values of elements with their shares, if they are few; else None."""
     if len(np.unique(data.ravel()[:LOOKED_AT_FIRST])) > MOST_LEVELS or data.size <= MOST_LEVELS * MOST_LEVELS:
         return None
     values, counts = np.unique(data, return_counts=True)
@@ -31,7 +31,7 @@ def levels_of(data: Array) -> tuple[tuple[float, float], ...] | None:
 
 
 def few_values(values: Sequence[tuple[float, float]]) -> Pointwise:
-    """Return the function that makes elements of these values, in order, each with its share."""
+    """Return the step function of a Gaussian whose results have these values, in order, with these shares."""
     return _Levels(values).function
 
 
@@ -56,7 +56,7 @@ def of_a_gaussian(made: State, function: Pointwise) -> State:
 
 
 def latent(function: Pointwise, corr: Array) -> Array:
-    """Return the correlations of Gaussians of which an increasing function has these."""
+    """Return the correlations that Gaussians must have for an increasing function of them to have ``corr``."""
     return standardised(function(NODES)).latent(corr)
 
 

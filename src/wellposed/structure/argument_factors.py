@@ -25,12 +25,12 @@ COORDINATES = 4
 
 
 def argument_factors(graph: Graph) -> Mapping[int, float]:
-    """Return the constant between what a contraction makes and the function that it enters, by that value.
+    """Return, by contraction result (value id), the constant factor between it and the function that it enters.
 
-    The frequency 30 of ``sin(30 * linear(x))`` is one, be it a number, a buffer or a parameter of its own: of several
-    numbers, their root mean square. Of several functions the largest constant counts. Values without such a constant,
-    and those that something else than functions reads too, are left out. So are `frequencies`, and bounds as
-    ``30 * tanh(linear(x) / 30)``, which leave small values as they are.
+    For ``sin(30 * linear(x))`` it is 30, whether written as a number, a buffer or a parameter of its own. Several
+    numbers count as their root mean square, and of several functions the largest factor counts. Results without such a
+    factor are left out, those that anything but functions reads, `frequencies`, and bounds like ``30 * tanh(linear(x) /
+    30)``, which leave small values as they are.
     """
     found: dict[int, float] = {}
     chosen = frequencies(graph)
@@ -38,7 +38,7 @@ def argument_factors(graph: Graph) -> Mapping[int, float]:
         value = graph.nodes[use.node].outputs[0]
         if use.parameter is None or use.parameter in chosen or use.kind in ("recurrent", "embedding"):
             continue
-        ends = list(_behind(graph, value))  # anew each time, as numbers of parameters may change
+        ends = list(_readers_behind(graph, value))  # anew each time, as numbers of parameters may change
         if ends and all(end is not None and not _is_undone(graph, end, by) for by, end in ends):
             factor = max(abs(by) for by, _ in ends)
             if factor not in (0.0, 1.0):
@@ -48,12 +48,12 @@ def argument_factors(graph: Graph) -> Mapping[int, float]:
 
 @once
 def bending_functions(graph: Graph) -> Mapping[int, bool]:
-    """Return the contractions, by their values, that only functions read which bend, and whether any has a kink at 0.
+    """Return, by value id, the contraction results that only bending functions read, and whether one has a kink at 0.
 
-    Without one they are straight for small arguments alone: they saturate on both sides, as tanh does, or gate their
-    own argument, as GELU and SiLU do. Those with a kink, as ReLU, are multiples of themselves, beside biases. What is
-    made of the result of a norm is left out: nothing that was bent before grows there. So are models of few
-    coordinates, as fields in space and time: what they make is to bend along each.
+    Functions without a kink are linear for small arguments alone: they saturate on both sides (tanh), or gate their own
+    argument (GELU, SiLU). Those with a kink (ReLU) are homogeneous but for biases. Left out is what follows norms,
+    where nothing bent before grows, and models of few coordinates, such as fields in space and time, which are to bend
+    along each.
     """
     if _is_of_coordinates(graph):
         return {}
@@ -79,7 +79,7 @@ def _is_of_coordinates(graph: Graph) -> bool:
 
 
 def _bends(graph: Graph, function: Node) -> bool:
-    """Whether a function has a kink at 0, rises from below 0 to a bound above it, or beyond 0 falls and rises again."""
+    """Whether a function has a kink at 0, saturates on both sides, or gates its argument."""
     facts = facts_of(function.op)
     low, high = bounds(graph).get(function.outputs[0], ANY)
     saturates = facts.monotone == 1 and -math.inf < low and high < math.inf
@@ -88,13 +88,13 @@ def _bends(graph: Graph, function: Node) -> bool:
 
 
 def _has_kink(function: Node) -> bool:
-    """Whether a function's value at c > 0 times an argument is c times its value there, as ReLU's is."""
+    """Whether f(c x) = c f(x) for c > 0, as for ReLU."""
     return facts_of(function.op).degree == 1.0
 
 
 @once
 def frequencies(graph: Graph) -> frozenset[str]:
-    """Return the weights between the model's inputs and functions alone, some of them periodic, as in Fourier features.
+    """Return the weights between inputs and functions alone, some of which are periodic, as in Fourier features.
 
     Their scale says how fast the model's function varies over its coordinates, which the author of a model chooses.
     """
@@ -113,14 +113,14 @@ def frequencies(graph: Graph) -> frozenset[str]:
 
 @once
 def entered(graph: Graph) -> Mapping[int, list[tuple[float, Node | None]]]:
-    """Return the readers of each contraction's result (`_behind`), by its value."""
+    """Return the readers of each contraction's result (`_readers_behind`), by its value."""
     made = (graph.nodes[use.node].outputs[0] for use in contractions(graph))
-    return {value: list(_behind(graph, value)) for value in made}
+    return {value: list(_readers_behind(graph, value)) for value in made}
 
 
-def _behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
-    """Yield what reads a value, behind constant factors, phases that are added to their products, and views: the
-    factor, and the function of single elements that is next; None for anything else.
+def _readers_behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
+    """Yield each reader of a value behind constant factors, phases and views, as the factor and the elementwise
+    function; None in place of the function for any other reader.
     """
     pending = [(value, 1.0)]
     while pending:
@@ -139,8 +139,8 @@ def _behind(graph: Graph, value: int) -> Iterator[tuple[float, Node | None]]:
 
 
 def _readers(graph: Graph, value: int, root: int, factor: float) -> Iterator[tuple[Node, float | None]]:
-    """Yield the nodes that read a value, ``factor`` times a ``root``, with the number that each multiplies it by, None
-    for those that do not, but for the nodes that make a factor of the value itself.
+    """Yield the nodes that read a value, ``factor`` times ``root``, each with the number that it multiplies by (None if
+    it does not). Nodes that only compute a factor of the value from itself are left out.
     """
     users = [graph.nodes[index] for index in graph.users().get(value, ()) if index not in graph.dead_nodes]
     readers = [node for node in users if not traits(node.op).fills]
@@ -153,8 +153,8 @@ def _readers(graph: Graph, value: int, root: int, factor: float) -> Iterator[tup
 
 
 def _own_factors(graph: Graph, readers: Sequence[Node], value: int) -> tuple[dict[int, float], set[int]]:
-    """Return the factors, for small signals, that readers multiply a value by and that are made of the same, by node,
-    and the nodes that make them.
+    """Return, by node, the limit for small signals of factors that readers compute from the value itself, and the nodes
+    that compute these factors.
     """
     chains = {node.index: _own_factor(graph, node, value) for node in readers}
     own = {index: number for index, chain in chains.items() if chain and (number := _at_zero(chain)) is not None}
@@ -162,7 +162,7 @@ def _own_factors(graph: Graph, readers: Sequence[Node], value: int) -> tuple[dic
 
 
 def _times_constant(graph: Graph, node: Node, value: int) -> float | None:
-    """Return the constant that a node multiplies a value by; of several numbers, their root mean square."""
+    """Return the constant that a node multiplies a value by (root mean square of several); None for other nodes."""
     times = times_number(graph, node)
     if times is not None:
         return times[1] if times[0] == Ref(value) else None
@@ -181,19 +181,17 @@ def _times_constant(graph: Graph, node: Node, value: int) -> float | None:
 
 
 def _tell_a_size(numbers: Tensor) -> bool:
-    """Whether numbers are held that have a root mean square."""
+    """Whether numbers have known values and a root mean square."""
     return not numbers.is_meta and numbers.is_floating_point() and numbers.numel() > 0
 
 
 def _is_added_to(graph: Graph, node: Node, value: int, root: int, factor: float) -> bool:
-    """Whether a node adds to a multiple of a root what leaves it the argument of what follows: a phase, or a function
-    of the same.
-    """
+    """Whether a node adds to a value a phase, or a function of the value itself, before the function that follows."""
     return abs(factor) != 1.0 and (_is_shift(graph, node, value) or adds_its_own(graph, node, value, root))
 
 
 def _is_shift(graph: Graph, node: Node, value: int) -> bool:
-    """Whether a node adds numbers alone to a value, as the phase of a wave."""
+    """Whether a node adds known numbers alone to a value, as the phase of a wave."""
     facts = facts_of(node.op)
     others = [other for other in node.inputs if other != value]
     added = facts.elementwise and len(facts.terms) == 2 and node.inputs.count(value) == 1
@@ -201,8 +199,8 @@ def _is_shift(graph: Graph, node: Node, value: int) -> bool:
 
 
 def _own_factor(graph: Graph, node: Node, value: int) -> list[Node]:
-    """Return the nodes that make, of a value alone, the factor that a node multiplies it by, in order: |z| + 1 of
-    ``sin(30 * (|z| + 1) * z)`` (FINER, Liu et al. 2024, arXiv 2312.02434). None of another product.
+    """Return, in order, the nodes that compute the factor of a product from its other factor alone, such as |z| + 1 in
+    ``sin(30 * (|z| + 1) * z)`` (FINER, Liu et al. 2024, arXiv 2312.02434); none for other products.
     """
     factors = factors_of(node)
     others = [ref_of(one) for one, power in factors if one != Ref(value) and power == 1.0]
@@ -217,13 +215,13 @@ def _own_factor(graph: Graph, node: Node, value: int) -> list[Node]:
 
 
 def _at_zero(chain: Sequence[Node]) -> float | None:
-    """Return what nodes in a row make of 0: the size of a factor for small signals; None where that tells none."""
+    """Return the result of nodes in a row for an argument of 0; None if that is 0 or not finite."""
     number = float(made_of(chain, torch.zeros(())))
     return number if math.isfinite(number) and number else None
 
 
 def _numbers(graph: Graph, value: int) -> Tensor | None:
-    """Return the numbers of a constant, a buffer, or a parameter that is no weight, behind views; None of others."""
+    """Return the values of a constant, a buffer, or a parameter that is no weight, seen through views; else None."""
     while value not in graph.known and (index := graph.values[value].node) is not None:
         if not is_view(graph.nodes[index].op):
             break
@@ -245,7 +243,7 @@ def _factors(graph: Graph) -> Mapping[int, Parameter]:
 
 
 def _is_undone(graph: Graph, function: Node, factor: float) -> bool:
-    """Whether what a function makes is multiplied by the inverse of the constant in its argument."""
+    """Whether the result of a function is multiplied by the inverse of the factor of its argument."""
     readers = [graph.nodes[index] for index in graph.users().get(function.outputs[0], ())]
     times = times_number(graph, readers[0]) if len(readers) == 1 else None
     return times is not None and factor != 1.0 and math.isclose(times[1] * factor, 1.0, rel_tol=1e-6)

@@ -34,12 +34,12 @@ def words_on_asleep(graph: Graph, zeros: Collection[str]) -> str:
 
 
 def asleep(graph: Graph, zeros: Collection[str]) -> tuple[str, ...]:
-    """Return the parameters at zero whose gradients are zero in every step of a training.
+    """Return the parameters at zero whose gradient is zero in every step of a training.
 
-    A weight learns where a signal enters it and a gradient comes back from what it makes. One weight at zero stops the
-    signal behind it and the gradient before it, but learns itself, and so lets others learn after it. Two in series
-    wait for each other. What is at zero and learns is taken for other numbers, again and again, until none is left.
-    Where it is not known whether a node passes something on, it does.
+    A weight learns if a signal enters it and a gradient comes back from its result. One weight at zero stops the signal
+    after it and the gradient before it, but learns itself, and then lets others learn. Two in series wait for each
+    other. So parameters at zero that learn are replaced by other numbers, until none is left or none learns. A node
+    counts as passing signals and gradients unless it is known not to.
 
     Args:
         graph: from `wellposed.trace`.
@@ -61,13 +61,13 @@ def asleep(graph: Graph, zeros: Collection[str]) -> tuple[str, ...]:
 
 
 def _stops_any(graph: Graph, zero: frozenset[int]) -> bool:
-    """Whether some node passes less of a gradient on where some parameters' values are 0: biases stop none."""
+    """Whether some node blocks a gradient where the parameters ``zero`` are 0; biases at zero block none."""
     silent = _silent(graph, zero)
     return any(_blocked(graph, node, silent) for node in graph.nodes if not silent.isdisjoint(node.inputs))
 
 
 def _silent(graph: Graph, zero: frozenset[int]) -> set[int]:
-    """Return the values that are 0 everywhere where some parameters' values are."""
+    """Return the values that are 0 everywhere when the parameters ``zero`` (value ids) are."""
     silent = set(zero)
     for node in graph.nodes:
         if node.outputs and not silent.isdisjoint(node.inputs) and _is_silent(graph, node, silent):
@@ -76,7 +76,7 @@ def _silent(graph: Graph, zero: frozenset[int]) -> set[int]:
 
 
 def _is_silent(graph: Graph, node: Node, silent: set[int]) -> bool:
-    """Whether a node makes zeros, given which values before it are."""
+    """Whether a node's result is 0 everywhere, given the values before it that are."""
     norm, product, facts = NORMS.get(node.op), describe(graph, node), facts_of(node.op)
     if norm is not None:
         return not silent.isdisjoint({_first(node), norm.gain_of(node)}) and _adds_nothing(norm.shift_of(node), silent)
@@ -96,13 +96,13 @@ def _adds_nothing(shift: int | None, silent: set[int]) -> bool:
 
 
 def _keeps_zeros(graph: Graph, node: Node) -> bool:
-    """Whether a node makes zeros of zeros in its first argument, whatever the others hold."""
+    """Whether a node returns zeros for zeros in its first argument, whatever the others hold."""
     facts = facts_of(node.op)
     return view_of(graph, node) is not None or facts.drops or facts.looks_up or is_homogeneous(node)
 
 
 def reached_by_gradients(graph: Graph, zero: frozenset[int]) -> set[int]:
-    """Return the values that a gradient reaches where some parameters' values are 0 (``zero``, by value id)."""
+    """Return the values that have a nonzero gradient where the parameters ``zero`` (value ids) are 0."""
     silent = _silent(graph, zero) if zero else set[int]()
     reached = {value for value in graph.outputs if graph.values[value].is_signal}
     for node in reversed(graph.nodes):
@@ -118,19 +118,19 @@ def _passing(graph: Graph, node: Node, silent: set[int]) -> Iterator[int]:
 
 
 def _blocked(graph: Graph, node: Node, silent: set[int]) -> set[int | None]:
-    """Return the values that a node passes no gradient on to, given which values are 0."""
+    """Return the operands of a node whose gradient is 0, given the values that are 0."""
     norm, product, facts = NORMS.get(node.op), describe(graph, node), facts_of(node.op)
     if norm is not None:
-        return _stopped(_first(node), norm.gain_of(node), silent)
+        return _without_gradient(_first(node), norm.gain_of(node), silent)
     if product is not None:
-        return _stopped(product.left, product.right, silent)
+        return _without_gradient(product.left, product.right, silent)
     if facts.multiplies and len(node.inputs) == 2:
-        return _stopped(*node.inputs, silent)
+        return _without_gradient(*node.inputs, silent)
     return {_first(node)} if facts.function and _first(node) in silent and _at_zero(node)[1] == 0.0 else set()
 
 
-def _stopped(one: int | None, other: int | None, silent: set[int]) -> set[int | None]:
-    """Return the factors of a product whose partner is 0; of a square none, whose slope is another matter."""
+def _without_gradient(one: int | None, other: int | None, silent: set[int]) -> set[int | None]:
+    """Return the factors of a product whose partner is 0: they get no gradient. A square has none of these."""
     if one == other:
         return set()
     return {factor for factor, partner in ((one, other), (other, one)) if partner in silent}

@@ -23,19 +23,19 @@ from wellposed.structure.positive_inputs import positive_inputs
 
 @once
 def bounds(graph: Graph) -> dict[int, Bounds]:
-    """Return what every operator's definition says of its first result, given the bounds of what it reads, and that
-    inputs which are read as positive are.
+    """Return the bounds of each node's first result, from the definitions of operators and the bounds of their
+    operands; inputs that are read as positive (`positive_inputs`) count as such.
     """
     found = dict.fromkeys(positive_inputs(graph), POSITIVE)
     for node in graph.nodes:
         if node.outputs and graph.values[node.outputs[0]].is_signal:
-            result = _of(graph, node, found)
+            result = _bounds_of_results(graph, node, found)
             found.update(dict.fromkeys(node.outputs, result))
     return found
 
 
-def _of(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds:
-    """Return the bounds of a node's results by the first fact that tells any."""
+def _bounds_of_results(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds:
+    """Return the bounds of a node's results, from the first fact about the operator that gives any."""
     facts = facts_of(node.op)
     if facts.range != ANY:
         return facts.range
@@ -43,7 +43,7 @@ def _of(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds:
 
 
 def _by_what_is_read(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds:
-    """Return the bounds of a node's results, given those of what it reads."""
+    """Return the bounds of a node's results that follow from those of its operands."""
     facts = facts_of(node.op)
     if is_product(node.op) and not (facts.powers or facts.terms or facts.merges or facts.monotone):
         return POSITIVE if all(_argument(graph, Ref(value), found).low >= 0.0 for value in node.inputs) else ANY
@@ -60,7 +60,7 @@ def _by_what_is_read(graph: Graph, node: Node, found: dict[int, Bounds]) -> Boun
 
 @cache
 def _tells(op: torch._ops.OpOverload) -> bool:
-    """Whether the bounds of what an operator reads may tell those of its results."""
+    """Whether bounds of operands may give bounds of an operator's results."""
     facts = facts_of(op)
     arithmetic = facts.raises or facts.powers or facts.terms or facts.monotone or facts.coefficients
     elements = facts.replaces or facts.pads or facts.picks or facts.merges or is_view(op) or traits(op).shape_only
@@ -68,7 +68,7 @@ def _tells(op: torch._ops.OpOverload) -> bool:
 
 
 def _of_elements(graph: Graph, node: Node, found: dict[int, Bounds], read: Sequence[Bounds]) -> Bounds | None:
-    """Return the bounds of results that are elements of what a node reads, or means of them; None of others."""
+    """Return the bounds of results that consist of, or average, the operands' elements; None for other operators."""
     facts, first = facts_of(node.op), read[0]
     if facts.replaces:
         return read[1] if len(read) > 1 else ANY
@@ -90,12 +90,12 @@ def _merged(graph: Graph, node: Node, found: dict[int, Bounds]) -> Bounds | None
 
 
 def _either(*those: Bounds) -> Bounds:
-    """Return the bounds of what lies between some or others."""
+    """Return the smallest bounds that hold all of some bounds."""
     return Bounds(min(b.low for b in those), max(b.high for b in those))
 
 
 def _of_sums(graph: Graph, node: Node, found: dict[int, Bounds], read: Sequence[Bounds]) -> Bounds:
-    """Return the bounds of sums that no factor below 0 enters, and of products of what is never negative."""
+    """Return the bounds of sums with nonnegative coefficients, and of products of nonnegative factors."""
     facts, first = facts_of(node.op), read[0]
     if facts.coefficients == "positive":
         return Bounds(0.0 if first.low >= 0.0 else -math.inf, 0.0 if first.high <= 0.0 else math.inf)
@@ -128,7 +128,7 @@ def _between(node: Node, bounds_of: Callable[[Ref], Bounds]) -> Bounds:
 
 
 def _least(graph: Graph, node: Node) -> float | None:
-    """Return the number c of a ``where`` that keeps what is larger than c (a softplus that a model writes itself)."""
+    """Return c for a ``where`` that returns at least c (a softplus that a model writes itself); None for others."""
     condition, chosen = (ref_of(argument) for argument in node.args[:2])
     at = None if condition is None else graph.values[condition].node
     if at is None or chosen is None:

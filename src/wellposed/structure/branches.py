@@ -42,11 +42,11 @@ END = -1
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one value is made of.
+    """How one value was computed, by junctions.
 
     Attributes:
         kind: of the junction, or ``"function"`` for a function of one.
-        operands: the values that a junction is made of (with repetitions); empty for a start.
+        operands: the values that a junction combines (with repetitions); empty for a start.
         base: the junction that the value is a function of; itself for a junction.
         active: whether that function is non-linear.
         statistic: whether it is a reduction over axes (a mean, a norm).
@@ -103,7 +103,7 @@ class Branches:
 
 @once
 def branches(graph: Graph) -> Branches:
-    """Return what every value of ``graph`` is made of, and the edges that lie on paths from inputs to outputs."""
+    """Return the `Step` of every value of ``graph``, and the edges that lie on paths from inputs to outputs."""
     steps = _Reader(graph).steps
     entering: dict[int, list[Edge]] = {}
     pending: list[int] = []
@@ -165,7 +165,7 @@ def _refs(tree: Any) -> Iterator[int]:
 
 
 def _carried(node: Node, read: list[int]) -> list[int]:
-    """Return those of the tensors that a node reads of which it takes more than shape, type or places."""
+    """Return the tensors among ``read`` of which a node uses the elements, and not shape, type or places alone."""
     facts = facts_of(node.op)
     if facts.replaces:
         return read[-1:]
@@ -348,6 +348,6 @@ class _Reader:
         return True
 
     def _is_of(self, junction: int, other: int) -> bool:
-        """Whether statistics of ``other`` normalise ``junction``: the same, or what is left of it less its mean."""
+        """Whether statistics of ``other`` normalise ``junction``: it is the same, or the same less its mean."""
         step = self.steps[junction]
         return junction == other or (step.kind == "normalisation" and self.steps[step.operands[0]].base == other)

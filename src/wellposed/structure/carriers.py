@@ -25,14 +25,14 @@ from wellposed.structure.reach import stops
 
 @dataclass(frozen=True, slots=True)
 class Carriers:
-    """What carries the factor of one branch.
+    """The parameters that carry the constant factor of one branch.
 
     Attributes:
         parameters: names of the parameters that are multiplied by it, in the order of the branch's end.
-        uses: the nodes at which they are used for that.
+        uses: the nodes at which they take part in the branch.
         values: the values that become c times as large.
         reason: why there are none; empty where there are some.
-        shared: whether there are none as something else reads what the factor would scale.
+        shared: whether there are none because something else reads what the factor would scale.
     """
 
     parameters: tuple[str, ...] = ()
@@ -54,10 +54,10 @@ def carriers_of(graph: Graph, value: int, readers: Collection[int]) -> Carriers:
 
 
 def scaling_of(graph: Graph, value: int, absorbing: frozenset[int], through: int) -> Carriers:
-    """Return the parameters that multiply ``value``, which nodes that undo the factor may read besides.
+    """Return the parameters that carry a factor on ``value``; nodes in ``absorbing`` undo the factor, and may read it.
 
-    Other than for a branch, whatever makes the value is followed: embeddings, and positions that are added. The factor
-    is taken by the weights that come after ``through`` others, on the way back, and by all biases on the way.
+    Unlike for a branch, the walk back goes through embeddings and sums too. The factor is taken by the weights after
+    ``through`` contractions on the way back, and by all biases on the way.
     """
     walk = _Walk(graph, _facts(graph), absorbing=absorbing, whole=True, through=through)
     # Nothing that is followed lies after the value, so that what else reads it is known beforehand.
@@ -67,9 +67,9 @@ def scaling_of(graph: Graph, value: int, absorbing: frozenset[int], through: int
 
 
 def offset_of(graph: Graph, name: str) -> float:
-    """Return the number that a parameter is added to wherever it is used, as 1 to a gain that is kept without it; or 0.
+    """Return the number o that is added to a parameter wherever it is used (1 for a gain stored as w in 1 + w), or 0.
 
-    Such a parameter w carries a factor c of what is made with the number o in o + w by being c (o + w) - o.
+    Such a parameter w carries a factor c of o + w by becoming c (o + w) - o.
     """
     found: set[float] = set()
     pending = [graph.parameters[name].value]
@@ -89,7 +89,7 @@ def offset_of(graph: Graph, name: str) -> float:
 
 
 def _plus_number(graph: Graph, node: Node) -> tuple[int | None, float]:
-    """Return the value that a node adds a number to, and the number; None and 0 for any other node."""
+    """Return the value that a node adds a number to, and the number; None and 0 for other nodes."""
     terms = terms_of(node)
     if [factor for _, factor in terms] == [1.0, 1.0]:
         for (one, _), (other, _) in (terms, terms[::-1]):
@@ -127,7 +127,7 @@ Followed: TypeAlias = "str | list[int]"
 
 @dataclass(slots=True)
 class _Walk:
-    """One walk back from the end of a branch; of what enters a norm, with the nodes in which the factor may end."""
+    """A walk back from the end of a branch, or from a norm's input with the nodes that absorb the factor."""
 
     graph: Graph
     facts: _Facts
@@ -162,7 +162,7 @@ class _Walk:
         return Carriers(tuple(dict.fromkeys(self.parameters)), frozenset(self.uses), frozenset(self.values))
 
     def read_elsewhere(self, value: int) -> str:
-        """Return what else sees a value, and with it the factor."""
+        """Return in words what else reads a value and would see the factor; for nothing."""
         index = self.graph.values[value].node
         assert index is not None
         node = self.graph.nodes[index]
@@ -177,7 +177,7 @@ class _Walk:
         return ""
 
     def _value(self, value: int) -> Followed:
-        """Record that a value carries the factor, and return what to follow before it: of zeros nothing."""
+        """Record that a value is scaled by the factor, and return what to follow before it: nothing for zeros."""
         known = self.graph.known.get(value)
         if value in self.values or (known is not None and not bool(known.any())):
             return []  # zeros are what parts are written into
@@ -189,7 +189,7 @@ class _Walk:
         return self._node(node)
 
     def _node(self, node: Node) -> Followed:
-        """Return what to follow before a node: by the first of the ways in which a factor goes through operators."""
+        """Return what to follow before a node, by the first of the operators' rules for a factor that applies."""
         facts = facts_of(node.op)
         if node.op in NORMS:
             return self._norm(node)
@@ -253,7 +253,7 @@ class _Walk:
         return self.facts.names[value]
 
     def _carried(self, node: Node) -> int | None:
-        """Return the value whose scale is that of what a node makes of parameters and constants; None for none."""
+        """Return the parameter-derived operand whose scale sets that of a node's result; None for no such operand."""
         norm = NORMS.get(node.op)
         if node.op in WEIGHT_NORMS:  # w = g v / |v|: the gain carries it
             return ref_of(node.args[1])
@@ -314,13 +314,13 @@ class _Walk:
         return signals if len(signals) == 1 else self._either(node, signals)
 
     def _beside_a_gain(self, node: Node, signals: list[int]) -> Followed:
-        """Follow the factors that a gain multiplies which is made of parameters."""
+        """Follow the signals of a product with a gain that is computed from parameters, and cannot carry the factor."""
         if isinstance(self._either(node, signals), str):
             return f"the gain at {node.name} is no parameter itself, but made of one"
         return []
 
     def _either(self, node: Node, values: list[int]) -> Followed:
-        """Follow the first of several factors that carries; the product is homogeneous in each."""
+        """Follow the first of several factors that has carriers; a product is homogeneous in each factor."""
         reasons = []
         for value in values:
             trial = _Walk(self.graph, self.facts, absorbing=self.absorbing, whole=self.whole)
@@ -338,7 +338,7 @@ class _Walk:
         return f"no factor of the product at {node.name} can carry it: {reasons[0]}"
 
     def _all(self, node: Node) -> Followed:
-        """Follow all terms."""
+        """Follow all terms of a sum."""
         followed = []
         for argument in scaled_by(node):
             value = ref_of(argument)

@@ -22,11 +22,11 @@ LARGEST_BATCH = 1 << 16
 
 
 def narrow_loop(graph: Graph, weight_at: Mapping[int, int], repeated: Collection[int]) -> frozenset[int]:
-    """Return the nodes of narrow loops: those at which weights meet what they made themselves, what leads from one to
-    another, other weights that are met again included, and what follows up to a weight that is met once.
+    """Return the nodes of narrow loops: where weights meet results of their own, the nodes between, and all that
+    follows up to a weight that is met once. Empty where loops are short, or have too many or too large nodes.
 
-    ``weight_at`` are the nodes that meet weights, with these, ``repeated`` those whose weight others meet too. None
-    where loops are short, or have too many nodes, or too large ones.
+    ``weight_at`` gives the weight (value id) of each node that meets one; ``repeated`` are the nodes whose weight other
+    nodes meet too.
     """
     core = fed_back(graph)
     if len(core) < LEAST_FED_BACK:
@@ -42,7 +42,7 @@ def narrow_loop(graph: Graph, weight_at: Mapping[int, int], repeated: Collection
 
 
 def _from(graph: Graph, first: Collection[int], repeated: Collection[int], weighted: Collection[int]) -> frozenset[int]:
-    """Return some nodes and all that follow from them, but for weights that are met once, and what follows these."""
+    """Return some nodes and all that depend on them, without weights that are met once and what follows these."""
     inside, values = set[int](), set[int]()
     for node in graph.nodes:
         follows = not values.isdisjoint(node.inputs) and (node.index in repeated or node.index not in weighted)
@@ -71,9 +71,7 @@ def _is_large(graph: Graph, node: Node) -> bool:
 
 
 def _of_samples(graph: Graph) -> frozenset[int]:
-    """Return the nodes that depend on an input or on random numbers: what weights make of nothing else is one set of
-    numbers for all samples, which rules tell.
-    """
+    """Return the nodes that depend on an input or on random numbers; rules handle the others, alike for all samples."""
     values, found = set(graph.inputs), set[int]()
     for node in graph.nodes:
         if not values.isdisjoint(node.inputs) or traits(node.op).random:

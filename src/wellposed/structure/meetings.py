@@ -18,12 +18,12 @@ Bits = Mapping[int, int]
 
 
 class Uses:
-    """At which nodes values were made by a weight that others meet as well.
+    """For each value, the nodes at which weights that several nodes meet took part in it, as bits.
 
     Attributes:
-        direct: by value, the nodes, as bits, with no other weight in between.
-        far: by value, the nodes with any weights in between.
-        groups: for each such weight, the bits of all its nodes.
+        direct: by value id, the nodes with no other weight in between.
+        far: by value id, all such nodes.
+        groups: for each such weight the bits of all its nodes.
     """
 
     def __init__(self, graph: Graph, repeated: Collection[int], weight_at: Mapping[int, int], same: Same) -> None:
@@ -61,7 +61,7 @@ class Uses:
         return {shape for i, shape in enumerate(self._made) if bits >> i & 1}
 
     def _any_pair(self, node: Node, behind: Bits, holds: Callable[[int, int], bool]) -> bool:
-        """Whether it holds for the nodes of one weight behind two operands."""
+        """Whether ``holds(a, b)`` for the bits, of one weight's nodes, behind two operands."""
         made = [behind.get(value, 0) for value in dict.fromkeys(node.inputs)]
         pairs = [(a, b) for i, a in enumerate(made) for b in made[:i] if a and b]
         shared = ((a & group, b & group) for group in self.groups for a, b in pairs if a & group and b & group)
@@ -74,9 +74,7 @@ def _of_all(behind: Bits, node: Node) -> int:
 
 @once
 def fed_back(graph: Graph) -> frozenset[int]:
-    """Return the nodes at which a parameter, or what is made of parameters alone, meets a signal that depends on it
-    already.
-    """
+    """Return the nodes at which a parameter, or a value computed from parameters, meets a signal that depends on it."""
     fixed = parameter_values(graph)
     names = {parameter.value: 1 << i for i, parameter in enumerate(graph.parameters.values())}
     behind: dict[int, int] = {}
@@ -96,7 +94,7 @@ def fed_back(graph: Graph) -> frozenset[int]:
 
 @once
 def behind_picks(graph: Graph) -> frozenset[int]:
-    """Return the values that depend on what an index picks which is found among signals."""
+    """Return the values that depend on a pick by an index that was found among signals."""
     values, found = graph.values, set[int]()
 
     def is_found(value: int) -> bool:
@@ -109,9 +107,8 @@ def behind_picks(graph: Graph) -> frozenset[int]:
 
 
 def picks_beyond_weights(graph: Graph, weighted: Collection[int]) -> Mapping[int, frozenset[int]]:
-    """Return the nodes that pick from what weights made of an input, by an index that was found in this input itself
-    (features of the nearest points), each with the values that are such indices; ``weighted`` are the nodes that meet
-    weights.
+    """Return the nodes that pick from results of weights by an index that depends on the same input (features of the
+    nearest points), each with the values that are such indices. ``weighted`` are the nodes that meet weights.
     """
     plain = {value: 1 << i for i, value in enumerate(graph.inputs) if graph.values[value].is_signal}
     every = dict(plain)
@@ -130,8 +127,8 @@ def picks_beyond_weights(graph: Graph, weighted: Collection[int]) -> Mapping[int
 
 
 def powers_of_inputs(graph: Graph, weighted: Collection[int]) -> frozenset[int]:
-    """Return the products of a matrix that enters the model with what a product with it made earlier, with weights in
-    between or not; ``weighted`` are the nodes that meet weights.
+    """Return the nodes that multiply a matrix input by a result of an earlier product with it, weights in between or
+    not. ``weighted`` are the nodes that meet weights.
     """
     plain = {value: 1 << i for i, value in enumerate(graph.inputs) if value not in graph.known}
     multiplied: dict[int, int] = {}
@@ -152,8 +149,8 @@ def powers_of_inputs(graph: Graph, weighted: Collection[int]) -> frozenset[int]:
 
 @once
 def codebook_picks(graph: Graph) -> Mapping[int, frozenset[int]]:
-    """Return the nodes that pick elements of what is made of parameters alone, by an index that depends on the same
-    ones (vector quantisation), and for each of them these parameters.
+    """Return the nodes that pick rows of a parameter (or a value computed from parameters) by an index that depends on
+    it (vector quantisation), each with these parameters.
     """
     if not _picks_by_parameters(graph):
         return {}

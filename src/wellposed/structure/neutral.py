@@ -66,7 +66,7 @@ def _followed(graph: Graph, node: Node, value: int, slope: float, offset: float)
 
 
 def _level(node: Node, value: int) -> float | None:
-    """Return with what a value has no effect at a node that takes a signal as well: 1 as a factor, 0 as a summand."""
+    """Return the number with which a value has no effect on a signal at a node: 1 as factor, 0 as summand, or None."""
     facts = facts_of(node.op)
     if facts.multiplies or (facts.powers and ref_of(node.args[-1]) == value):
         return 1.0

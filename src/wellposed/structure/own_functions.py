@@ -22,15 +22,14 @@ _SHARES = frozenset({torch.ops.aten.softmax.int, torch.ops.aten._softmax.default
 
 
 def ends_in(graph: Graph, node: Node, value: int, root: int, factor: float) -> bool:
-    """Whether a node that reads a value is the end of a function of it that several operators make, or is the softmax
-    of all of it.
+    """Whether a node that reads a value is the last operator of a function of it that is written as several operators.
 
     Args:
         graph: from `wellposed.trace`.
-        node: that reads ``value``.
-        value: a multiple of ``root``, by this ``factor``.
-        root: what a weight has made.
-        factor: see ``value``.
+        node: a reader of ``value``.
+        value: ``factor`` times ``root``.
+        root: the result of a contraction.
+        factor: a number.
     """
     if node.op is _POLAR:
         return bool(node.args[1] == Ref(value) and node.args[0] != Ref(value))
@@ -44,13 +43,13 @@ def is_periodic(graph: Graph, node: Node) -> bool:
 
 
 def is_of_one(node: Node) -> bool:
-    """Whether a node makes every element of one other element, and of numbers."""
+    """Whether each element of a node's result depends on one element of one operand, and on numbers."""
     plain = all(isinstance(argument, Ref | int | float | None) for argument in (*node.args, *node.kwargs.values()))
     return plain and len(node.inputs) == 1 and (facts_of(node.op).function or facts_of(node.op).elementwise)
 
 
 def chain_between(graph: Graph, value: int, starts: Sequence[int]) -> list[Node]:
-    """Return the nodes that make a value of one of some others alone, in order; none where that is not so."""
+    """Return, in order, the nodes that compute a value from one of ``starts`` alone; none where that is not so."""
     nodes = list[Node]()
     while value not in starts:
         index = graph.values[value].node
@@ -62,20 +61,20 @@ def chain_between(graph: Graph, value: int, starts: Sequence[int]) -> list[Node]
 
 
 def made_of(chain: Sequence[Node], numbers: torch.Tensor) -> torch.Tensor:
-    """Return what nodes in a row make of some numbers."""
+    """Return the result of nodes in a row for ``numbers``."""
     for one in chain:
         numbers = one.op(*(numbers if isinstance(argument, Ref) else argument for argument in one.args), **one.kwargs)
     return numbers
 
 
 def becomes_complex(node: Node, value: int) -> bool:
-    """Whether a node takes a value for the imaginary part of a complex number."""
+    """Whether a node uses a value as the imaginary part of a complex number."""
     return node.op is _COMPLEX and bool(node.args[1] == Ref(value) and node.args[0] != Ref(value))
 
 
 def adds_its_own(graph: Graph, node: Node, value: int, root: int) -> bool:
-    """Whether a node adds to a value a function of the same: the envelope in the exponent of a wavelet (WIRE, Saragadam
-    et al. 2023, arXiv 2301.05187).
+    """Whether a node adds to a value a nonlinear function of the value: the envelope in the exponent of a wavelet
+    (WIRE, Saragadam et al. 2023, arXiv 2301.05187).
     """
     others = [other for other in node.inputs if other != value]
     if len(facts_of(node.op).terms) != 2 or len(others) != 1:
@@ -85,8 +84,8 @@ def adds_its_own(graph: Graph, node: Node, value: int, root: int) -> bool:
 
 
 def _saturates(graph: Graph, node: Node, value: int, root: int, factor: float) -> bool:
-    """Whether a node multiplies a value by what is made of itself, or divides it by that, so that the result is
-    bounded on both sides: y / (1 + |y|), y / sqrt(1 + y²).
+    """Whether a node multiplies a value by a function of the value, or divides by one, such that the result is bounded
+    on both sides: y / (1 + |y|), y / sqrt(1 + y²).
     """
     factors = factors_of(node)
     mine = [power for one, power in factors if one == Ref(value)]

@@ -24,9 +24,7 @@ def positions(graph: Graph) -> dict[int, tuple[bool, ...]]:
 
 @once
 def merged_positions(graph: Graph) -> dict[int, int]:
-    """Return of each node that makes features of neighbouring positions, by index, of how many; other positions are
-    left.
-    """
+    """Return, by node index, how many neighbouring positions become one position's features at the node."""
     axes = axes_of(graph)
     stacked = {
         atom.dimension.root()
@@ -39,7 +37,7 @@ def merged_positions(graph: Graph) -> dict[int, int]:
 
 
 def _merged(graph: Graph, node: Node, axes: dict[int, Axes], stacked: set[Dimension]) -> int:
-    """Return how many neighbouring positions a concatenation or a view makes features of; 1 for none."""
+    """Return the number of neighbouring positions that a concatenation or a view merges into one; 1 for none."""
     if facts_of(node.op).merges == "cat":
         return _slices(graph, node)
     if not is_view(node.op) or len(node.outputs) != 1:
@@ -51,8 +49,8 @@ def _merged(graph: Graph, node: Node, axes: dict[int, Axes], stacked: set[Dimens
 
 
 def _stacked(graph: Graph, node: Node, axes: dict[int, Axes]) -> int | None:
-    """Return which axis of a result tells parts of a feature apart, real and imaginary ones or those of a stack; None
-    of others, and where a stack is one of neighbouring positions: of cuts of one tensor with as many features as it.
+    """Return the axis of a result along which parts of one feature lie (real and imaginary parts, a stack); None for
+    other nodes, and for stacks of neighbouring positions, cut from one tensor with as many features as each cut.
     """
     if node.op is aten.view_as_real.default:
         return -1
@@ -65,7 +63,7 @@ def _stacked(graph: Graph, node: Node, axes: dict[int, Axes]) -> int | None:
 
 
 def _made(axes: Axes) -> int:
-    """Return how many features that weights made axes hold."""
+    """Return the number of features in axes made by weights."""
     return math.prod(atom.size for axis in axes for atom in axis if is_made(atom.dimension))
 
 
@@ -74,7 +72,7 @@ def _dim(node: Node) -> int:
 
 
 def unviewed(graph: Graph, value: int) -> int:
-    """Return the tensor that a value holds the same elements of, all of them, in another order or under other axes."""
+    """Return the value behind views that keep all elements, in another order or under other axes."""
     while (index := graph.values[value].node) is not None:
         node = graph.nodes[index]
         before = node.inputs[0] if is_view(node.op) and len(node.outputs) == 1 else None
@@ -89,16 +87,17 @@ def _features(axis: Axis) -> bool:
 
 
 def _within_features(axes: Axes, stacked: set[Dimension]) -> int:
-    """Return how many positions lie in one axis with features that weights made; a stack of parts is none of them.
+    """Return the number of positions that lie in one axis with features made by weights; parts in ``stacked`` do not
+    count.
 
-    Heads that are put beside the samples, in the first axis, are no features there.
+    Heads beside the samples, in the first axis, are no features there.
     """
     atoms = [atom for axis in axes[1:] if _features(axis) for atom in axis if not is_made(atom.dimension)]
     return math.prod(atom.size for atom in atoms if atom.dimension.root() not in stacked)
 
 
 def _slices(graph: Graph, node: Node) -> int:
-    """Return of how many different cuts of one tensor, along other axes than theirs, a concatenation is made."""
+    """Return the number of different cuts of one tensor, along other axes, that a concatenation puts together."""
     parts = [ref.value for ref in node.args[0]]
     dim = _dim(node)
     sources = {_cut_from(graph, part) for part in parts}
@@ -112,7 +111,7 @@ def _slices(graph: Graph, node: Node) -> int:
 
 
 def _cut_from(graph: Graph, value: int) -> int | None:
-    """Return the tensor that a value was cut out of, None of what is no cut."""
+    """Return the tensor that a value is a slice of; None for other values."""
     at, cut = value, False
     while (index := graph.values[at].node) is not None and is_cut(graph.nodes[index].op):
         at, cut = graph.nodes[index].inputs[0], True

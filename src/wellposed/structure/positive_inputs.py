@@ -14,8 +14,8 @@ from wellposed.operators.views import is_view
 
 @once
 def positive_inputs(graph: Graph) -> frozenset[int]:
-    """Return the real inputs that, or sums, multiples and bounds of which, divide, or are read by a function that is
-    none of numbers below 0 or has a pole there.
+    """Return the real inputs that the model reads as positive, at once or past sums, multiples and bounds: divisors,
+    and arguments of functions that are undefined below 0 or infinite at 0.
     """
     real = (v for v in graph.inputs if graph.values[v].is_signal and not graph.values[v].dtype.is_complex)
     return frozenset(value for value in real if value not in graph.known and _is_read_as_positive(graph, value))
@@ -50,7 +50,7 @@ def _is_read_as_positive(graph: Graph, value: int) -> bool:
 
 
 def _keeps_positive(node: Node) -> bool:
-    """Whether a node adds or multiplies by a number that is not below 0, or bounds its argument from there on."""
+    """Whether a node adds a nonnegative number, multiplies by one, or bounds its argument below by one."""
     facts, rest = facts_of(node.op), [n for n in (*node.args[1:], *node.kwargs.values()) if n is not None]
     steady = facts.terms == (1.0, 1.0) or facts.powers or node.op.name().startswith("aten::clamp")
     return bool(steady) and all(isinstance(n, int | float) and n >= 0 for n in rest)
@@ -62,7 +62,7 @@ def _divides(node: Node, value: int) -> bool:
 
 
 def _needs_positive(node: Node) -> bool:
-    """Whether an elementwise function gives no finite number for 0, or none for some below, but one for those above."""
+    """Whether an elementwise function is finite at positive arguments, but not at 0 or at some negative ones."""
     rest = node.args[1:]
     if (not facts_of(node.op).function and not facts_of(node.op).raises) or any(isinstance(r, Ref) for r in rest):
         return False

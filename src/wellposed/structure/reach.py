@@ -14,7 +14,7 @@ from wellposed.operators.scale_parameters import parameter_values
 
 
 def stops(graph: Graph, node: Node) -> bool:
-    """Whether no gradient passes a node: it makes a tensor of its own, or its result is known beforehand."""
+    """Whether no gradient passes a node: its result is a new tensor or is known before the model runs."""
     effects = traits(node.op)
     return effects.fills or effects.factory or all(out in graph.known for out in node.outputs)
 
@@ -46,7 +46,7 @@ def depending(graph: Graph, parameters: Collection[str]) -> frozenset[int]:
 
 
 def behind(graph: Graph, values: Collection[int]) -> frozenset[int]:
-    """Return some values, and those that depend on them."""
+    """Return ``values`` and all values that depend on them."""
     found = set(values)
     for node in graph.nodes:
         if not found.isdisjoint(node.inputs):
@@ -56,8 +56,8 @@ def behind(graph: Graph, values: Collection[int]) -> frozenset[int]:
 
 @once
 def derivatives(graph: Graph) -> frozenset[int]:
-    """Return the nodes that work on derivatives which a forward takes: behind backward operators and weights that meet
-    the ones of a derivative, and what makes numbers of ones and of weights alone, as a derivative begins.
+    """Return the nodes that act on derivatives taken inside the forward pass: what follows backward operators, or
+    weights that meet the ones with which a derivative begins; and what is computed from these ones and weights alone.
     """
     fixed = parameter_values(graph)
     known, ones = fixed | graph.known.keys(), _ones(graph)
@@ -76,15 +76,13 @@ def derivatives(graph: Graph) -> frozenset[int]:
 
 
 def _meets_ones(node: Node, fixed: Collection[int], ones: Collection[int]) -> bool:
-    """Whether a node multiplies weights by the ones of a derivative."""
+    """Whether a node multiplies weights by the ones with which a derivative begins."""
     others = set(node.inputs) - set(ones)
     return len(others) == 1 < len(set(node.inputs)) and others.issubset(fixed)
 
 
 def _ones(graph: Graph) -> frozenset[int]:
-    """Return the ones by which a derivative of a single number begins, made like what the forward has computed, and
-    their views.
-    """
+    """Return the tensors of ones with which the derivative of a computed single number begins, and their views."""
     computed = depending(graph, graph.parameters)
     made = {
         node.outputs[0]
@@ -121,8 +119,8 @@ resolve more of one that cancels."""
 def cancelling(graph: Graph, added: Iterable[Added], second_moment: Callable[[int], float]) -> Iterator[int]:
     """Yield the ids of parameters whose gradients cancel: of a bias before a norm, for one.
 
-    Such a gradient sums over the results of the operators that add the parameter, numel(result) / numel(parameter) of
-    them for each element; where they were unrelated, their powers would add up.
+    The gradient of such a parameter sums numel(result) / numel(parameter) gradients of results for each element. If
+    they were unrelated, their squares would add up.
 
     Args:
         graph: from `wellposed.trace`.

@@ -12,7 +12,7 @@ from wellposed.operators.contraction import Contraction
 
 
 class Same:
-    """Tells values that are made of parameters and constants by the same operators in the same way."""
+    """Numbers values computed from parameters and constants, equal numbers for equal operators and arguments."""
 
     def __init__(self, graph: Graph, fixed: Collection[int]) -> None:
         self._graph, self._fixed = graph, fixed
@@ -24,7 +24,7 @@ class Same:
         return self._numbers.setdefault(self.key(arguments), len(self._numbers))
 
     def key(self, argument: Any) -> object:
-        """Return an operator's argument as what equal ones have in common; signals are left open."""
+        """Return an argument as a hashable key that equal arguments share; signals have one key."""
         if isinstance(argument, Ref):
             value = argument.value
             known = value in self._fixed or value in self._graph.known
@@ -48,7 +48,7 @@ class Same:
 
 
 def repeated(graph: Graph, uses: Iterable[Contraction], same: Same) -> frozenset[int]:
-    """Return the nodes at which a weight is met that the same operator meets at other nodes too."""
+    """Return the nodes whose weight (or an equal one, `Same`) meets signals at other nodes by the same operator too."""
     keys = {use.node: (graph.nodes[use.node].op, same.key(Ref(use.weight))) for use in uses if use.sums}
     counts = Counter(keys.values())
     return frozenset(node for node, key in keys.items() if counts[key] > 1)

@@ -15,16 +15,16 @@ _SHARED = "is used elsewhere too"
 
 @dataclass(frozen=True, slots=True)
 class ResidualBranch:
-    """What one branch adds to a stream.
+    """One branch of a residual sum.
 
     Attributes:
-        value: id of what it adds.
+        value: id of the value that it adds.
         readers: the nodes that add it.
         sum: id of the sum.
         weights: nodes of its contractions, without those of streams inside it, in execution order.
-        last: those after which no other comes before the sum.
-        depth: contractions on its longest chain.
-        carriers: names of the parameters that multiply all that it adds by what they are multiplied by.
+        last: the contractions that no other one follows before the sum.
+        depth: number of contractions on its longest chain.
+        carriers: names of the parameters whose factor is a factor of all that the branch adds.
         reason: why there are none; empty where there are some.
     """
 
@@ -55,7 +55,7 @@ class BranchReader:
     weighted: Collection[int]
 
     def branches(self, one: ResidualSum, inside: frozenset[int]) -> list[tuple[ResidualBranch, Carriers]]:
-        """Return the branches of a sum: its terms, or where these carry nothing each for itself, their partial sums."""
+        """Return a sum's branches and their carriers: its terms, or their partial sums where terms have none."""
         found = {value: self._branch(one, value, inside) for value in one.added}
         if one.fused:
             return [self._made_and_added(one, [branch for branch, _ in found.values()])]
@@ -71,7 +71,7 @@ class BranchReader:
         return list(found.values())
 
     def _made_and_added(self, one: ResidualSum, factors: Sequence[ResidualBranch]) -> tuple[ResidualBranch, Carriers]:
-        """Return the branch that one operator makes of several factors, and adds at once."""
+        """Return the one branch of a fused operator that multiplies several factors and adds the product."""
         node = self.graph.nodes[self.sums.made_at(one.value)]
         whole = replace(
             factors[0],
@@ -93,7 +93,7 @@ class BranchReader:
         return branch, carriers
 
     def _weights(self, value: int, inside: frozenset[int]) -> tuple[set[int], set[int]]:
-        """Return the contractions before a value, without those of streams inside, and those that come last."""
+        """Return the contractions before a value, without those of streams inside, and the last among them."""
         own, last, seen = set[int](), set[int](), set[tuple[int, bool]]()
         pending = [(value, True)]
         while pending:
@@ -130,7 +130,7 @@ class BranchReader:
 
 
 def unshared(graph: Graph, carried: list[tuple[ResidualBranch, Carriers]]) -> Iterator[ResidualBranch]:
-    """Yield the branches, without carriers where something that is no end of a branch uses these too."""
+    """Yield the branches; those whose carriers are also used by something other than the end of a branch lose them."""
     ends = {node for _, carriers in carried for node in carriers.uses}
     dead = set(graph.dead_nodes)
     fixed = parameter_values(graph)

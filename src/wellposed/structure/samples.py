@@ -18,13 +18,13 @@ from wellposed.structure.widths import axes_of
 
 
 class Samples(NamedTuple):
-    """Which part of an axis tells samples apart: the axis as (``before``, ``size``, ``after``), the middle one.
+    """Where samples lie in a value: one axis is indexed as (``before``, ``size``, ``after``), the middle one by sample.
 
     Attributes:
         axis: the axis.
-        before: how many indices of it lie outside the samples (time steps of a batch that was turned).
-        size: how many samples there are.
-        after: how many indices lie inside each (windows of a picture).
+        before: number of indices outside the samples (time steps of a transposed batch).
+        size: number of samples.
+        after: number of indices inside each (windows of a picture).
     """
 
     axis: int
@@ -33,8 +33,8 @@ class Samples(NamedTuple):
     after: int
 
     def atom(self, axes: Sequence[Sequence[int]], lengths: Sequence[int]) -> int | None:
-        """Return the one of the indices in each axis (``axes``, outermost first), of these ``lengths``, that tells
-        samples apart; None where it is part of another.
+        """Return the atom, among ``axes`` (atoms per axis, outermost first) of these ``lengths``, that is the index of
+        samples; None where it is part of another atom.
         """
         before = 1
         for index in axes[self.axis]:
@@ -63,11 +63,11 @@ def similarity(tensor: Tensor, samples: Samples) -> float:
 
 @once
 def samples_of(graph: Graph) -> dict[int, Samples]:
-    """Return where samples lie in each value that they are told apart in, by value id.
+    """Return where samples lie in each value that has an index of samples, by value id.
 
-    Samples are what the first axis of the first input indexes (of numbers, if any input holds such), and that of other
-    inputs of as many. Where what was found by an index is added up at as many places as there are samples, these are
-    they again: nodes of a graph, behind its links. A batch of one tells nothing.
+    Samples are indexed by the first axis of the first input (of the first floating-point one, if any), and by that of
+    other inputs of equal length. Scatter sums to as many places as there are samples have the index too: nodes of a
+    graph, summed over links. A batch of one has none.
     """
     inputs = [graph.values[value] for value in graph.inputs if graph.values[value].shape]
     first = next((value for value in inputs if value.is_signal), inputs[0] if inputs else None)
@@ -83,7 +83,7 @@ def samples_of(graph: Graph) -> dict[int, Samples]:
 
 
 def _found_again(graph: Graph, axes: Mapping[int, Axes], size: int) -> set[Dimension]:
-    """Return the first indices of what is written at places that an index tells, of so many places."""
+    """Return the dimensions of the first axes, of length ``size``, of results of scatter operators."""
     written = (
         value
         for node in graph.nodes
@@ -95,7 +95,7 @@ def _found_again(graph: Graph, axes: Mapping[int, Axes], size: int) -> set[Dimen
 
 
 def _placed(axes: Axes, batch: set[Dimension]) -> Samples | None:
-    """Return where one value has the index of samples; None where it has none, or more than one (pairs of samples)."""
+    """Return where a value has an index of samples; None where it has none, or several (pairs of samples)."""
     places = [(i, k) for i, axis in enumerate(axes) for k, atom in enumerate(axis) if atom.dimension.root() in batch]
     if len(places) != 1:
         return None

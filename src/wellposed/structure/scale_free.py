@@ -72,7 +72,7 @@ def _directions(graph: Graph) -> Iterator[frozenset[str]]:
 
 
 def _normalised(graph: Graph) -> Iterator[int]:
-    """Yield what enters norms, from the last one to the first; each part for itself of what lies side by side."""
+    """Yield the values that enter norms, the last first; blocks of a concatenation one by one."""
     beside = _beside(graph)
     entering = [ref_of(node.args[0]) if _removes_scale(node) else _divided(graph, node) for node in graph.nodes]
 
@@ -85,7 +85,7 @@ def _normalised(graph: Graph) -> Iterator[int]:
 
 
 def _beside(graph: Graph) -> frozenset[int]:
-    """Return the nodes that put channels side by side which norms over the batch alone read: each has its own scale."""
+    """Return the concatenations of channels that only norms over the batch read: each part has a scale of its own."""
     found, users, dead = set[int](), graph.users(), set(graph.dead_nodes)
     for node in reversed(graph.nodes):
         if facts_of(node.op).merges != "cat" or not set(graph.outputs).isdisjoint(node.outputs):
@@ -98,7 +98,7 @@ def _beside(graph: Graph) -> frozenset[int]:
 
 
 def _terms(node: Node) -> list[int]:
-    """Return the values with which a node's result scales together."""
+    """Return the operands in which, jointly, a node's result is homogeneous of degree 1."""
     return [value for argument in scaled_by(node) if (value := ref_of(argument)) is not None]
 
 
@@ -107,9 +107,9 @@ def _removes_scale(node: Node) -> bool:
 
 
 def _divided(graph: Graph, node: Node) -> int | None:
-    """Return what a node divides by its own size: the end of a norm that is written out; None for others.
+    """Return the value that a node divides by its own norm: the end of a norm that is written out; else None.
 
-    That may lie before a gain, or before the mean is taken off, as what the size is taken of.
+    Where a gain or a mean lies between, it is the value whose size was taken.
     """
     steps = branches(graph).steps
     powers = facts_of(node.op).powers
@@ -127,7 +127,7 @@ def _divided(graph: Graph, node: Node) -> int | None:
 
 
 def _degrees(graph: Graph, entering: int, last: Node) -> dict[int, float]:
-    """Return by which power each value before a node follows the scale of one value, where it follows one."""
+    """Return the power of c by which each value before ``last`` grows with ``entering`` times c, where there is one."""
     first = graph.values[entering].node
     degrees = {entering: 1.0}
     for node in graph.nodes[0 if first is None else first + 1 : last.index]:
@@ -138,7 +138,7 @@ def _degrees(graph: Graph, entering: int, last: Node) -> dict[int, float]:
 
 
 def _degree(graph: Graph, node: Node, degrees: Mapping[int, float]) -> float | None:
-    """Return by which power a node's results follow, given those of what it reads, lower bounds aside."""
+    """Return the degree of a node's result, given the degrees of its operands; clamps from below do not count."""
     found = [degrees[value] for value in node.inputs if value in degrees]
     facts = facts_of(node.op)
     factors = [(ref_of(argument), power) for argument, power in factors_of(node)]
@@ -156,7 +156,7 @@ def _degree(graph: Graph, node: Node, degrees: Mapping[int, float]) -> float | N
 
 
 def _degree_of_sum(graph: Graph, node: Node, degrees: Collection[int], found: Sequence[float]) -> float | None:
-    """Return the power of a sum whose terms all have it, or whose one term lies beside known numbers such as eps."""
+    """Return the degree of a sum: that of all its terms, or of its one term beside known numbers such as eps."""
     if len(set(found)) != 1:
         return None
     beside_known = all(value in degrees or value in graph.known for value in node.inputs)
@@ -164,7 +164,7 @@ def _degree_of_sum(graph: Graph, node: Node, degrees: Collection[int], found: Se
 
 
 def _absorbing(graph: Graph) -> frozenset[int]:
-    """Return the nodes that may read a scaled value: norms, what belongs to one, and what only leads to them."""
+    """Return the nodes that may read a scaled value: norms, their inner nodes, and nodes that lead only to these."""
     absorbing = set(_beside(graph))
     for node in graph.nodes:
         if _removes_scale(node):
@@ -178,7 +178,7 @@ def _absorbing(graph: Graph) -> frozenset[int]:
 
 
 def _leads_to(graph: Graph, node: Node, absorbing: Collection[int]) -> bool:
-    """Whether a node passes a factor on, and nothing but some nodes reads what it makes."""
+    """Whether a node passes a factor on, and only nodes in ``absorbing`` read its results."""
     steps, users, dead = branches(graph).steps, graph.users(), set(graph.dead_nodes)
     centred = any(out in steps and steps[out].kind == "normalisation" for out in node.outputs)
     passes = is_homogeneous(node) or (centred and len(facts_of(node.op).terms) > 1)
@@ -189,7 +189,7 @@ def _leads_to(graph: Graph, node: Node, absorbing: Collection[int]) -> bool:
 
 
 def _written_out(graph: Graph, last: Node, entering: int) -> set[int]:
-    """Return the nodes of a norm that is written out: those between what enters and the last one."""
+    """Return the inner nodes of a norm that is written out, between the value ``entering`` and the node ``last``."""
     degrees = _degrees(graph, entering, last)
     found, pending = {last.index}, [last]
     while pending:

@@ -28,7 +28,7 @@ class Side:
     Attributes:
         value: id of the factor.
         node: of the product.
-        carriers: names of the parameters that multiply it by what they are multiplied by, and nothing else.
+        carriers: names of the parameters whose factor is a factor of this value, and of nothing else.
     """
 
     value: int
@@ -43,12 +43,12 @@ class ScoredProduct:
     Attributes:
         node: index of the node that multiplies them.
         factors: ids of the two signals.
-        length: how many products of elements are summed.
-        constant: what the sums are multiplied by before they are taken in.
-        leaves: whether they leave the model, with nothing behind them that mixes them again.
-        scores: how many of them are scored together, where they leave.
-        sides: the factors whose size parameters of their own set.
-        shared: whether there are none, as what makes a factor makes other things too: one layer for q, k and v.
+        length: number of elementwise products in each sum.
+        constant: factor on the sums before a function reads them.
+        leaves: whether they are outputs of the model, or no later node contracts signals.
+        scores: for outputs, how many are scored together.
+        sides: the factors that have carriers.
+        shared: whether there are none because the carriers make other things too: one layer for q, k and v.
     """
 
     node: int
@@ -97,8 +97,8 @@ def _factors(graph: Graph, node: Node, fixed: Collection[int]) -> tuple[int, int
 
 
 def _end(graph: Graph, node: Node, mixing: Collection[int]) -> tuple[int, float, bool] | None:
-    """Return how many terms are summed, the constant that follows, and whether the sums leave the model; None where
-    something else than a function takes them in, or nothing is summed.
+    """Return the number of summed terms, the constant factor that follows, and whether the sums leave the model; None
+    where something other than a function reads them, or nothing is summed.
     """
     length, constant = _summed(graph, node)
     at, leaves = node.outputs[0], True
@@ -142,7 +142,7 @@ def _takes_in(node: Node) -> bool:
 
 
 def _passes(node: Node) -> bool:
-    """Whether a node hands a factor on, adds something to what it reads, or masks it."""
+    """Whether a node passes a factor on, adds to what it reads, or masks it."""
     return is_view(node.op) or is_homogeneous(node) or bool(terms_of(node)) or facts_of(node.op).merges == "choice"
 
 
@@ -151,7 +151,7 @@ def _count(graph: Graph, value: int) -> int:
 
 
 def _leaves(graph: Graph, node: Node, mixing: Collection[int]) -> bool:
-    """Whether nothing that a node leads to contracts signals again."""
+    """Whether no node that depends on this one contracts signals."""
 
     def readers(index: int) -> list[int]:
         found = [at for out in graph.nodes[index].outputs for at in graph.users().get(out, ())]
@@ -164,7 +164,7 @@ def _leaves(graph: Graph, node: Node, mixing: Collection[int]) -> bool:
 def _product(
     graph: Graph, node: Node, factors: tuple[int, int], length: int, constant: float, *, leaves: bool
 ) -> ScoredProduct:
-    """Return a product with what carries each of its factors."""
+    """Return the product with its `Side`s."""
     fixed, dead = parameter_values(graph), frozenset(graph.dead_nodes)
     found = [scaling_of(graph, value, frozenset((node.index,)), 0) for value in factors]
     ends = frozenset().union(*(carriers.uses for carriers in found))
@@ -182,7 +182,7 @@ def _product(
 
 
 def _is_part(graph: Graph, value: int) -> bool:
-    """Whether a value is a view, or a multiple, of what a weight makes of a signal."""
+    """Whether a value is a view or a multiple of a contraction's result."""
     mixing = {use.node for use in contractions(graph)}
     while (index := graph.values[value].node) is not None and index not in mixing:
         node = graph.nodes[index]

@@ -88,9 +88,10 @@ def _is_normalised(graph: Graph, value: int) -> bool:
 
 @once
 def channel_gates(graph: Graph) -> frozenset[int]:
-    """Return the contractions, by their values, that make gates of whole channels, as squeeze-and-excitation has them.
+    """Return the contractions, by their values, that gate whole channels, as in squeeze-and-excitation.
 
-    A function between 0 and 1 follows alone, and its result multiplies a signal of more elements.
+    Only a function with values between 0 and 1 reads the contraction, and its result multiplies a signal of more
+    elements.
     """
     found = set()
     for use in contractions(graph):
@@ -108,7 +109,7 @@ def channel_gates(graph: Graph) -> frozenset[int]:
 
 
 def _multiplies_more(graph: Graph, value: int) -> bool:
-    """Whether a value alone multiplies one of more elements, behind views."""
+    """Whether a value only multiplies signals of more elements than its own, seen through views."""
     while True:
         readers = [graph.nodes[index] for index in graph.users().get(value, ()) if index not in graph.dead_nodes]
         if len(readers) != 1:
@@ -130,8 +131,8 @@ class RecurrentWeight:
 
     Attributes:
         use: where it is used.
-        takes: what it takes: what enters the operator, what the layer before makes, or the state of the step before.
-        gates: how many matrices are stacked in it.
+        takes: what it multiplies: the operator's input, the result of the layer before, or the previous step's state.
+        gates: number of matrices stacked in it.
     """
 
     use: Contraction
@@ -184,9 +185,9 @@ def is_transformed(graph: Graph, stream: Stream) -> bool:
 
 
 def ends_in_function(graph: Graph, value: int) -> bool:
-    """Whether a function that is not linear comes between what makes a value and the value.
+    """Whether a nonlinear function lies between the last contraction before a value and the value.
 
-    Behind weights of zeros it has no slope where it has a kink, as ReLU has: they would never learn.
+    Zero weights before a function with a kink (ReLU) would get no gradient.
     """
     steps = branches(graph).steps
     pending, seen = [value], set[int]()
@@ -213,7 +214,7 @@ def normalises_batches(graph: Graph, stream: Stream) -> bool:
 
 
 def _transforms(steps: Mapping[int, Step], skips: Iterable[int], sums: frozenset[int]) -> bool:
-    """Whether a function or a norm lies between the sums before and what carries the signal on into another one."""
+    """Whether a function or a norm lies between earlier sums of a stream and the term that carries the signal on."""
     pending, seen = list(skips), set[int]()
     while pending:
         value = pending.pop()

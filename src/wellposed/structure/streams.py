@@ -29,15 +29,14 @@ class Stream:
     """The residual sums that a signal passes one after another.
 
     Attributes:
-        sums: their ids, in execution order.
-        branches: what is added, in execution order of the sums.
-        inside: the parameters that act through branches of one sum at a time alone, with these sums; those of streams
-            that are nested in them are among them.
-        across: likewise those that act through branches of several sums at once, where each block has its own: what
-            modulates a block, joint attention of two streams. Of what all blocks read (a time, an encoder) none are
-            among them.
-        parent: index of the stream in whose branches it lies, in `residual_streams`; None for one that does not.
-        place: the index of that sum in its stream, and of the stream among those that are nested there.
+        sums: their value ids, in execution order.
+        branches: the branches of all sums, in execution order of the sums.
+        inside: by name, the parameters that act only through branches of single sums, with these sums; parameters of
+            nested streams included.
+        across: by name, the parameters of one block that act through branches of several sums at once, with these sums:
+            what modulates a block, joint attention of two streams. What all blocks read (a time, an encoder) is not.
+        parent: index, in `residual_streams`, of the stream in whose branches it lies; None for others.
+        place: the index of the sum in that stream, and of this stream among those nested there.
     """
 
     sums: tuple[int, ...]
@@ -49,7 +48,7 @@ class Stream:
 
     @property
     def nested(self) -> bool:
-        """Whether it lies in the branches of one sum of another."""
+        """Whether the stream lies in the branches of a sum of another stream."""
         return self.parent is not None
 
 
@@ -61,7 +60,7 @@ def residual_streams(graph: Graph) -> tuple[Stream, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """What is looked through at once: the values, where to begin, and the sum in whose branches they lie."""
+    """What one search looks through: its values, where to begin, and the sum in whose branches they lie."""
 
     roots: tuple[int, ...]
     within: frozenset[int] | None
@@ -117,7 +116,7 @@ class _Finder:
         }
 
     def _entering(self, ends: Collection[int], streams: Sequence[Stream], bits: Mapping[int, int]) -> dict[int, int]:
-        """Return by value the bits of the sums whose branches it enters first; 1 for the outputs."""
+        """Return, by value id, the bits of the sums whose branches the value enters first; bit 0 for the outputs."""
         entered = {
             (branch.value, reader): bits[branch.sum]
             for stream in streams
@@ -177,7 +176,7 @@ class _Finder:
         return [*levels, _Level(self._leaving(beside), beside)] if beside else levels
 
     def _leaving(self, beside: frozenset[int]) -> tuple[int, ...]:
-        """Return those of some values that others read."""
+        """Return those of ``beside`` from which values outside of it are computed."""
         users = self.graph.users()
         read = {value: [out for node in users.get(value, ()) for out in self.sums.made(node)] for value in beside}
         return tuple(value for value in sorted(beside) if not beside.issuperset(read[value]))
@@ -206,11 +205,11 @@ class _Finder:
         return trunk, sorted(passed, key=lambda one: self.sums.order[one.value])
 
     def _is_of(self, one: ResidualSum, level: _Level) -> bool:
-        """Whether a sum's fork lies in the level too."""
+        """Whether the fork of a sum lies in the level too."""
         return level.within is None or one.fork is None or one.fork in level.within or one.fork == level.fork
 
     def _joined(self, passed: list[ResidualSum], trunk: Collection[int]) -> list[list[ResidualSum]]:
-        """Return the sums by stream: those that the trunk leads to from one another."""
+        """Return the residual sums by stream: the trunk leads from each sum of a stream to the next."""
         head = {one.value: one.value for one in passed}
 
         def find(value: int) -> int:
@@ -277,7 +276,7 @@ class _Finder:
 
 
 def _apart(inside: Mapping[int, set[int]]) -> tuple[dict[int, frozenset[int]], frozenset[int]]:
-    """Return the values that lie in the branches of one sum alone, by that sum, and those that lie in several's."""
+    """Return the values that lie in branches of one sum alone, by that sum, and those in branches of several."""
     counts = Counter(value for values in inside.values() for value in values)
     beside = frozenset(value for value, count in counts.items() if count > 1)
     return {value: frozenset(values - beside) for value, values in inside.items()}, beside

@@ -18,9 +18,9 @@ from wellposed.walks import reached
 
 @dataclass(frozen=True, slots=True)
 class ResidualSum:
-    """A residual sum: the value that its signal comes from, None for a parameter, and its terms.
+    """A residual sum: its value, the value ``fork`` that its signal comes from (None for a parameter), and its terms.
 
-    Of a fused one the terms are what it makes its one term of.
+    The terms of a ``fused`` one are the operands from which its operator computes the added term.
     """
 
     value: int
@@ -84,8 +84,8 @@ class ResidualSums:
             yield from (fork for fork, contracted, _ in self._back(term) if contracted)
 
     def _is_injected(self, fork: int, one: ResidualSum, projected: Collection[int]) -> bool:
-        """Whether a value that is projected into several sums is injected into this one (a time, a condition, a skip
-        from an encoder), not carried on: another of these sums comes before it, which none does before a shortcut.
+        """Whether ``fork``, projected into several sums, is injected into this one (a time, a condition, a skip from an
+        encoder) and not carried on: another of these sums comes before it, which none does before a shortcut.
         """
         return not self._between(fork, one.added).isdisjoint(projected)
 
@@ -127,7 +127,7 @@ class ResidualSums:
         return value
 
     def _reading(self, value: int, but: int) -> set[int]:
-        """Return the signals that are made of a parameter's value, without those of one node."""
+        """Return the signals computed from a parameter's value by other nodes than ``but``."""
         read: set[int] = set()
         seen: set[int] = set()
         pending = [value]
@@ -143,7 +143,7 @@ class ResidualSums:
         return read
 
     def leading(self, value: int, first: int) -> set[int]:
-        """Return the values that lead to one, as far back as the node ``first``."""
+        """Return the values that a value depends on, back to the node ``first``."""
         seen: set[int] = set()
         pending = [value]
         while pending:
@@ -179,15 +179,15 @@ class ResidualSums:
         return best[1], best[0][0] > 0
 
     def _is_branch(self, fork: int, contracted: int, part: int | None, value: int) -> bool:
-        """Whether a term of a sum comes from ``fork`` by more contractions than the one that carries it on.
+        """Whether a term of a sum depends on ``fork`` through more contractions than the term that carries it on.
 
-        Beside the fork itself it may have none: a pool, a norm, or a transform is a branch too.
+        Where that has none, another term without contractions (a pool, a norm, a transform) is a branch too.
         """
         depth = self.depth(fork, part, value)
         return depth > contracted or (depth == contracted == 0 and self.steps[value].base != fork)
 
     def _back(self, term: Branch) -> Iterator[tuple[int, int, int | None]]:
-        """Yield the junctions that a term carries on, the nearest first, with the contractions and the part taken."""
+        """Yield the junctions that a term carries on, nearest first, with contractions and part taken."""
         pending, seen = [(self._uncut(term.value), 0)], set[int]()
         while pending:
             value, contracted = pending.pop(0)
@@ -206,7 +206,7 @@ class ResidualSums:
                 pending += [(self._uncut(edge.value), contracted) for edge in edges]
 
     def _uncut(self, value: int) -> int:
-        """Return the operand of a concatenation that a value cuts out of it whole; else the value itself."""
+        """Return the operand of a concatenation that a value is the slice of, as a whole; else the value."""
         step = self.steps[value]
         made = self.graph.values[value].node
         if step.part != value or made is None or self.steps[step.base].kind != "concatenation":
@@ -250,12 +250,12 @@ class ResidualSums:
         return set(reached((self.steps[value].base for value in values), later))
 
     def _reads(self, value: int, part: int) -> bool:
-        """Whether a function of a junction holds one part of it, maybe cut out again, or all."""
+        """Whether a function of a junction holds a part of it, cut again or not, or all of it."""
         own = self.steps[value].part
         return own is None or self._same(own, part)
 
     def _same(self, one: int, other: int) -> bool:
-        """Whether two parts of a junction are cut out by the same operators, be it of functions of it."""
+        """Whether two parts of a junction are cut by the same operators, of functions of it or not."""
         while one != other:
             a, b = self.graph.values[one], self.graph.values[other]
             if self.steps[one].part is None or self.steps[other].part is None:

@@ -44,7 +44,7 @@ def tables(graph: Graph) -> Tables:
         for one in made:
             met[one].update(made)
         if len(made) == 1 and made.keys() == before.keys() and before.items() <= factors.items():
-            factors |= made if _alone(graph, node) else {}
+            factors |= made if _is_only_reader(graph, node) else {}
     order = list(graph.parameters)
     sums = {one: _together(met, one) for one in met if len(met[one]) > 1}
     return Tables(factors, {one: tuple(sorted(those, key=order.index)) for one, those in sums.items()})
@@ -104,9 +104,7 @@ def tied_readouts(graph: Graph) -> dict[int, tuple[int, ...]]:
 
 
 def _sums_of_rows(graph: Graph) -> Iterator[tuple[Node, dict[str, float], dict[str, float]]]:
-    """Yield the nodes that read rows of tables alone, with the number by which each table's rows are multiplied before
-    the node and after it.
-    """
+    """Yield the nodes that read only rows of tables, with the factor on each table's rows before and after the node."""
     rows = {
         graph.nodes[use.node].outputs[0]: {use.parameter: 1.0}
         for use in contractions(graph)
@@ -120,12 +118,12 @@ def _sums_of_rows(graph: Graph) -> Iterator[tuple[Node, dict[str, float], dict[s
 
 
 def _together(met: dict[str, set[str]], first: str) -> set[str]:
-    """Return all tables that are in sums with ``first``, directly or through others."""
+    """Return all tables that are added to ``first``, directly or through others."""
     return set(reached([first], met.__getitem__))
 
 
-def _alone(graph: Graph, node: Node) -> bool:
-    """Whether a node is the only one that reads what it multiplies: no branch of the model that scales its input."""
+def _is_only_reader(graph: Graph, node: Node) -> bool:
+    """Whether a node is the only reader of what it multiplies, so that it is no branch that scales its input."""
     return all(
         set(graph.users().get(value, ())) - set(graph.dead_nodes) <= {node.index}
         for value in node.inputs
@@ -134,7 +132,7 @@ def _alone(graph: Graph, node: Node) -> bool:
 
 
 def _made(graph: Graph, node: Node, rows: dict[int, dict[str, float]]) -> dict[str, float]:
-    """Return the tables whose rows a node's result holds as terms, with the numbers that they are multiplied by."""
+    """Return, by table, the factors with which a node's result holds the table's rows as terms."""
 
     def of(argument: object) -> dict[str, float]:
         value = ref_of(argument)
@@ -153,9 +151,9 @@ def _made(graph: Graph, node: Node, rows: dict[int, dict[str, float]]) -> dict[s
 
 
 def factor_between(graph: Graph, starts: Collection[int], value: int) -> float:
-    """Return the number that what the nodes ``starts`` make is multiplied by before it is ``value``, without its sign.
+    """Return the absolute factor that numbers put on the results of the nodes ``starts`` on their way to ``value``.
 
-    1 where more happens to it in between than numbers and what is homogeneous.
+    1 where anything but numbers and homogeneous operators lies in between.
     """
     held = {out: {"": 1.0} for start in starts for out in graph.nodes[start].outputs}
     for node in graph.nodes[min(starts, default=0) :]:

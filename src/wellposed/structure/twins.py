@@ -23,8 +23,8 @@ class Twin(NamedTuple):
     """How a value was made.
 
     Attributes:
-        kind: a number that values share which were made alike.
-        sources: the inputs of the model, and the random numbers, that it was made of, as bits.
+        kind: a number, equal for values made by the same operators with the same weights from like inputs.
+        sources: the inputs of the model and the random numbers that it depends on, as bits.
     """
 
     kind: int
@@ -36,12 +36,12 @@ class Twin(NamedTuple):
 
 
 def twins(graph: Graph, same: Same, described: Callable[[int], Hashable]) -> Mapping[int, Twin]:
-    """Return how each value was made that has a twin.
+    """Return, by value id, how each value was made that has a twin.
 
     Args:
         graph: from `wellposed.trace`.
-        same: tells what is made of parameters and constants.
-        described: what is assumed of an input; two inputs are alike where that is.
+        same: numbers what is computed from parameters and constants.
+        described: an input's description; inputs with equal ones are alike.
     """
     found = _Reader(graph, same, described).found
     groups: dict[int, list[Twin]] = {}
@@ -65,7 +65,7 @@ class _Reader:
             self._follow(node)
 
     def _begin(self, value: int, made: Hashable) -> None:
-        """Take a value that is a source of its own."""
+        """Enter a value as a source of its own."""
         self.found[value] = Twin(self._kinds.setdefault(made, len(self._kinds)), 1 << self._sources)
         self._sources += 1
 
@@ -86,7 +86,7 @@ class _Reader:
             self.found[out] = Twin(self._kinds.setdefault((made, index), len(self._kinds)), sources)
 
     def _key(self, argument: Any) -> Hashable:
-        """Return an argument as what those have in common that were made alike."""
+        """Return an argument as a key that arguments made alike share."""
         if isinstance(argument, Ref) and argument.value in self.found:
             return self.found[argument.value].kind
         if isinstance(argument, (list, tuple)):
@@ -95,7 +95,7 @@ class _Reader:
 
 
 def _meets_samples(graph: Graph, node: Node, samples: Mapping[int, Samples]) -> bool:
-    """Whether a node brings samples of a batch together: a norm over the batch, or what it forms along their axis."""
+    """Whether a node combines samples of a batch: by a norm over the batch, or along their axis."""
     given = [(len(graph.values[value].shape), samples[value].axis) for value in node.inputs if value in samples]
     if over_the_batch(node) or (given and not any(out in samples for out in node.outputs)):
         return True

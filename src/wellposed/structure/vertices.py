@@ -15,15 +15,15 @@ from wellposed.structure.branches import END, Branches, Edge, Step
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What enters a vertex.
+    """One term of a vertex.
 
     Attributes:
-        value: as the vertex receives it.
-        weights: indices of the contractions that set its scale; none for an identity branch.
+        value: id of the term.
+        weights: nodes of the contractions that set its scale; none for an identity branch.
         activation: result of the activation between the contraction and the vertex, None without one.
-        normalised: whether a normalisation lies between them, which undoes the scale.
-        origin: for an identity branch the vertex or contraction whose value it carries as it is (pools and constant
-            factors aside); None where it is a function of one, or something else.
+        normalised: whether a normalisation between them undoes the scale.
+        origin: for an identity branch the vertex or contraction whose value it is, up to pools and constant factors;
+            None where it is a function of one, or something else.
     """
 
     value: int

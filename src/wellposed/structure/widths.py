@@ -85,7 +85,7 @@ def widths(graph: Graph, known: Sequence[Contraction] | None = None) -> dict[str
 
 @once
 def channels(graph: Graph) -> dict[int, tuple[bool, ...]]:
-    """Return for each value which of its axes are channels alone: indices that weights make, and no input has."""
+    """Return, by value id, for each axis whether it holds only indices that weights make, and none of an input."""
 
     def only_made(axis: Axis) -> bool:
         return bool(axis) and all(is_made(atom.dimension) and not atom.dimension.root().given for atom in axis)
@@ -95,7 +95,7 @@ def channels(graph: Graph) -> dict[int, tuple[bool, ...]]:
 
 @once
 def axes_of(graph: Graph) -> dict[int, Axes]:
-    """Return the axes of each value as the indices that lie in them."""
+    """Return, by value id, the indices that lie in each axis."""
     return _read(graph).axes
 
 
@@ -189,7 +189,7 @@ class _Reader:
     # ---- which dimensions are widths --------------------------------------------------------------------------------
 
     def _width(self, atom: Atom) -> int:
-        """Return how much of an index is a width: all of it or nothing, or that of the parts of a concatenation."""
+        """Return how much of an index is a width: all, nothing, or the widths among the parts of a concatenation."""
         root = atom.dimension.root()
         if root.given:
             return 0
@@ -203,7 +203,7 @@ class _Reader:
         return width if atom.size == sum(map(size_of, root.parts)) else atom.size * (width > 0)
 
     def _settle(self) -> None:
-        """Carry what is known of concatenations to their parts, and settle products of two signals."""
+        """Pass what is known of concatenations to their parts, and settle products of two signals; in place."""
         for left, right in self.products:
             # queries and keys: a sum over an index that weights make on both sides
             if all(any(is_made(atom.dimension) for atom in axis) for axis in (left, right)):
@@ -342,8 +342,8 @@ class _Reader:
             unite(other, axis)
 
     def _sources(self, node: Node) -> list[int]:
-        """Return the operands that share axes with a result: indices and masks beside signals have axes of their own,
-        and the vectors of a norm have those of its channels.
+        """Return the operands that share axes with a result. Indices and masks beside signals do not, and a norm's
+        vectors only have the axes of its channels.
         """
         signals = [v for v in node.inputs if self.graph.values[v].is_signal]
         sources = [v for v in signals or node.inputs if self.graph.values[v].shape]
@@ -369,7 +369,7 @@ class _Reader:
 
 
 def _aligned_with(mine: Axis | None, axis: Axis) -> Axis:
-    """Return what stands for two axes in one place, made one: that of more indices."""
+    """Unite two axes in one place (in place, by union-find) and return the one that holds more indices."""
     if mine is None:
         return axis
     unite(mine, axis)

@@ -36,8 +36,8 @@ LARGEST_RELATIVE_VARIANCE = 0.25
 
 
 def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
-    """Return scale * x + shift, of the layout of x, with whatever x is known to be (a function of one tensor, a
-    statistic, a map, masked scores).
+    """Return the state of scale * x + shift, of the layout of x. Whatever x is known as (a function of a Gaussian
+    tensor, a statistic, a linear map, masked scores), the result is known as too.
     """
     if scale == 1.0 and shift == 0.0:
         return x
@@ -70,7 +70,7 @@ def _linear_moments(of: Moments, scale: float, shift: float) -> Moments:
 
 
 def _linear_marginal(x: State, affine: Pointwise, scale: float, shift: float) -> Marginal:
-    """Return the shape of the marginal of scale * x + shift, and the function of one tensor that it is."""
+    """Return the marginal of scale * x + shift: its shape, and the Gaussian tensor that it is a function of."""
     function = None
     if x.function is not None:
         function = FunctionOf(x.function.base, x.function.fn.then(affine))
@@ -82,7 +82,7 @@ def _linear_marginal(x: State, affine: Pointwise, scale: float, shift: float) ->
 
 
 def _as_x_was_made(call: Call, x: State, result: State, affine: Pointwise, scale: float, shift: float) -> State:
-    """Return scale * x + shift as the statistic, the standardised tensor, the map or the masked scores that x is."""
+    """Return ``result``, the state of scale * x + shift, with the origin or the mask of x, scaled and shifted alike."""
     if isinstance(x.origin, Statistic):
         result = result.amended(origin=x.origin.then(affine.call))
     if isinstance(x.origin, Standardised) and shift == 0.0:

@@ -31,11 +31,11 @@ from wellposed.structure.widths import channels
 def tilt_kernel(
     call: Call, weights: State, softmax: Softmax, values: State, indices: ProductIndices
 ) -> tuple[Array, float]:
-    """Return the kernel, over the labels, that attention adds because keys and values come from the same tokens, and
-    the share of it that lies along the query: large weights favour values along the query (signals.md 5.8), and large
-    values.
+    """Return the second moment that attention adds because keys and values come from the same tokens, as a kernel over
+    the labels, and the share of it that lies along the query.
 
-    Two queries favour the same values as far as their logits are correlated.
+    Weights favour values along the query (signals.md 5.8), and large values; two queries alike as far as logits
+    correlate.
     """
     product, labels = indices.product, indices.labels
     summed = [label for label in product.right_axes if label not in product.out_axes]
@@ -65,8 +65,8 @@ def tilt_kernel(
 
 
 def scores_as_weights(call: Call, scores: State, product: Product) -> Softmax | None:
-    """Return what is known of weights that are functions of products of queries and keys, and no softmax (sigmoids,
-    rectified scores, the scores themselves), as of those of one; None of others.
+    """Return a `Softmax` that describes attention weights without a softmax: functions of products of queries and keys
+    (sigmoids, rectified scores, the scores themselves). None where ``scores`` are nothing of the kind.
 
     T weights f(l) draw a sum of values along the query as far as they grow with the logits: (T E f'(l))² is the pull,
     with E f'(l) = Cov(f, l) / Var l (Stein 1981, "Estimation of the mean of a multivariate normal distribution").
@@ -90,15 +90,15 @@ def scores_as_weights(call: Call, scores: State, product: Product) -> Softmax | 
 
 
 def _is_over_channels(call: Call, product: Product, token: str) -> bool:
-    """Whether attention weighs channels of positions, of which keys and values have weights of their own; tokens that a
-    model has learned are none, as their features are channels too.
+    """Whether the summed ``token`` is a channel, so that keys and values share no tokens. Features of learned tokens
+    are channels as well, and do not count.
     """
     made = dict(zip(product.right_axes, channels(call.graph)[product.right], strict=True))
     return made[token] and not any(made[label] for label in product.right_axes if label not in product.left_axes)
 
 
 def _over_heads(kernel: Array, indices: ProductIndices, heads: list[int]) -> Array:
-    """Return a kernel over the labels of the sum over some of them, as a projection of several heads sums these."""
+    """Return a kernel over the labels after a sum over the labels ``heads``, as an output projection sums heads."""
     if not heads:
         return kernel
     counts = list(indices.sizes.values())
@@ -106,8 +106,9 @@ def _over_heads(kernel: Array, indices: ProductIndices, heads: list[int]) -> Arr
 
 
 def _take_other_samples(kernel: Array, others: Array, at: int, groups: int, within: list[int]) -> None:
-    """Raise the entries of a kernel of results for one query in different samples to those of ``others``, because its
-    weights are correlated. The atom ``at`` tells pairs of ``groups`` of tokens apart, ``within`` those within a group.
+    """Raise, in place, the entries of ``kernel`` for one query in two samples to those of ``others``: the weights of
+    that query are correlated between samples. Along the atom ``at`` the kernel is by pair of ``groups`` of tokens; the
+    atoms ``within`` index the tokens of a group.
     """
     lengths = [1 if i == at else n for i, n in enumerate(kernel.shape) if i not in within]
     others = kernels.promote(others, lengths)
@@ -119,7 +120,7 @@ def _take_other_samples(kernel: Array, others: Array, at: int, groups: int, with
 
 
 def _softened(weights: State, softmax: Softmax, product: Product, summed: list[str]) -> list[str]:
-    """Return those of the summed labels over which the softmax normalised."""
+    """Return the summed labels over which the softmax normalised; all of them where that is not known."""
     if len(summed) == 1 or softmax.atom is None or softmax.queries.ndim != len(weights.lengths):
         return summed
     axes = dict(zip(product.left_axes, weights.axes, strict=True))
@@ -127,11 +128,11 @@ def _softened(weights: State, softmax: Softmax, product: Product, summed: list[s
 
 
 def finite_width_correlation_after_attention(call: Call, values: State, lifted: float) -> Sources:
-    """Return the finite-width correlation of queries' results: that of the tokens, and more where weights favour values
-    along the query (``lifted``, the share of that part).
+    """Return the finite-width correlation of two queries' results: that of the values, and a source of its own for the
+    share ``lifted`` of the second moment that lies along the query.
 
-    This part is C C q for the covariance C of the tokens: tr C⁴ / (tr C²)² - 1 / n = 4 / D for n features of D
-    dimensions in effect.
+    The part along a query q is C C q for the covariance C of the tokens: tr C⁴ / (tr C²)² - 1 / n = 4 / D for n
+    features of D dimensions in effect.
     """
     return values.finite_width_correlation + source(
         call.source(), 4.0 * values.finite_width_correlation.variance * lifted * lifted
@@ -157,8 +158,8 @@ def tilt(call: Call, keys: Tokens | None, values: State, axis: int, width: int, 
 
 
 def _values_as_results(made: State, values: State, product: Product) -> tuple[State, int, int] | None:
-    """Return the values of attention with their axes in the order of those of the result, keys in the place of queries,
-    and the axes of the queries and of the features; None of other products.
+    """Return the values of attention with the result's order of axes (keys stand where queries do), the axis of the
+    queries, and that of the features; None for a product of other axes.
     """
     tokens = [label for label in product.right_axes if label not in product.out_axes]
     rows = [label for label in product.out_axes if label not in product.right_axes]
@@ -173,8 +174,8 @@ def _values_as_results(made: State, values: State, product: Product) -> tuple[St
 
 
 def with_scales(call: Call, made: State, softmax: Softmax, values: State, product: Product, lifted: float) -> State:
-    """Return the result of attention with the local scales that its values and its weights give it; ``lifted`` is the
-    share of its second moment that lies along the query.
+    """Return ``made``, the result of attention, with local scales from its values and its weights. The share ``lifted``
+    of its second moment lies along the query.
     """
     found = _values_as_results(made, values, product)
     if found is None:
@@ -187,8 +188,8 @@ def with_scales(call: Call, made: State, softmax: Softmax, values: State, produc
 
 
 def of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, values: State, product: Product) -> State:
-    """Return the result of attention of queries that see different keys (`_of_seen_keys`), worked out with an axis for
-    each index where one axis holds several, as that of samples and heads does for ``bmm``.
+    """Return ``made``, the result of attention under a mask, with the moments of queries that see different keys
+    (`_of_seen_keys`). Axes that hold several indices (samples and heads in ``bmm``) are split for it and merged again.
     """
     shape, batch = made.shape, _indices_in_one_axis(weights, values, product)
     if not batch:
@@ -203,7 +204,7 @@ def of_seen_keys(made: State, weights: State, softmax: Softmax, seen: Seen, valu
 
 
 def _indices_in_one_axis(weights: State, values: State, product: Product) -> dict[str, tuple[int, ...]]:
-    """Return the lengths of the indices in those axes of the result that hold several in both factors, by label."""
+    """Return, by label, the lengths of the atoms of each axis of the result that holds several in both factors."""
     found = {}
     for label in product.out_axes:
         if label in product.left_axes and label in product.right_axes:
@@ -215,14 +216,14 @@ def _indices_in_one_axis(weights: State, values: State, product: Product) -> dic
 
 
 def _labels_apart(axes: tuple[str, ...], batch: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """Return labels with one for each index of those axes that hold several."""
+    """Return the labels ``axes`` with one label for each atom in place of each label in ``batch``."""
     return tuple(name for a in axes for name in ([f"{a}.{i}" for i in range(len(batch[a]))] if a in batch else [a]))
 
 
 def _lengths_apart(
     shape: Sequence[int], axes: tuple[str, ...], batch: Mapping[str, tuple[int, ...]]
 ) -> tuple[int, ...]:
-    """Return a shape with an axis for each index of those axes that hold several."""
+    """Return ``shape`` with one axis for each atom in place of each axis whose label is in ``batch``."""
     return tuple(n for size, a in zip(shape, axes, strict=True) for n in batch.get(a, (size,)))
 
 

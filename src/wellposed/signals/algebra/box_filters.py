@@ -32,7 +32,7 @@ def prepared(x: State, space: list[int]) -> State:
 
 
 def shrunk(x: State, space: list[int], steps: list[Axis]) -> tuple[Layout, list[int]]:
-    """Return the layout after a window (an axis that shrinks to 1 loses its atom), and the atoms that go."""
+    """Return the layout of a sliding window's outputs, and the atoms that it loses: those left with one position."""
     layout, gone = x.layout, []
     for axis, step in zip(space, steps, strict=True):
         for i in x.axes[axis]:
@@ -43,7 +43,7 @@ def shrunk(x: State, space: list[int], steps: list[Axis]) -> tuple[Layout, list[
 
 
 def _lags_needed(kernel: Array, dim: int, step: Axis, cap: int) -> Array:
-    """Write a kernel with enough displacements for a window's pairs of taps."""
+    """Return a kernel that is long enough along ``dim`` for the displacements between two taps of one window."""
     if kernel.shape[dim] == 2 or (step.kernel == 1 and kernel.shape[dim] == 1):
         return kernel if step.kernel == 1 else _promoted(kernel, dim, min(step.size, cap))
     return _promoted(kernel, dim, min(step.size, max((step.kernel - 1) * step.dilation + 2, kernel.shape[dim])))
@@ -69,7 +69,7 @@ def box(kernel: Array, dims: list[int], steps: list[Axis], cap: int) -> Array:
 
 
 def _cut_box(kernel: Array, dims: list[int], steps: list[Axis], cap: int, include_padding: bool) -> Array:
-    """`box` of the windows as they are: those that the border cuts have fewer taps (averaged over positions)."""
+    """Return `box` for windows that the border may cut, which then average fewer taps; averaged over positions."""
     for dim, step in zip(dims, steps, strict=True):
         if not step.padded:
             kernel = box(kernel, [dim], [step], cap)
@@ -97,7 +97,9 @@ def _cut_pair_table(step: Axis, include_padding: bool, lags_in: int, lags_out: i
 
 @lru_cache(maxsize=1024)
 def tap_classes(step: Axis, include_padding: bool) -> tuple[Indices, Array, npt.NDArray[np.bool_]]:
-    """Return the class of every output position, each class's tap weights (class, tap), and whether taps are valid."""
+    """Return the class of equal tap weights of each output position (out,), the weights (class, tap), and which taps
+    are valid.
+    """
     weights, index = np.unique(windows.averaging(step, include_padding), axis=0, return_inverse=True)
     return index.ravel(), weights, weights > 0.0
 
@@ -105,7 +107,7 @@ def tap_classes(step: Axis, include_padding: bool) -> tuple[Indices, Array, npt.
 def filtered(
     call: Call, x: State, space: list[int], steps: list[Axis], total: float, *, include_padding: bool
 ) -> State:
-    """Return ``total`` times the average over each window (padding counted as zeros, or left out of the average).
+    """Return ``total`` times the average of x over each window; padding counts as zeros or is left out.
 
     v' = sum over pairs of taps of w w s s R; R' by the same sums at a displacement (signals.md 5.5).
     """
@@ -140,8 +142,8 @@ def filtered(
 
 
 def _margin_of(x: State, dims: list[int], steps: list[Axis], gone: list[int], total: float) -> Filters:
-    """Return the margin of ``total`` times the averages over windows that nothing cuts; nothing of others, and
-    where atoms are ``gone``.
+    """Return the `Filters` whose margin is that of ``total`` times averages over windows; without a margin where a
+    window is cut by padding or atoms are ``gone``.
     """
     if x.filters.margin is None or gone or any(step.padded for step in steps):
         return NO_FILTERS
@@ -195,7 +197,7 @@ def window_mean(array: Array, dim: int, step: Axis, share: Array) -> Array:
 
 
 def _class_factors(corr: Array, dims: list[int], steps: list[Axis], include_padding: bool) -> Array:
-    """Return sum over pairs of taps of w w R for every output position: borders have windows of their own."""
+    """Return sum over pairs of taps of w_a w_b R(a - b) by output position: windows at the border have fewer."""
     index = tuple(slice(None) if i in dims else 0 for i in range(corr.ndim))
     result = corr[index]
     order = sorted(dims)

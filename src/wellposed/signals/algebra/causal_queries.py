@@ -20,8 +20,8 @@ MOST_TOKEN_GROUPS = 128
 
 
 def flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys: int) -> Seen | None:
-    """Return the weights of queries that weigh all keys that they see equally, where not all see the same keys; None
-    where there are too few queries, or too many that do not fall into equal groups.
+    """Return the attention weights of queries that weigh all keys they see equally; None where all see the same keys,
+    or there are too few queries, or too many that do not fall into equal groups.
     """
     size = _group_size(queries, keys)
     if not size:
@@ -39,7 +39,7 @@ def flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys:
 
 
 def _group_size(queries: int, keys: int) -> int:
-    """Return how many neighbouring tokens make a group; 0 where tokens are not told apart."""
+    """Return how many neighbouring tokens form one group of `Seen`; 0 where there are too few or too many queries."""
     if queries < kernels.LEAST:
         return 0
     if max(queries, keys) <= MOST_TOKEN_GROUPS:
@@ -62,8 +62,8 @@ def _is_of_keys(mask: torch.Tensor, shape: tuple[int, ...], token: int) -> bool:
 
 
 def as_seen(x: State, token: int, mask: torch.Tensor | None) -> State:
-    """Return keys or values with the variance of those that a mask lets through, where all queries see the same ones
-    (samples padded with zeros); each sample counts alike.
+    """Return keys or values whose variance is that of the tokens that a mask lets through, averaged over samples;
+    unchanged unless all queries of a sample see the same tokens (samples padded with zeros).
 
     Args:
         x: of the axes (*batch, heads, tokens, features).
@@ -86,16 +86,18 @@ def as_seen(x: State, token: int, mask: torch.Tensor | None) -> State:
 
 
 def common_of_seen(v: State, token: int, seen: Seen) -> Array:
-    """Return for each query the mean correlation of the values that it sees."""
-    pairs = _pairs(kernels.at_zero(v.corr, [i for i in range(v.corr.ndim) if i not in v.axes[token]]), v, token, seen)
+    """Return the mean correlation of two different values that a query sees, by query."""
+    pairs = _covariance_of_groups(
+        kernels.at_zero(v.corr, [i for i in range(v.corr.ndim) if i not in v.axes[token]]), v, token, seen
+    )
     own = (seen.queries**2).sum(axis=1) / seen.size
     every = ((seen.queries @ pairs) * seen.queries).sum(axis=1)
     return np.where(own < 1.0, (every - own) / np.maximum(1.0 - own, 1e-300), 0.0)
 
 
-def _pairs(kernel: Array, v: State, token: int, seen: Seen) -> Array:
-    """Return the mean covariance of the values of two groups of keys, given their kernel, of which only the dimensions
-    of tokens are left.
+def _covariance_of_groups(kernel: Array, v: State, token: int, seen: Seen) -> Array:
+    """Return the mean covariance of a token of one group and a token of another, (groups, groups), from the kernel of
+    the values, whose dimensions beside those of the tokens have length 1.
     """
     atoms, groups = v.axes[token], seen.groups.shape[1]
     kernel = kernel.transpose([*atoms, *(i for i in range(kernel.ndim) if i not in atoms)])
@@ -116,7 +118,7 @@ def grouped(v: State, token: int, seen: Seen | None) -> State:
 
 
 def levels_of_seen(v: State, token: int, seen: Seen | None) -> Array:
-    """Return for each query the variance of the values that it sees, relative to that of all."""
+    """Return the mean variance of the values that a query sees, relative to that of all values, by query."""
     if seen is None or v.var.shape[at := v.axes[token][0]] == 1:
         return np.ones(1)
     by_key = v.var.mean(axis=tuple(i for i in range(v.var.ndim) if i != at))
@@ -127,10 +129,11 @@ def levels_of_seen(v: State, token: int, seen: Seen | None) -> Array:
 def with_pairs(
     made: State, v: State, token: int, seen: Seen, ratio: Array, met: float, features: int = -1
 ) -> tuple[State, Array]:
-    """Return the results of queries that see different keys, and their correlation kernel by pair: it is the overlap of
-    the keys that two queries see, and more where they weigh these alike (``met``). ``v`` is what `grouped` returns.
+    """Return the results of queries that see different keys, and their correlation kernel by pair of queries: the
+    overlap of the keys that two queries see, plus ``met`` for weights that are correlated. ``v`` is from `grouped`.
 
-    Of tokens in groups, those of the results are two atoms: groups, told apart by pair, and what lies within them.
+    Where tokens are in groups, the tokens of the result are split into two atoms: groups (by pair), and tokens of a
+    group.
     """
     weights = seen.groups
     root = np.sqrt(np.broadcast_to(ratio, len(seen.queries))).reshape(-1, seen.size).mean(axis=1)
@@ -140,10 +143,10 @@ def with_pairs(
         return np.asarray(weights @ pairs @ weights.T, dtype=np.float64)
 
     def between(moved: Array) -> Array:
-        return np.ravel(over(_pairs(moved, v, token, seen)) / scale)
+        return np.ravel(over(_covariance_of_groups(moved, v, token, seen)) / scale)
 
     kernel = kernels.at_zero(v.corr, [i for i in range(v.corr.ndim) if i not in v.axes[token]])
-    own = over(_pairs(kernel, v, token, seen)) + met * (weights @ weights.T) / seen.size
+    own = over(_covariance_of_groups(kernel, v, token, seen)) + met * (weights @ weights.T) / seen.size
     own = np.clip(own / scale, -1.0, 1.0)
     if seen.size == 1:
         np.fill_diagonal(own, 1.0)
@@ -158,9 +161,9 @@ def with_pairs(
 def kernel_of_queries(
     made: State, v: State, token: int, own: Array, between: Callable[[Array], Array], features: int = -1
 ) -> Array:
-    """Return the correlation kernel of results: ``own`` of queries of one sample, ``between`` of queries in different
-    samples, or of heads that share values, computed from the correlation kernel of their values. ``features`` is the
-    axis of a head's features.
+    """Return the correlation kernel of the results of attention. Two queries of one sample have the correlation
+    ``own``; for queries of two samples, or of two heads that share values, ``between`` computes it from the values'
+    kernel. ``features`` is the axis of a head's features.
     """
     axes, count = made.axes, len(made.lengths)
     others = [axis for axis in range(len(axes)) if axis not in (token, features % len(axes)) and axes[axis]]
@@ -183,8 +186,8 @@ def kernel_of_queries(
 
 
 def _kernel_of_tokens(v: State, token: int, steps: dict[int, int]) -> Array:
-    """Return the correlation kernel of values by displacement of tokens, at the same place of other axes (step 0) or
-    averaged over different places (step 1).
+    """Return the correlation kernel of the values along their tokens. ``steps`` says for each other axis whether it is
+    taken at one index (0) or averaged over pairs of different indices (1).
     """
     kernel = v.corr
     for axis, step in steps.items():

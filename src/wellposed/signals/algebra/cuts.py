@@ -21,25 +21,25 @@ SMALL_SPREAD = 1e-6
 
 
 def cut(call: Call, x: State, step: Cut, *, follows: bool = True) -> State:
-    """Return a part of a tensor: the same part, cut out twice, is one tensor. With ``follows`` its dependence on the
-    same part of what the tensor follows is said.
+    """Return the state of a slice of x. It is cached in ``call.run.memo``, so that a slice that is cut out twice is one
+    tensor. With ``follows`` it has links to the same slice of the parents of x.
     """
     key = (step, x.serial, x.axes, x.scale_parameter, x.tag)
     if key not in call.run.memo:
         links = _links_of_part(call, x, step) if follows else ()
         part = select(x, step.axis, step.start, step.stop, step.step, drop=step.drop)
         whole = call.run.memo.setdefault(("pooled", x.serial, x.axes), pooled(x))
-        part = _with_less_averaged(call, x, _apart(call, x, part, step.axis))
+        part = _with_less_averaged(call, x, _with_own_root(call, x, part, step.axis))
         if links and not part.links and part is not x:
             part = part.amended(links=links)
-        call.run.memo[key] = _as_rows(whole, part, step)
+        call.run.memo[key] = _as_linear_map(whole, part, step)
     found: State = call.run.memo[key]
     return found
 
 
 def _links_of_part(call: Call, whole: State, step: Cut) -> tuple[Link, ...]:
-    """Return how a part of an axis of uncorrelated elements follows the same part of what the whole follows element by
-    element, as a norm does what it normalises. What a weight makes that is met again is followed otherwise.
+    """Return links from a slice of ``whole`` to the same slice of its parents, along an axis of uncorrelated elements
+    (a norm's result follows the norm's argument). None for results of repeated weights, which `Dependence` follows.
     """
     if step.drop or whole.roots & REPEATED or _is_correlated(whole, step.axis):
         return ()
@@ -54,8 +54,8 @@ def _links_of_part(call: Call, whole: State, step: Cut) -> tuple[Link, ...]:
 
 
 def _same_part(whole: State, link: Link, step: Cut) -> Cut | None:
-    """Return the part of a link's parent that a part of the whole follows: of a tensor that the whole follows element
-    by element, or of one of whose positions along another axis it is a combination (a time of a sequence); else None.
+    """Return the slice of a link's parent that a slice of ``whole`` depends on: through a link element by element, or
+    one that combines positions of another axis alone (one time of a sequence); None for other links.
     """
     parent, dims = link.parent, link.places(len(whole.lengths))
     if not link.taps:
@@ -74,9 +74,9 @@ def _is_correlated(whole: State, axis: int) -> bool:
     return any(whole.corr.shape[i] > 1 for i in whole.axes[axis])
 
 
-def _as_rows(whole: State, part: State, step: Cut) -> State:
-    """Return a part of an axis of correlated elements as a linear map of the whole, so that its sum with another part
-    counts their correlation.
+def _as_linear_map(whole: State, part: State, step: Cut) -> State:
+    """Return ``part``, a slice along an axis of correlated elements, with rows of the identity as its linear map of
+    ``whole``: sums of two slices then know their covariance.
     """
     at = whole.axes[step.axis]
     if part.layout == whole.layout or len(at) != 1 or isinstance(part.origin, LinearMap) or not whole.roots:
@@ -87,15 +87,17 @@ def _as_rows(whole: State, part: State, step: Cut) -> State:
     return part.amended(origin=LinearMap(whole, at[0], rows)) if step.drop or len(rows) > 1 else part
 
 
-def _apart(call: Call, whole: State, part: State, axis: int) -> State:
-    """Return a part that is independent of the others, if it is cut out of an axis of uncorrelated elements."""
+def _with_own_root(call: Call, whole: State, part: State, axis: int) -> State:
+    """Return ``part`` with a root of its own, if elements along the axis that it is cut from are uncorrelated."""
     if part is whole or not whole.roots or _is_correlated(whole, axis):
         return part
     return part.amended(roots=part.roots | call.root())
 
 
 def _with_less_averaged(call: Call, whole: State, part: State) -> State:
-    """Return a part with the spread of what its fewer elements do not average out, which no other part shares."""
+    """Return ``part`` with a larger own spread: it averages over fewer elements than ``whole``. The addition has a
+    source of its own.
+    """
     spread = part.spread
     if part is whole or part.blocks or not spread.own.amounts.size:
         return part

@@ -21,7 +21,7 @@ MOST_TERMS = 400
 
 
 class _Terms:
-    """The correlations of the terms that products sum, by the number of the source that a product adds."""
+    """The correlation kernels of the terms that products sum, by finite-width source; grows during one pass."""
 
     def __init__(self) -> None:
         self.own: Array = np.zeros(0)
@@ -29,7 +29,7 @@ class _Terms:
         self.kernels: dict[int, tuple[Array, tuple[int, ...]]] = {}
 
     def note(self, number: int, own: float, kernel: Array, sizes: tuple[int, ...]) -> None:
-        """Keep the correlations of the terms of one source, and the finite-width correlation ``own`` that it adds."""
+        """Record the terms' kernel of the source ``number``, and the finite-width correlation ``own`` of it."""
         if number >= self.own.size:
             longer = number + 1 - self.own.size + self.own.size // 2
             self.own = np.concatenate([self.own, np.zeros(longer)])
@@ -38,7 +38,9 @@ class _Terms:
         self.kernels[number] = kernel, sizes
 
     def limits(self, correlation: Sources, power: float) -> Array:
-        """Return the most that each source may have: no limit where nothing was kept."""
+        """Return the largest amount of each source of ``correlation`` after a norm, infinite for sources that were not
+        recorded. Each is computed once.
+        """
         part = slice(correlation.start, correlation.start + correlation.amounts.size)
         own = self.own[part]
         for place in np.flatnonzero(np.isnan(self.shrunk[part]) & (correlation.amounts[: own.size] != 0.0)):
@@ -56,7 +58,7 @@ def _terms(call: Call) -> _Terms:
 
 
 def note_terms(call: Call, number: int, kernel: Array, sizes: Sequence[int], own: float) -> None:
-    """Keep the correlations of the terms that a product sums, by the ``number`` of the source that it adds."""
+    """Record the correlation ``kernel`` of the terms that a product sums, under its finite-width source ``number``."""
     if own >= LEAST_CORRELATED:
         _terms(call).note(number, own, kernel, tuple(sizes))
 
@@ -77,16 +79,18 @@ def finite_width_after_norm(call: Call, x: State) -> Sources:
 
 
 def of_one_size(kernel: Array, sizes: Sequence[int]) -> float:
-    """Return by what factor the mean square of the correlation of two Gaussian vectors falls when each is divided by
-    its size, given the correlation kernel of their elements.
+    """Return the ratio of the mean square correlation of two Gaussian vectors after each is divided by its norm to that
+    before, given the correlation kernel of their elements; 1 for uncorrelated elements.
 
     E[c_i z_i² / sum_k c_k z_k²] = int_0^inf c_i / (1 + 2 c_i t) prod_k (1 + 2 c_k t)^{-1/2} dt.
     """
     parts = [(kernel, 1.0)]
     for dim, size in enumerate(sizes):
         if kernel.shape[dim] <= min(size, 2):  # what all its elements share, and what they differ by
-            parts = [each for part, times in parts for each in _split(part, times, dim, size)]
-    axes, times = (np.concatenate(each) for each in zip(*(_axes(part, sizes, n) for part, n in parts), strict=True))
+            parts = [each for part, times in parts for each in _mean_and_differences(part, times, dim, size)]
+    axes, times = (
+        np.concatenate(each) for each in zip(*(_eigenvalues(part, sizes, n) for part, n in parts), strict=True)
+    )
     axes = axes / (times @ axes)
     t = np.geomspace(1e-4, 1e6, 400)
     spans = 1.0 + 2.0 * np.outer(t, axes)
@@ -96,8 +100,8 @@ def of_one_size(kernel: Array, sizes: Sequence[int]) -> float:
     return float(times @ shares**2 / (times @ axes**2))
 
 
-def _split(kernel: Array, times: float, dim: int, size: int) -> list[tuple[Array, float]]:
-    """Return the covariances of the mean over a dimension and of each difference from it, and how many there are."""
+def _mean_and_differences(kernel: Array, times: float, dim: int, size: int) -> list[tuple[Array, float]]:
+    """Return the kernels of the mean over ``dim`` and of a difference from it, each with its multiplicity."""
     one = np.take(kernel, [0], axis=dim)
     other = np.take(kernel, [1], axis=dim) if kernel.shape[dim] == 2 else np.zeros_like(one)
     if size == 1 or not other.any():
@@ -105,8 +109,8 @@ def _split(kernel: Array, times: float, dim: int, size: int) -> list[tuple[Array
     return [(one + (size - 1) * other, times), (one - other, times * (size - 1))]
 
 
-def _axes(kernel: Array, sizes: Sequence[int], times: float) -> tuple[Array, Array]:
-    """Return the eigenvalues of a covariance, and how often each is there."""
+def _eigenvalues(kernel: Array, sizes: Sequence[int], times: float) -> tuple[Array, Array]:
+    """Return the eigenvalues of a covariance kernel (thinned out where it is large), and the multiplicity of each."""
     dims = [dim for dim, length in enumerate(kernel.shape) if length > 1]
     told = [sizes[dim] for dim in dims]
     step = math.ceil((math.prod(told) / MOST_TERMS) ** (1.0 / max(len(told), 1)))

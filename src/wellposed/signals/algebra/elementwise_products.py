@@ -162,9 +162,8 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
 
 
 def _times_known(part: Aligned, covariance: Array, known: Array) -> Array:
-    """Return the covariance kernel of a factor, of ``covariance``, times known numbers. Where both vary along one atom,
-    numbers that are small where the factor is large leave less than the product of averages (sums of the first n, over
-    n).
+    """Return a signal's covariance kernel, ``covariance`` before, once it is multiplied by ``known`` numbers: by the
+    product at each position where both vary along one atom (1 / n and the sum of the first n).
     """
     if not any(n > 1 and m > 1 for n, m in zip(part.var.shape, known.shape, strict=True)):
         return covariance * kernels.autocorrelation(known, covariance.shape)
@@ -181,8 +180,8 @@ def _with_common_squares(
     var: Array,
     together: Array,
 ) -> tuple[Array, Array]:
-    """Return covariance kernel and variance of a product of this ``mean`` with what the squares of its factors have in
-    common: local scales, which have the covariance kernel ``together``, or gates that are met again, whichever is more.
+    """Return covariance kernel and variance of a product of mean ``mean``, enlarged by the covariance of the squares of
+    its factors: that of their local scales (kernel ``together``), or of gates met again, whichever is larger.
     """
     more = squares_in_common(call, *states)
     if not (more or together.any()):
@@ -202,15 +201,14 @@ def _with_common_squares(
 
 
 def _equal_norm_of_product(x: State, y: State, p: Aligned, q: Aligned) -> float:
-    """Return 1 / D of tokens of equal norm in D dimensions that known numbers multiply; 0 of other products."""
+    """Return ``equal_norm_inverse_dim`` of x y: kept where known numbers multiply tokens of equal norm, else 0."""
     of_x, of_y = ((0.0 if kernels.nonzero(other.var) else s.equal_norm_inverse_dim) for s, other in ((x, q), (y, p)))
     return of_x or of_y
 
 
 def _links_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Link, ...]:
-    """Return the links of a product to its factors. By known numbers along one atom of correlated positions (1 / n for
-    a mean of the first n), each position is linked with its own weight. By numbers for each channel the link has their
-    mean, which loops carry from time to time.
+    """Return the links of a product to its factors. Known numbers along one atom of correlated positions (1 / n for a
+    mean of the first n) are slopes by position; known numbers by channel give their mean as one slope.
     """
     for one, own, known in ((x, p, q), (y, q, p)):
         varying = [i for i, n in enumerate(known.mean.shape) if n > 1]
@@ -225,15 +223,15 @@ def _links_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Link,
 
 
 def _slope(means: Array, var: Array) -> float:
-    """Return the mean of one factor, averaged over positions by how much the other varies there."""
+    """Return the mean of one factor, averaged over positions with the other factor's variance as weight."""
     if means.size == 1 or var.size == 1 or not (total := kernels.average(var)):
         return kernels.average(means)
     return kernels.average(means * var) / total
 
 
 def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array, lengths: tuple[int, ...]) -> Spread:
-    """Return the spread of x y over draws: logarithms of scales add up, and the mean product of squares varies on its
-    own; ``of_x`` and ``of_y`` are covariance kernels over atoms of these ``lengths``.
+    """Return the spread of x y: the spreads of both factors add up, and the mean of x² y² over elements adds its own
+    fluctuation. ``of_x`` and ``of_y`` are covariance kernels over atoms of ``lengths``.
     """
     spread = x.spread + y.spread
     one, other = x.spread.own, y.spread.own
@@ -247,9 +245,9 @@ def _spread_of_product(call: Call, x: State, y: State, of_x: Array, of_y: Array,
 
 
 def _marginal_of_product(call: Call, x: State, y: State, rho: float) -> tuple[Marginal, Tag]:
-    """Return the shape of a product's marginal, and whether it is exact: with known numbers it is that of the other
-    factor, turned over where they are negative; of both signs, positions are not told apart. Two signals of correlation
-    ``rho`` are taken for functions of two Gaussians that have it.
+    """Return the marginal of x y, and its tag. Times known numbers it is the shape of the signal, reflected where they
+    are negative, and a mixture of both where signs differ by position. Two signals are taken as functions of two
+    Gaussians that correlate by ``rho``.
     """
     for factor, other in ((y, x), (x, y)):
         if kernels.nonzero(factor.var):

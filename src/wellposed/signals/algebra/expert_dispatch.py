@@ -29,12 +29,12 @@ LEAST_ROW_CORRELATION = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Rows ``i // copies`` of a tensor's axis, in the order of an index i of which nothing is known.
+    """Rows picked by an index whose values are not known: entry i names row ``i // copies``.
 
     Attributes:
         node: the node that picks them.
-        whole, axis: the tensor.
-        picked: what is picked.
+        whole, axis: the tensor that they are picked from, and the axis of its rows.
+        picked: the rows in the order of the index.
         copies: how many entries of the index name one row.
     """
 
@@ -46,7 +46,7 @@ class Pick:
 
 
 def remember_pick(call: Call, index: int, whole: State, axis: int, picked: State) -> None:
-    """Keep what was picked by an index (a value of the graph), for when it is put back."""
+    """Record in ``call.run.memo`` what was picked by an index (its value id), for `put_back`."""
     name, copies = _order(call.graph, index)
     picks: dict[int, list[Pick]] = call.run.memo.setdefault("picks", {})
     if whole.scale_parameter is None:
@@ -54,7 +54,7 @@ def remember_pick(call: Call, index: int, whole: State, axis: int, picked: State
 
 
 def _order(graph: Graph, value: int) -> tuple[int, int]:
-    """Return the index that an index is made of by views and whole divisions, and the product of the divisors."""
+    """Return the value id of the index behind views and integer divisions, and the product of the divisors."""
     copies = 1
     while (at := graph.values[value].node) is not None:
         node = graph.nodes[at]
@@ -78,7 +78,7 @@ def put_back(call: Call, index: int, source: int, rows: State, sums: State, axis
         fits = len(pick.whole.axes) == len(sums.axes) and pick.axis == axis and len(sums.axes[axis]) == 1
         fits = fits and pick.whole.shape[axis] * pick.copies == sums.shape[axis] * divisor
         merged, copies = (n // math.gcd(divisor, pick.copies) for n in (divisor, pick.copies))
-        if fits and 1 in (merged, copies) and _leads(call.graph, pick.node, source):
+        if fits and 1 in (merged, copies) and _depends_on(call.graph, pick.node, source):
             break
     else:
         return sums
@@ -86,15 +86,15 @@ def put_back(call: Call, index: int, source: int, rows: State, sums: State, axis
     if merged > 1:
         shape = whole.shape
         whole = reshape(whole, (*shape[:axis], shape[axis] // merged, merged, *shape[axis + 1 :]))
-    shared = _shared(whole, whole.axes[axis], whole.axes[axis + 1] if merged > 1 else (), copies)
+    shared = _row_correlation(whole, whole.axes[axis], whole.axes[axis + 1] if merged > 1 else (), copies)
     if math.prod(shared[1]) != sums.shape[axis]:
         return sums
-    made = _laid_out(sums, axis, *shared)
+    made = _with_row_correlation(sums, axis, *shared)
     return _following(call, made, pick, rows, axis) if merged == copies == 1 else made
 
 
-def _leads(graph: Graph, first: int, value: int) -> bool:
-    """Whether a value is made of what a node makes."""
+def _depends_on(graph: Graph, first: int, value: int) -> bool:
+    """Whether a value depends on the results of the node ``first``."""
 
     def made_of(at: int) -> Sequence[int]:
         node = graph.values[at].node
@@ -103,9 +103,11 @@ def _leads(graph: Graph, first: int, value: int) -> bool:
     return any(graph.values[at].node == first for at in reached([value], made_of))
 
 
-def _shared(whole: State, atoms: tuple[int, ...], merged: tuple[int, ...], copies: int) -> tuple[Array, list[int]]:
-    """Return what two positions share, 0 for a position and itself, and the sizes of its atoms: of positions that are
-    ``merged`` the mean, of ``copies`` of one position nothing.
+def _row_correlation(
+    whole: State, atoms: tuple[int, ...], merged: tuple[int, ...], copies: int
+) -> tuple[Array, list[int]]:
+    """Return the correlation kernel of the rows that were picked from, with 0 for a row and itself, and the sizes of
+    its atoms. Rows in ``merged`` atoms are averaged; ``copies`` of one row get an atom of their own.
     """
     corr = kernels.at_zero(whole.corr, [i for i in range(whole.corr.ndim) if i not in (*atoms, *merged)])
     corr = kernels.pair_mean(corr, whole.lengths, merged) if merged else corr
@@ -116,8 +118,10 @@ def _shared(whole: State, atoms: tuple[int, ...], merged: tuple[int, ...], copie
     return (np.stack([corr, corr], axis=-1), [*sizes, copies]) if copies > 1 else (corr, sizes)
 
 
-def _laid_out(sums: State, axis: int, shared: Array, sizes: list[int]) -> State:
-    """Return sums whose positions have these atoms, and share what they share on average as ``shared`` says."""
+def _with_row_correlation(sums: State, axis: int, shared: Array, sizes: list[int]) -> State:
+    """Return ``sums`` with its rows in atoms of ``sizes`` and their average correlation distributed in proportion to
+    ``shared``; unchanged where rows are hardly correlated.
+    """
     (atom,) = sums.axes[axis]
     count, new = math.prod(sizes), len(sizes)
     mean = float(kernels.pair_mean(shared, sizes).ravel()[0]) * count / max(count - 1, 1)
@@ -134,7 +138,7 @@ def _laid_out(sums: State, axis: int, shared: Array, sizes: list[int]) -> State:
     where = {old: at for at, old in enumerate(kept)}
     fresh = tuple(range(len(kept), len(kept) + new))
     axes = tuple(fresh if a == axis else tuple(where[i] for i in own) for a, own in enumerate(sums.axes))
-    mean_by, var_by = (_at(array, atom, sizes) for array in (sums.mean, sums.var))
+    mean_by, var_by = (_with_row_atoms(array, atom, sizes) for array in (sums.mean, sums.var))
     flat = np.ones(shared.shape)
     marginal = Marginal(sums.gauss, local_scales=applied(sums.local_scales, lambda kernel: spread_out(kernel, flat)))
     return sums.with_moments(
@@ -146,14 +150,16 @@ def _laid_out(sums: State, axis: int, shared: Array, sizes: list[int]) -> State:
     )
 
 
-def _at(array: Array, atom: int, sizes: list[int]) -> Array:
-    """Return a map by position with the atoms of these sizes last, in the place of one."""
+def _with_row_atoms(array: Array, atom: int, sizes: list[int]) -> Array:
+    """Return an array by position whose dimension ``atom`` is replaced by dimensions of length ``sizes``, which come
+    last.
+    """
     moved = np.moveaxis(array, atom, -1)
     return moved.reshape(*moved.shape[:-1], *(sizes if moved.shape[-1] > 1 else (1,) * len(sizes)))
 
 
 def _following(call: Call, made: State, pick: Pick, rows: State, axis: int) -> State:
-    """Return sums with a link to the tensor that was picked from, if the rows follow what was picked."""
+    """Return ``made``, sums of ``rows``, with a link to the tensor picked from if rows depend on the picked ones."""
     whole = pooled(pick.whole)
     if call.independent or not rows.roots & pick.picked.roots or rows.shape != pick.picked.shape:
         return made

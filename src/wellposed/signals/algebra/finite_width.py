@@ -20,7 +20,7 @@ from wellposed.structure.widths import channels
 
 def finite_width_covariance(call: Call, x: State, y: State, of_x: Array, of_y: Array, layout: Layout) -> Array | None:
     """Return what the finite-width correlations of x and y add to the covariance kernel of x y, over the atoms of the
-    ``layout``; None where these are independent of each other, as a mean over positions has one of its own.
+    ``layout``; None where they share no source.
 
     For x = V h and y = W h, E[x_p y_p x_q y_q] = Var(V) Var(W) E (h_p h_q)²: beyond the product of the covariances
     ``of_x`` and ``of_y`` it has the variance of h_p h_q over draws, at one channel and all pairs of positions.
@@ -39,7 +39,7 @@ def finite_width_covariance(call: Call, x: State, y: State, of_x: Array, of_y: A
 
 
 def _within_channels(kernel: Array, places: Collection[int]) -> Array:
-    """Return a kernel that is 0 for elements of different channels, which have weights of their own."""
+    """Return a kernel that is 0 for elements of different channels, that is, along all atoms but the ``places``."""
     for i in range(kernel.ndim):
         if i not in places:
             same = (np.arange(kernel.shape[i]) == 0).reshape([-1 if j == i else 1 for j in range(kernel.ndim)])
@@ -48,7 +48,7 @@ def _within_channels(kernel: Array, places: Collection[int]) -> Array:
 
 
 def _with_pairs_apart(kernel: Array, layout: Layout, places: Collection[int]) -> Array:
-    """Return a kernel that tells two positions from one along the atoms of positions (``places``)."""
+    """Return a kernel with an entry for different positions (length 2 or more) along the atoms ``places``."""
     lengths = [2 if i in places and size > 1 else 1 for i, size in enumerate(layout.lengths)]
     return kernels.promote(kernel, [max(n, m) for n, m in zip(kernel.shape, lengths, strict=True)])
 
@@ -56,11 +56,12 @@ def _with_pairs_apart(kernel: Array, layout: Layout, places: Collection[int]) ->
 def finite_width_correlation_of_product(
     call: Call, states: tuple[State, State], aligned: tuple[Aligned, Aligned], layout: Layout, var: float
 ) -> Sources:
-    """Return the finite-width correlation of a product x y of this variance: that of each factor, by its share of it.
+    """Return the finite-width correlation of a product x y of variance ``var``: the sum of that of each factor, in
+    proportion to the variance that the factor brings.
 
-    Numbers whose signs differ by position, as those of rotary positions, turn features against one another: the part
-    C(p, q) = sum_f y_pf y_qf / sum_f y_f² is left of the correlation of two positions p and q. Its mean is shared with
-    what was made of the same features otherwise, and the rest of its mean square is not.
+    Known numbers whose signs differ by position (rotary embeddings) rotate the features of each position differently:
+    of the correlation of positions p and q the part C(p, q) = sum_f y_pf y_qf / sum_f y_f² is left. The mean of C keeps
+    the sources of x, the rest of its mean square gets a source of its own.
     """
     result = NONE
     for x, own, other, y in zip(states, aligned, aligned[::-1], states[::-1], strict=True):
@@ -84,8 +85,8 @@ SMALL_REST = 1e-3
 
 
 def _turned(call: Call, known: Aligned, layout: Layout) -> tuple[float, float] | None:
-    """Return mean and mean square of C(p, q) over all pairs of positions, for factors ``known`` in the atoms of the
-    ``layout``; None where no sign differs by position.
+    """Return mean and mean square of C(p, q) (`finite_width_correlation_of_product`) over all pairs of positions, for
+    the factor ``known`` in the atoms of ``layout``; None where no sign differs by position.
     """
     axes = positions(call.graph).get(call.node.outputs[0], ())
     if len(axes) != len(layout.axes):

@@ -31,47 +31,49 @@ _W = _W / _W.sum()
 
 
 def squares_in_common(call: Call, x: State, y: State) -> float:
-    """Return Cov(x², y²) / (E x² E y²) of a gate, a function of what a weight made that other steps of a loop meet too,
-    and of a state that such gates have made at earlier steps, without much of a mean; 0 of others.
+    """Return κ = Cov(x², y²) / (E x² E y²) where one is a gate (a function of a weight that other steps of a loop meet
+    too) and the other a state that such gates multiplied at earlier steps; 0 elsewhere. Bounded to [-0.9,
+    `LARGEST_VARIANCE`].
     """
     if call.independent or not call.run.weights.repeated:
         return 0.0
     pairs = [(gate, state) for gate, state in ((x, y), (y, x)) if _may_be_gated(gate, state)]
-    found = max((_behind(call, gate, state, 1.0, 0) for gate, state in pairs), key=abs, default=0.0)
+    found = max((_common_to_squares(call, gate, state, 1.0, 0) for gate, state in pairs), key=abs, default=0.0)
     return min(max(found, -0.9), LARGEST_VARIANCE)
 
 
 def _may_be_gated(gate: State, state: State) -> bool:
-    """Whether a gate may have made a state before: means, which have no squares of their own, count elsewhere."""
+    """Whether ``gate`` may have multiplied ``state`` at an earlier step; False for signals with a large mean."""
     if gate.function is None or state.function is not None or not gate.roots & state.roots & ~REPEATED:
         return False
     return state.pooled_mean**2 <= LARGEST_MEAN * state.second_moment
 
 
-def _behind(call: Call, gate: State, x: State, share: float, depth: int) -> float:
-    """Return the relative covariance of the squares of a gate and of a state x that is made of other gates.
+def _common_to_squares(call: Call, gate: State, x: State, share: float, depth: int) -> float:
+    """Return κ of ``gate`` and of the state x, followed back through products and sums to the gates that x is made of.
 
-    The part that x has in the state that was asked for is ``share``; ``depth`` operators were followed.
+    ``share`` is the energy of x relative to that of the state first asked for, ``depth`` the number of operators
+    followed.
     """
     if share < LEAST_SHARE or depth > DEEPEST or not gate.roots & x.roots & ~REPEATED:
         return 0.0
     if gate.serial == x.serial:
-        return _of_itself(gate)
+        return _variance_of_square(gate)
     if x.function is not None:
         return _of_functions(call, gate, x)
     factors = call.run.dependence.factors.get(x.serial)
     if factors is not None:
-        one, other = (_behind(call, gate, factor, share, depth + 1) for factor in factors.states)
+        one, other = (_common_to_squares(call, gate, factor, share, depth + 1) for factor in factors.states)
         return (1.0 + one) * (1.0 + other) - 1.0
     total, found = x.second_moment, 0.0
     for part, factor in _parts(call, x):
         own = min(factor * factor * part.second_moment / total, 1.0) if total > 0.0 else 0.0
-        found += own * _behind(call, gate, part, share * own, depth + 1)
+        found += own * _common_to_squares(call, gate, part, share * own, depth + 1)
     return found
 
 
 def _parts(call: Call, x: State) -> list[tuple[State, float]]:
-    """Return the states that x is a sum of, each with its factor; none of what a weight made."""
+    """Return the summands of x, each with its factor; none where a weight made x."""
     made = call.run.dependence.made.get(x.serial)
     if made is not None:
         return [] if any(made.raw) else [(part, 1.0) for part in made.operands]
@@ -82,7 +84,7 @@ def _parts(call: Call, x: State) -> list[tuple[State, float]]:
     ]
 
 
-def _of_itself(gate: State) -> float:
+def _variance_of_square(gate: State) -> float:
     """Return Var(y²) / (E y²)²."""
     squares = marginal(gate) ** 2
     level = float(WEIGHTS @ squares)
@@ -90,7 +92,7 @@ def _of_itself(gate: State) -> float:
 
 
 def _of_functions(call: Call, x: State, y: State) -> float:
-    """Return the relative covariance of the squares of two functions of Gaussian tensors at one position."""
+    """Return κ of two functions of Gaussian tensors at one position."""
     key = ("squares", x.serial, y.serial)
     if key not in call.run.memo:
         call.run.memo[key] = _integrated(call, x, y)
@@ -99,7 +101,7 @@ def _of_functions(call: Call, x: State, y: State) -> float:
 
 
 def _integrated(call: Call, x: State, y: State) -> float:
-    """Return what `_of_functions` does, by quadrature over both Gaussians."""
+    """Return κ as `_of_functions` does, by quadrature over both Gaussians."""
     (first, f), (second, g) = x.gaussian_source(), y.gaussian_source()
     if f is None or g is None or first.lengths != second.lengths or not (first.gauss and second.gauss):
         return 0.0
@@ -116,5 +118,5 @@ def _integrated(call: Call, x: State, y: State) -> float:
 
 
 def _squares(base: State, function: Pointwise, z: Array) -> Array:
-    """Return the squares of a function of a Gaussian tensor at standardised points."""
+    """Return f(z)² for a function of the Gaussian tensor ``base`` at standardised points z."""
     return np.asarray(function(float(base.pooled_mean) + math.sqrt(base.pooled_var) * z) ** 2)

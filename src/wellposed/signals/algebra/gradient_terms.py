@@ -110,11 +110,12 @@ def times(call: Adjoint, term: Term, base: State, fn: Pointwise) -> Term:
 
 
 def _joined(call: Adjoint, term: Term, base: State, fn: Pointwise) -> State:
-    """Return the term with its factor in the core, corrected for what a further factor ``fn(base)`` knows of it.
+    """Return the core of ``term`` times its factor a = ``term.fn(term.base)``, corrected for its dependence on a
+    further factor b = ``fn(base)``.
 
-    An element that was positive before a residual sum is more often positive after it. With a and b the two
-    factors at one position, the variance is multiplied by E a²b² / (E a² E b²), and what is common to two positions by
-    (E ab / (E a E b))², for jointly Gaussian bases.
+    An element that was positive before a residual sum is more often positive after it. At one position the variance is
+    multiplied by E a²b² / (E a² E b²), at two positions the covariance by (E ab / (E a E b))², for jointly Gaussian
+    bases.
     """
     state = settled(call, term)
     assert term.base is not None
@@ -182,7 +183,9 @@ def _tamed(fn: Pointwise, mean: float, std: float) -> Pointwise:
 
 
 def settled(call: Adjoint, term: Term) -> State:
-    """Return the term as one state: the factor's raw moments times the core's, by displacement."""
+    """Return the term as one state: raw moments of the factor times those of the core, by displacement. Cached in the
+    pass.
+    """
     core = term.core
     if term.base is None or term.fn is None:
         return scaled_state(core, term.scale)
@@ -299,7 +302,7 @@ def _merged(x: Term, y: Term) -> Term | None:
 
 
 def reduced(call: Adjoint, term: Term, shape: tuple[int, ...]) -> Term:
-    """Return the term summed over the axes along which a tensor of ``shape`` was broadcast."""
+    """Return the term summed over the axes along which a tensor of this ``shape`` was broadcast."""
     have = term.core.shape
     if have == shape:
         return term

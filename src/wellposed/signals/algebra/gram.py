@@ -19,9 +19,9 @@ LARGEST_GRAM = 512
 
 
 class GramTerms(NamedTuple):
-    """What the dependence of two factors adds to their product: to ``mean`` and ``var``, each (size of the label
-    ``row``, size of the label ``column``). Of two Gaussians x and y of covariance c, Var x y is larger by c²;
-    the terms that are summed count as independent of one another.
+    """What the dependence of two factors adds to the ``mean`` and the ``var`` of their product: arrays (size of label
+    ``row``, size of label ``column``). For Gaussian factors x and y of covariance c, Var x y grows by c²; the summed
+    terms count as independent.
     """
 
     row: str
@@ -31,8 +31,8 @@ class GramTerms(NamedTuple):
 
 
 def gram_terms(call: Call, left: State, right: State, product: Product) -> GramTerms | None:
-    """Return what the dependence of two tensors adds to their product by pair of positions: of a tensor times its own
-    transpose (a Gram matrix), or times a tensor that is made of it; None of others.
+    """Return what the dependence of two tensors adds to their product, by pair of positions: a tensor times its own
+    transpose (a Gram matrix), or times a tensor computed from it. None where the factors are independent.
 
     Positions i and j have the mean sum_k Cov(x_ik, y_jk) beside the product of the means, and where i and j differ,
     their correlation at finite width adds to the variance.
@@ -68,8 +68,8 @@ def gram_terms(call: Call, left: State, right: State, product: Product) -> GramT
 def _counterparts(
     left: State, right: State, own: dict[str, tuple[int, ...]], theirs: dict[str, tuple[int, ...]]
 ) -> tuple[int, ...] | None:
-    """Return for each atom of the left tensor that of the right one, by the atoms of each label; None where the two are
-    cut into other atoms.
+    """Return for each atom of the left tensor the atom of the right one with the same label (``own`` and ``theirs``
+    give atoms by label); None where their atoms differ in length.
     """
     places: dict[int, int] = {}
     for label, atoms in own.items():
@@ -82,8 +82,8 @@ def _counterparts(
 
 
 def _by_pair(profile: Array, size: int, first: Array, second: Array) -> Array:
-    """Return a covariance by pair of positions (size, size), given its average by displacement and the standard
-    deviations of both by position.
+    """Return the covariance of all pairs of positions (size, size), whose average at each displacement is ``profile``,
+    in proportion to the standard deviations ``first`` and ``second`` (size,).
     """
     profile = np.append(profile, 0.0) if profile.size == 1 else profile
     lag = np.minimum(np.abs(np.subtract.outer(np.arange(size), np.arange(size))), profile.size - 1)
@@ -94,7 +94,7 @@ def _by_pair(profile: Array, size: int, first: Array, second: Array) -> Array:
 
 
 def with_gram_terms(made: State, product: Product, terms: GramTerms) -> State:
-    """Return a product with what is added to its mean and variance by pair of positions."""
+    """Return the product ``made`` with `GramTerms` added to its mean and variance."""
     i, j = (made.axes[product.out_axes.index(label)] for label in (terms.row, terms.column))
     if len(i) != 1 or len(j) != 1:
         return made

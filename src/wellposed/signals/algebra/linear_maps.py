@@ -29,8 +29,8 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
     """Return y_i = sum_j w_ij x_j along one axis (longer than 1); ``weights`` is (new size, old size).
 
     Cov(y_i, y_k) = sum over j, l of w_ij w_kl s_j s_l R(|j - l|), the variance along the axis taken as one factor. It
-    is kept for all ``pairs`` of positions on request, else by displacement. A map of such a map is one of its tensor.
-    ``sign`` is 1 of what is known to be never negative, -1 of what is never positive.
+    is kept for all ``pairs`` of positions on request, else by displacement. A map of a map is one map of its parent.
+    ``sign`` is 1 where x is known to be never negative, -1 where it is never positive, else 0.
     """
     x = merge_atoms(x, axis)
     at = x.axes[axis][0]
@@ -60,14 +60,14 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
 
 
 def _told_apart_along(x: State, at: int, size: int) -> State:
-    """Return a state that tells pairs apart along no atom but one, where those along several are too many."""
+    """Return x with its kernel by pair of positions along the atom ``at`` alone, where it would be too large."""
     if size**2 * (x.corr.size // x.corr.shape[at]) <= MOST_PAIRS:
         return x
     return x.amended(corr=kernels.by_displacement(x.corr, [i for i in range(x.corr.ndim) if i != at]))
 
 
 def _as_one_map(x: State, at: int, weights: Array) -> tuple[State, Array]:
-    """Return the tensor that x is a map of along an atom, and the weights of a map of x as one of that tensor."""
+    """Return the parent of the map x along an atom and the composed weights; x and ``weights`` for other x."""
     of = x.known_as(LinearMap)
     if of is None or not of.pairs or of.atom != at or of.parent.layout.resized(at, len(of.weights)) != x.layout:
         return x, weights
@@ -92,7 +92,7 @@ def picked_links(x: State, atom: int, source: Indices, gone: Collection[int] = (
 
 
 def _profile(covariance: Array, at: int, corr: Array) -> Array:
-    """Return covariances of all pairs of positions, the last two dimensions, by displacement, as dimension ``at``."""
+    """Return covariances of all pairs (last two dimensions) as a kernel by displacement in dimension ``at``."""
     size = covariance.shape[-1]
     lags = min(size, kernels.lag_cap(sum(n > 2 for n in corr.shape) + 1))
     near = [np.diagonal(covariance, d, axis1=-2, axis2=-1).mean(axis=-1) for d in range(lags - 1)]
@@ -120,21 +120,21 @@ def _variance(x: State, at: int, weights: Array) -> Array:
 
 
 def _marginal(weights: Array, result: State, sign: int) -> Marginal:
-    """Return the shape of sums of what is never negative (or never positive): that of a Gamma, as skewed as the most
-    uneven of them, so that no sum reaches beyond 0.
+    """Return the marginal of weighted sums of elements of one sign: Gamma-distributed, as skewed as the position of
+    largest Var / E², so that no sum crosses 0.
     """
     sign *= int(float(weights.min()) >= 0.0) - int(float(weights.max()) <= 0.0)
-    return _of_total(sign, _unevenness(result.var, result.mean)) or result.marginal
+    return _gamma_marginal(sign, _largest_relative_variance(result.var, result.mean)) or result.marginal
 
 
-def _unevenness(var: Array, mean: Array) -> float:
-    """Return the largest Var / E² among positions, those of mean 0 left out."""
+def _largest_relative_variance(var: Array, mean: Array) -> float:
+    """Return the largest Var / E² over positions, without those of mean 0."""
     squares = np.broadcast_to(mean, np.broadcast_shapes(mean.shape, var.shape)) ** 2
     return float(np.max(var / np.where(squares > 0.0, squares, np.inf), initial=0.0))
 
 
-def _of_total(sign: int, uneven: float) -> Marginal | None:
-    """Return the shape of sums of one sign, the most uneven of which has this Var / E²; None of what may cross 0."""
+def _gamma_marginal(sign: int, uneven: float) -> Marginal | None:
+    """Return the Gamma marginal of sums of one sign with Var / E² = ``uneven``; None for sign 0 or little skew."""
     if not sign or not uneven > SKEWED:
         return None
     transport = of_mean_of_squares(float(f"{min(uneven, LARGEST_UNEVENNESS):.3g}"))
@@ -142,13 +142,13 @@ def _of_total(sign: int, uneven: float) -> Marginal | None:
 
 
 def sum_of_maps(x: State, y: State, a: float, b: float) -> State | None:
-    """Return a x + b y for two linear maps of one tensor along one axis (running sums and parts of them, sums over the
-    neighbours in a graph), or that tensor and a map of it: another map.
+    """Return a x + b y as a linear map, where x and y are maps of one tensor along one axis (running sums and parts of
+    them, sums over the neighbours in a graph), or that tensor and a map of it.
 
-    None where they are not, or where neither has an element for each position.
+    None for other tensors, and where neither has an element for each position.
     """
     of_x, of_y = x.known_as(LinearMap), y.known_as(LinearMap)
-    maps = _of_one_tensor(of_x or _as_it_is(x, of_y), of_y or _as_it_is(y, of_x))
+    maps = _of_one_tensor(of_x or _identity_map(x, of_y), of_y or _identity_map(y, of_x))
     if maps is None:
         return None
     first, second = maps
@@ -173,12 +173,13 @@ def _of_one_tensor(first: LinearMap | None, second: LinearMap | None) -> tuple[L
 
 
 def differences_of_running_sum(x: State, y: State, a: float) -> State | None:
-    """Return a (x_i - y_j) for one running sum along two axes of the result: the sum of what lies between i and j.
+    """Return a (x_i - y_j), where x is a running sum along one axis of the result and y the same one along another: the
+    sum of the summands between j and i.
 
-    Where summands never cross 0, those with i > j have their sign, and the shape of a Gamma; the others are taken to be
-    masked. None where x and y are anything else.
+    Where summands have one sign, the differences with i > j have it too, and a Gamma marginal; those with i < j are
+    taken to be masked. None for other tensors.
     """
-    crossed = _crossed(x, y)
+    crossed = _map_along_two_axes(x, y)
     if crossed is None:
         return None
     of, columns = crossed
@@ -197,18 +198,18 @@ def differences_of_running_sum(x: State, y: State, a: float) -> State | None:
         layout=Layout((*x.lengths, size), axes),
         mean=mean,
         var=level[..., None] * placed,
-        corr=kernels.at_zero(x.corr, (at,))[..., None] * _of_two_pairs(table, at, count),
+        corr=kernels.at_zero(x.corr, (at,))[..., None] * _correlation_of_differences(table, at, count),
         scale_parameter=None,
     )
     sign = of.sign if float(weights.min()) >= 0.0 else 0
     below = np.tril_indices(size, -1)
     means = mean.mean(axis=tuple(i for i in range(count) if i != at))[below]
-    shape = _of_total(sign * (1 if a > 0.0 else -1), _unevenness(var[below], means))
+    shape = _gamma_marginal(sign * (1 if a > 0.0 else -1), _largest_relative_variance(var[below], means))
     return result if shape is None else result.amended(marginal=shape)
 
 
-def _crossed(x: State, y: State) -> tuple[LinearMap, int] | None:
-    """Return the map that x has along one axis and y along another, and the latter axis; None of other tensors."""
+def _map_along_two_axes(x: State, y: State) -> tuple[LinearMap, int] | None:
+    """Return the map that x and y are along two axes of the result, and the axis of y; None of other tensors."""
     maps = _of_one_tensor(x.known_as(LinearMap), y.known_as(LinearMap))
     if maps is None or not np.array_equal(maps[0].weights, maps[1].weights) or x.lengths != y.lengths:
         return None
@@ -223,9 +224,9 @@ def _crossed(x: State, y: State) -> tuple[LinearMap, int] | None:
     return (of, columns) if tuple(moved) == y.axes else None
 
 
-def _of_two_pairs(table: Array, at: int, count: int) -> Array:
-    """Return the correlation kernel of differences c_i - c_j along their two atoms, from the covariances of the c_i
-    (size, size): the average over pairs with one end in common, and over pairs with none.
+def _correlation_of_differences(table: Array, at: int, count: int) -> Array:
+    """Return the correlation kernel of differences c_i - c_j along the atoms of i and j (length 2 each), from the
+    covariances ``table`` of c (size, size): averages over pairs that share i, that share j, and that share neither.
     """
     some = np.unique(np.linspace(0, len(table) - 1, min(len(table), MOST_ENDS)).astype(np.int64))
     i, j = (some[part] for part in np.tril_indices(len(some), -1))
@@ -241,8 +242,8 @@ def _of_two_pairs(table: Array, at: int, count: int) -> Array:
     return np.clip(kernel, -1.0, 1.0).reshape([2 if k == at else 1 for k in range(count)] + [2])
 
 
-def _as_it_is(x: State, of: LinearMap | None) -> LinearMap | None:
-    """Return a tensor as a map of itself, where it is the one that ``of`` maps, or a multiple of that."""
+def _identity_map(x: State, of: LinearMap | None) -> LinearMap | None:
+    """Return x as a multiple of the identity map, where it is the parent of the map ``of`` or a multiple of it."""
     if of is None or of.parent.layout != x.layout:
         return None
     scale = 1.0 if of.parent.serial == x.serial else 0.0
@@ -253,7 +254,7 @@ def _as_it_is(x: State, of: LinearMap | None) -> LinearMap | None:
 
 
 def _without_positions(x: State, atom: int, *, gone: bool) -> tuple[int, ...]:
-    """Return the shape of a tensor, the axis of an atom being of length 1 where that is ``gone``."""
+    """Return the shape of x, with length 1 along the axis of an atom that is ``gone``."""
     return tuple(1 if gone and axis == (atom,) else n for axis, n in zip(x.axes, x.shape, strict=True))
 
 

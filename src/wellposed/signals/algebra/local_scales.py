@@ -22,16 +22,17 @@ from wellposed.signals.integration.kernels import Array
 
 
 def marginal_with(scales: LocalScales, gauss: bool) -> Marginal:
-    """Return the shape of a marginal with these local scales, if they vary enough to count."""
+    """Return a marginal with these local scales, or without any where they hardly vary."""
     kernel = scales.get()
     even = kernel is None or not kernel.size or float(kernel.max()) <= UNEVEN
     return Marginal(gauss, local_scales=None if even else scales)
 
 
 def weighted_scales(call: Call, data: State, kernel: Array) -> LocalScales:
-    """Return the local scales of a product of ``data`` with a weight, given their kernel.
+    """Return the local scales, of kernel ``kernel``, of a product of ``data`` with a weight.
 
-    What is new in them is what ``data`` varies in size by, the same for all weights that meet it.
+    Their sources are those of ``data`` and one for the size of ``data`` itself: cached, as all weights that meet
+    ``data`` share it.
     """
     key = ("size", data.serial)
     if key not in call.run.memo:
@@ -41,7 +42,7 @@ def weighted_scales(call: Call, data: State, kernel: Array) -> LocalScales:
 
 
 def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array, Array] | None:
-    """Return the kernels of the variances of ln tau of two states, and of their covariance; None where none varies."""
+    """Return three kernels, Var(ln tau) of x and of y and their covariance; None where neither local scale varies."""
     of_x, of_y = scales_of_squares(x, p.local_scales), scales_of_squares(y, q.local_scales)
     if of_x is None and of_y is None:
         return None
@@ -55,8 +56,8 @@ def in_common(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Array, Array,
     return first, second, np.sqrt(first * second) * min(max(share, -1.0), 1.0)
 
 
-def _with_own_product(call: Call, x: State, y: State) -> float:
-    """Return the covariance of what x varies in size by with the local scale of y, a product of x with a weight."""
+def _covariance_with_product(call: Call, x: State, y: State) -> float:
+    """Return the covariance of the size of x with the local scale of y, a product of x with a weight."""
     size: Sources = call.run.memo.get(("size", x.serial), NONE)
     return (
         math.expm1(size.covariance(y.local_scale_sources))
@@ -68,7 +69,7 @@ def _with_own_product(call: Call, x: State, y: State) -> float:
 def scales_of_sum(
     call: Call, x: State, y: State, p: Aligned, q: Aligned, x_share: float, y_share: float
 ) -> LocalScales:
-    """Return the local scales of a sum whose parts have these shares of the variance: energies add up."""
+    """Return the local scales of x + y: tau is the mean of both, weighted by their shares of the variance."""
     parts = in_common(x, y, p, q)
     if parts is None or not x_share + y_share > 0.0:
         return EVEN_SCALES
@@ -79,27 +80,26 @@ def scales_of_sum(
         both = np.minimum(first, second)
     kernel = np.asarray(w * w * first + (1.0 - w) ** 2 * second + 2.0 * w * (1.0 - w) * both)
     for scale, one, other in ((second, x, y), (first, y, x)):
-        if (shared := _with_own_product(call, one, other)) and scale.ravel()[0] > 0.0:
+        if (shared := _covariance_with_product(call, one, other)) and scale.ravel()[0] > 0.0:
             kernel = kernel + 2.0 * w * (1.0 - w) * shared * scale / float(scale.ravel()[0])
     return LocalScales.of(
-        kernel, _of_variance(x.local_scale_sources.times(w) + y.local_scale_sources.times(1.0 - w), kernel)
+        kernel, _rescaled_to(x.local_scale_sources.times(w) + y.local_scale_sources.times(1.0 - w), kernel)
     )
 
 
 def scales_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[LocalScales, Array]:
-    """Return the local scales of a product (logarithms add up), and the kernel of the covariance of its factors'."""
+    """Return the local scales of x y (ln tau adds up), and the covariance kernel of the local scales of x and y."""
     parts = in_common(x, y, p, q)
     if parts is None:
         return EVEN_SCALES, np.zeros((1,) * p.corr.ndim)
     first, second, both = parts
     kernel = np.expm1(np.minimum(first + second + 2.0 * both, math.log1p(LARGEST_VARIANCE)))
-    return LocalScales.of(kernel, _of_variance(x.local_scale_sources + y.local_scale_sources, kernel)), np.expm1(both)
+    return LocalScales.of(kernel, _rescaled_to(x.local_scale_sources + y.local_scale_sources, kernel)), np.expm1(both)
 
 
 def scales_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> LocalScales | None:
-    """Return the local scales of a Gaussian x times y, one number for many elements of x (a router's weight for all
-    features of a token, a number of a table for the vector that all samples share): they are those of y². None of other
-    factors.
+    """Return the local scales of a Gaussian x times y, where one element of y multiplies many of x (a router's weight,
+    all features of a token): they vary as y² does. None where x is no Gaussian or y multiplies few.
     """
     rank = max(len(x.axes), len(y.axes))
     own, others = ((1,) * (rank - len(state.axes)) + state.shape for state in (x, y))
@@ -123,7 +123,7 @@ def scales_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> 
 
 
 def _variance_of_square(y: State) -> float:
-    """Return the variance of y², relative to its mean's square."""
+    """Return Var(y²) / (E y²)²."""
     squares = marginal(y) ** 2
     level = float(WEIGHTS @ squares)
     if not (level > 0.0 and kernels.nonzero(y.var)):
@@ -132,9 +132,9 @@ def _variance_of_square(y: State) -> float:
 
 
 def average_of_scales(x: State) -> float:
-    """Return how the logarithm of the mean size of a draw varies, for what few positions do not average out.
+    """Return the variance of ln(mean of tau over positions) that few positions do not average out.
 
-    What all positions of a draw share is in its spread already.
+    What all positions of a draw share is not counted: the spread of x holds it.
     """
     scales = scales_of_squares(x, x.local_scales) if x.local_scale_sources.amounts.size else None
     if scales is None:
@@ -147,11 +147,11 @@ def average_of_scales(x: State) -> float:
 def scales_after_attention(
     call: Call, values: State, axis: int, made: State, at: int, features: int, lifted: float, own: tuple[float, float]
 ) -> LocalScales:
-    """Return the local scales of the results of attention along ``at``, given its values along ``axis``: each query has
-    the mean of its sample t, and the part ``lifted`` along the query grows with t² and with the query's local scale.
+    """Return the local scales of the results of attention along ``at``, from its values along ``axis``: tau of a query
+    is the mean over its sample, t, and the part ``lifted`` along the query grows with t² and the query's own tau.
 
-    All ``features`` of one query and head share their weights, by which ln tau varies by ``own``: the variance from one
-    to another, and what all heads of a query share of it.
+    All ``features`` of one query and head share their weights. ``own`` is the variance of ln tau that weights add from
+    one query to another, and the part of it that all heads of a query share.
     """
     if not made.axes[at]:
         return EVEN_SCALES
@@ -174,8 +174,8 @@ def scales_after_attention(
 
 
 def _log_scales_of_mean(scales: Array, values: State, axis: int, lifted: float) -> tuple[Array, float]:
-    """Return the kernel of Cov(ln tau) of means of values over an axis, a dimension for each axis, and the variance
-    that a query's own local scale adds, the part ``lifted`` of the result following the query.
+    """Return the kernel of Cov(ln tau) of means of the values over an axis (one dimension for each axis), and the
+    variance that the query's own tau adds, of which the part ``lifted`` of the result depends.
     """
     kernel = np.log1p(np.clip(scales, 0.0, LARGEST_VARIANCE))
     mean = kernels.pair_mean(kernel, values.lengths, values.axes[axis])
@@ -186,12 +186,13 @@ def _log_scales_of_mean(scales: Array, values: State, axis: int, lifted: float) 
 def scales_of_filters(
     x: State, dims: Collection[int], channels: Collection[int], inverse_dims: float, left: float
 ) -> LocalScales:
-    """Return the local scales of what filters made, each channel divided by its root mean square over ``dims``, atoms.
+    """Return the local scales of a convolution's channels, each divided by its root mean square over the atoms
+    ``dims``.
 
-    What all elements that are averaged together share is gone. Of Gaussian patches of D = 1 / ``inverse_dims``
-    dimensions one filter makes Gaussian numbers: the 2 / D by which products with random filters vary in size are the
-    filters' in one channel, which its norm takes out; at one position channels share the part ``left`` of them, as all
-    see the same patch.
+    The scale that all averaged elements share is divided out. Of Gaussian patches of D = 1 / ``inverse_dims``
+    dimensions one filter makes Gaussian numbers. The 2 / D by which products with random filters vary in size belong to
+    the filters in one channel, and its norm takes them out; at one position channels share the part ``left`` of them,
+    as all see the same patch.
     """
     scales = evaluated(x.local_scales)
     if scales is None or not float(scales.ravel()[0]) > UNEVEN:
@@ -204,12 +205,12 @@ def scales_of_filters(
     kernel = kernel * (1.0 - of_filters * (1.0 - left))
     kernel[within] = own
     made = np.expm1(kernel)
-    return LocalScales.of(made, _of_variance(x.local_scale_sources, made))
+    return LocalScales.of(made, _rescaled_to(x.local_scale_sources, made))
 
 
 def scales_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) -> Marginal:
-    """Return the local scales of elements picked along an atom: those of x, and where the picks are random (``apart``)
-    also the differences between the variances of positions. The atoms ``gone`` are no longer there.
+    """Return the marginal of elements picked along ``atom``: the local scales of x, multiplied for random picks
+    (``apart``) by the variances of positions. The atoms ``gone`` are dropped.
     """
     kernel = None if x.function is not None else evaluated(x.local_scales)
     if kernel is not None:
@@ -229,8 +230,8 @@ def scales_of_picks(x: State, atom: int, gone: Collection[int], *, apart: bool) 
     return marginal_with(LocalScales.of(kernels.without(kernel, gone), x.local_scale_sources), x.gauss)
 
 
-def _of_variance(sources: Sources, kernel: Array) -> Sources:
-    """Return a multiple of what ln tau varies with that belongs to the variance of tau."""
+def _rescaled_to(sources: Sources, kernel: Array) -> Sources:
+    """Return ``sources`` rescaled so that their variance is that of ln tau, ln(1 + kernel at displacement 0)."""
     before, after = sources.variance, math.log1p(max(float(kernel.ravel()[0]), 0.0))
     return sources.times(math.sqrt(after / before)) if before > 0.0 else NONE
 

@@ -53,8 +53,8 @@ def shut_out(x: State, kept: torch.Tensor, number: float) -> State:
 
 
 def share_of_rows_shown(x: State, kept: torch.Tensor) -> float | None:
-    """Return of the weights of a softmax whose logits were shut out wherever ``kept`` does not hold the share of rows
-    that have a key which is let through: they are 0 there, others are even. None of another tensor.
+    """Return the share of rows (queries) of softmax weights x that see a key: rows that see none have even weights.
+    None unless x are such weights and ``kept`` holds for every key that their mask lets through.
     """
     weights = x.known_as(Softmax)
     shown = None if weights is None else weights.shown

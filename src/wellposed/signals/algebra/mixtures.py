@@ -89,7 +89,7 @@ def overwritten(call: Call, target: State, source: State, share: float) -> State
 
 
 def within(call: Call, x: State, kept: torch.Tensor, number: float, most: int = LARGEST_MASK) -> State | None:
-    """Return x where ``kept`` holds and a number elsewhere, position by position; None of large masks."""
+    """Return x where the mask ``kept`` holds, else ``number``, by position; None for more than ``most`` elements."""
     if kept.numel() > most or call.independent:
         return None
     inside = multiply(call, x, _by_position(kept))
@@ -97,7 +97,7 @@ def within(call: Call, x: State, kept: torch.Tensor, number: float, most: int = 
 
 
 def _by_position(mask: torch.Tensor) -> State:
-    """Return a known mask as 1 where it holds and 0 elsewhere."""
+    """Return a known mask as a state of zeros and ones, by position."""
     array = array_of(mask).reshape([n for n in mask.shape if n > 1])
     whole = make_state(tuple(mask.shape), 0.0, 0.0)
     return whole.with_moments(mean=array, var=np.zeros((1,) * array.ndim), roots=0)
@@ -163,8 +163,8 @@ def dropped(call: Call, x: State, rate: float, shared: list[int]) -> State:
 
 
 def zero_where_shut_out(call: Call, x: State, kept: torch.Tensor) -> State | None:
-    """Return the weights of a softmax set to 0 wherever their logits were shut out before: that changes rows alone
-    which see no key, and have even weights. None of another tensor.
+    """Return softmax weights x set to 0 where the mask ``kept`` does not hold, given that their logits were masked
+    there before: only rows that see no key, whose weights are even, change. None for other tensors.
     """
     rows, softmax = share_of_rows_shown(x, kept), x.known_as(Softmax)
     if rows is None or softmax is None or softmax.atom is None:

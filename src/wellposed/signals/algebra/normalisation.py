@@ -73,8 +73,8 @@ def normalise(
 
 
 def _share_that_varies(x: State, dims: list[int]) -> float:
-    """Return the share of channels whose elements do not all lie where the function that made them is flat: of samples
-    that are alike, ReLU leaves nothing but zeros in many a channel, and a norm nothing of these (signals.md 5.5).
+    """Return the expected share of channels whose elements do not all lie where the function that made x is flat (not
+    all 0 behind a ReLU): a norm makes zeros of the others (signals.md 5.5).
     """
     base, fn = x.gaussian_source()
     count = math.prod(x.lengths[i] for i in dims)
@@ -93,7 +93,9 @@ def _divided(
     call: Call, x: State, dims: list[int], parts: _Parts, scale: Array, centre: bool, correction: Array | None,
     *, of_one_size: bool = True,
 ) -> State:  # fmt: skip
-    """Return what is left of x, divided by a scale that its own elements set: by their size, where ``of_one_size``."""
+    """Return the norm of x over the atoms ``dims``: ``parts`` divided by ``scale``, the root mean square if
+    ``of_one_size``.
+    """
     var = parts.var / scale**2
     pairs = any(map(kernels.positions, parts.kernel.shape))
     square = kernels.autocorrelation(scale, parts.kernel.shape) if pairs else kernels.average(scale**2)
@@ -124,7 +126,7 @@ def _divided(
 
 
 def _of_few(x: State, dims: list[int], centre: bool) -> Transport | None:
-    """Return the shape of one of few Gaussians divided by their root mean square; None of many, or of a profile."""
+    """Return the transport of one of a few independent Gaussians divided by their root mean square; else None."""
     count = math.prod(x.lengths[i] for i in dims)
     longest = max((x.corr.shape[i] for i in dims), default=1)
     if (
@@ -139,14 +141,14 @@ def _of_few(x: State, dims: list[int], centre: bool) -> Transport | None:
 
 
 def _of_features(x: State, dims: list[int]) -> bool:
-    """Whether each position is divided by the size of its own features."""
+    """Whether the atoms ``dims`` are the features of a position: each position is divided by its own norm."""
     features = [axis for axis in x.axes if set(axis) & set(dims)]
     return len(features) == 1 and len(dims) < len(x.lengths) and all(x.corr.shape[i] == 1 for i in dims)
 
 
 def _function(x: State, parts: _Parts, scale: Array) -> FunctionOf | None:
-    """Return the tensor that x and the result are functions of, and the result's function; None where means or scales
-    differ by position.
+    """Return the Gaussian tensor that x is a function of, with that function, centred and divided by ``scale``; None
+    where means or scales differ by position.
     """
     if x.function is None or scale.size > 1 or parts.centre.size > 1:
         return None
@@ -156,10 +158,10 @@ def _function(x: State, parts: _Parts, scale: Array) -> FunctionOf | None:
 
 
 class _Parts(NamedTuple):
-    """What is divided by the root mean square (mean, variance, covariance kernel), and what its statistics are.
+    """What a norm divides: mean, variance and covariance kernel of x less the subtracted mean; and its statistics.
 
-    ``square`` is the mean square that it is divided by the root of, ``centre`` the mean that was subtracted, ``shared``
-    the variance of what elements that are averaged together have in common.
+    ``square`` is the mean square whose root divides, ``centre`` the mean that was subtracted, ``shared`` the variance
+    that all elements of one group have in common.
     """
 
     mean: Array
@@ -209,15 +211,15 @@ def _centred(x: State, dims: list[int], margin: Array | None) -> _Parts:
 
 
 def _with_correction(corr: Array, correction: Array) -> Array:
-    """Add what a norm per channel makes of the differences between filters; it is 0 farther out than it is given."""
+    """Return ``corr`` plus `Filters.channel_norm_correction`, which is 0 at displacements that it lacks."""
     lengths = [max(a, b) for a, b in zip(corr.shape, correction.shape, strict=True)]
     padded = np.zeros(lengths)
     padded[tuple(slice(0, n) for n in correction.shape)] = correction
     return np.asarray(np.clip(kernels.promote(corr, lengths) + padded, -1.0, 1.0))
 
 
-def _inside(x: State, over: frozenset[int]) -> bool:
-    """Whether the atoms ``over`` are positions within channels, so that norms read what filters differ by."""
+def _are_positions(x: State, over: frozenset[int]) -> bool:
+    """Whether the atoms ``over`` are positions of channels, so that `Filters` apply to a norm over them."""
     return all(x.corr.shape[i] > 1 for i in over) and all(
         n == 1 or i in over
         for later in (x.filters.channel_norm_correction, x.filters.margin)
@@ -235,7 +237,7 @@ def standardised(
     the mean, and at the expected mean square, by position.
     """
     dims = sorted(over)
-    within = _inside(x, over)
+    within = _are_positions(x, over)
     parts = _centred(x, dims, evaluated(x.filters.margin) if within else None)
     total = kernels.mean_over(x.var + x.mean**2, dims)
     first = np.copysign(np.sqrt(np.maximum(total - parts.square, 0.0)), parts.centre)
@@ -251,8 +253,8 @@ def standardised(
 
 
 def _link(x: State, averaged: Mapping[int, int], inverse: float, centre: bool, dims: Dims | None = None) -> Link:
-    """Return the link to x of x divided by its own deviation (times ``inverse``), less its mean over as many positions
-    of some atoms as ``averaged`` says; ``dims`` are those of `Link`.
+    """Return the link to x of x divided by its deviation (times ``inverse``), less its mean over the atoms ``averaged``
+    (with their lengths) if ``centre``; ``dims`` are those of `Link`.
     """
 
     def operate(k: Array, where: Dims) -> Array:

@@ -46,7 +46,7 @@ class Recogniser(NamedTuple):
 
 
 def either_way(recognise: Callable[..., State | None]) -> Callable[..., State | None]:
-    """Return a recogniser of two operands in either order; factors of the operands change places with them."""
+    """Return a recogniser that tries both orders of its two operands, the factors of a sum along with them."""
 
     def in_either_order(call: Call, x: State, y: State, *factors: float) -> State | None:
         return recognise(call, x, y, *factors) or recognise(call, y, x, *factors[::-1])
@@ -149,8 +149,8 @@ def part_by_part(call: Call, x: State, y: State, operate: Operation) -> State | 
 
 
 def _parts(call: Call, x: State, other: State, axis: int) -> Sequence[State]:
-    """Return the parts of a concatenation along an axis; of a tensor of which parts of another one, of its shape, are
-    made, its own parts in the same places (x + [x₁, f(x₂)]); none of others.
+    """Return the blocks of a concatenation x along an axis. For x whose slices depend on the blocks of ``other`` (x +
+    [x₁, f(x₂)]), return slices at the same places; else none.
     """
     if x.blocks:
         return x.blocks if x.blocks.axis == axis and x.shape[axis] > 1 else ()
@@ -180,13 +180,13 @@ def slice_by_slice(call: Call, x: State, y: State, operate: Operation) -> State 
 
 
 def _goes_by_slices(stack: State, other: State) -> bool:
-    """Whether some parts of a stack depend on one another, or on the other operand, which is not made of all of it."""
+    """Whether slices of a stack depend on one another, or on an ``other`` that is not made of the whole stack."""
     share = 1 < len(stack.blocks) <= MOST_PARTS and any(block.roots & other.roots for block in stack.blocks)
     return (depend(stack.blocks) or share) and not _is_made_of(other, stack)
 
 
 def _is_made_of(other: State, stack: State) -> bool:
-    """Whether a tensor of a stack's shape is made of the stack as a whole, by links."""
+    """Whether links or functions lead from ``other``, of the stack's shape, back to the stack as a whole."""
     pending, seen = [other] if other.shape == stack.shape and not other.blocks else [], 0
     while pending and (seen := seen + 1) <= GRIDS:
         state = pending.pop()
@@ -200,7 +200,7 @@ def _is_made_of(other: State, stack: State) -> bool:
 
 
 def _slices(x: State, axis: int, count: int) -> list[State]:
-    """Return the slices of width 1 along an axis (counted from behind), which a smaller tensor has the same of."""
+    """Return ``count`` slices of width 1 along an axis counted from the end; x itself where it is broadcast."""
     if -axis > len(x.axes) or x.shape[axis] == 1:
         return [x] * count
     return [select(x, axis, i, i + 1, 1, drop=False) for i in range(count)]

@@ -85,7 +85,7 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
     base, inner = x.gaussian_source()
     composed = _never_positive(call, base, function) if inner is None else inner.then(function)
     if call.independent:  # of elements; operators on one signal are one function of it
-        mean, var = _finite(expand_function(composed, base.mean, base.std()))
+        mean, var = _finite_moments(expand_function(composed, base.mean, base.std()))
         one = np.ones((1,) * x.corr.ndim)
         made = x.with_moments(mean=mean, var=var, corr=one, roots=call.root(), gauss=False)
         return made.amended(function=FunctionOf(base, composed))
@@ -117,8 +117,8 @@ def apply_pointwise(call: Call, x: State, function: Pointwise) -> State:
 
 
 def _never_positive(call: Call, x: State, function: Pointwise) -> Pointwise:
-    """Return a function of an argument that is never positive, by the operators that made it, as 0 where the shape of
-    its distribution, which all positions share, crosses 0 at some of them.
+    """Return ``function``, clipped to arguments of at most 0 where the graph's bounds say that x is never positive but
+    its marginal, shared by all positions, exceeds 0 at some.
     """
     crosses = (
         not call.independent
@@ -143,8 +143,8 @@ class _Integrated(NamedTuple):
 
 @np.errstate(all="ignore")  # it may be asked for where the pass has ended
 def _integrated(expansion: Expansion, base: State, function: Pointwise, corr: Array | None = None) -> _Integrated:
-    """Return what an expansion of f(x) gives; ``corr`` is its correlation kernel, where it is known."""
-    mean, var = _finite(expansion)
+    """Return moments, links and spread of f(x) from the Hermite ``expansion`` of f; ``corr`` is the kernel if known."""
+    mean, var = _finite_moments(expansion)
     latent = base.corr if base.transport is None else base.transport.latent(base.corr)
     corr = _correlation_of_gaussian(expansion, base, function, latent) if corr is None else corr
     return _Integrated(
@@ -155,7 +155,7 @@ def _integrated(expansion: Expansion, base: State, function: Pointwise, corr: Ar
 
 
 def _mixture(function: Pointwise, base: State, uneven: float) -> Mixture | None:
-    """Return the expansion of f(x) for an x whose local scale has the variance ``uneven``; None where that is small."""
+    """Return the expansion of f(x), where the local scale of x has the variance ``uneven``; None if that is small."""
     return expand_mixture(function, base.mean, base.std(), uneven) if uneven > UNEVEN else None
 
 
@@ -168,8 +168,8 @@ def _correlation_of_gaussian(expansion: Expansion, base: State, function: Pointw
 
 
 def _local_scales_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple[Array, LocalScales | None]:
-    """Return the correlation kernel of f(x) for an x whose local scale varies by ``uneven``, with its own local
-    scales.
+    """Return the correlation kernel of f(x), and its local scales, where tau of x has the covariance kernel ``uneven``;
+    no local scales where x has a mean.
     """
     corr, shared = _correlation_of_mixture(mixed, base, uneven)
     if kernels.nonzero(base.mean):  # about a shift, the bounds of f count for more than its local scale
@@ -203,12 +203,12 @@ def _spread(base: State, function: Pointwise, expansion: Expansion, latent: Arra
         base.transport,
     )
     kept = math.copysign(math.sqrt(after / before), slope) if before > 0.0 else 0.0
-    return Spread(base.spread.inherited.times(kept), _own(base, function, expansion, latent) if varies else NONE)
+    return Spread(base.spread.inherited.times(kept), _own_spread(base, function, expansion, latent) if varies else NONE)
 
 
-def _own(base: State, function: Pointwise, expansion: Expansion, latent: Array) -> Sources:
-    """Return what the last draw contributes to the spread after the function: the fluctuation that correlations imply
-    is expanded like the function; the rest, that of filters' sizes, is scaled by the function's sensitivity.
+def _own_spread(base: State, function: Pointwise, expansion: Expansion, latent: Array) -> Sources:
+    """Return the own part of the spread after a function of ``base``. The fluctuation that follows from correlations is
+    expanded in Hermite powers like the function. The rest, from the sizes of filters, is scaled by the sensitivity.
 
     Relative to its mean, a second moment that rests on rare elements varies by far more than its logarithm, as that of
     a log-normal variable does; a power varies like the multiple of its logarithm, however large that is.
@@ -226,8 +226,8 @@ def _own(base: State, function: Pointwise, expansion: Expansion, latent: Array) 
     return own.times(math.copysign(math.sqrt(factor / whole), expansion.sensitivity))
 
 
-def _finite(expansion: Expansion) -> tuple[Array, Array]:
-    """Return mean and variance, at the limit where no expectation exists (exp of a wide signal)."""
+def _finite_moments(expansion: Expansion) -> tuple[Array, Array]:
+    """Return mean and variance, clamped to finite numbers where there is no expectation (exp of a wide signal)."""
     mean, var = expansion.mean, expansion.var
     if np.isfinite(mean).all() and np.isfinite(var).all():
         return mean, var
@@ -242,7 +242,7 @@ def _without_mean(expansion: Expansion) -> Array:
 
 
 def _finite_width_correlation(base: State, expansion: Expansion) -> Sources:
-    """Return the finite-width correlation after a function: the linear part in the Gaussian tensor keeps it."""
+    """Return the finite-width correlation of f(x): that of x, by the share of f that is linear in x."""
     if not base.finite_width_correlation.amounts.size:
         return base.finite_width_correlation
     powers = _without_mean(expansion)
@@ -251,8 +251,8 @@ def _finite_width_correlation(base: State, expansion: Expansion) -> Sources:
 
 
 def _by_inverse_dims(base: State, powers: Array, latent: Array) -> list[Array]:
-    """Return what a function adds to the covariance of products with one filter: the correlation of two patches varies
-    by rho over filters, and E (r + rho)² is r² + (1 - r²)² Var(rho).
+    """Return, in a list, the covariance kernel that f adds for products with one filter: the correlation r of two
+    patches varies by rho over filters, E (r + rho)² = r² + (1 - r²)² Var(rho). Empty for other tensors.
     """
     inverse_dims = evaluated(base.filters.inverse_dims)
     if inverse_dims is None or not powers[2] > 0.0:
@@ -266,8 +266,8 @@ CURVATURE_STEP = 0.1
 
 
 def _by_scales_of_parts(base: State, function: Pointwise) -> list[Array]:
-    """Return what E[f | tau] varies by, to first order, where summands of the tensor have local scales tau (channels
-    that one number of their sample gates): positions that share the scale share it, and no correlation tells it.
+    """Return, in a list, the variance kernels of E[f | tau] to first order, for each summand of ``base`` that has local
+    scales tau (channels gated by one number of their sample). No correlation of ``base`` tells these.
 
     For a Gaussian summand of variance v, d E f(x) / d ln tau = v E f'' / 2.
     """
@@ -298,7 +298,7 @@ def _correlation(raw: Array, total: float, base: State) -> Array:
 
 
 def _correlation_of_mixture(mixed: Mixture, base: State, uneven: Array) -> tuple[Array, Array]:
-    """Return the correlation kernel where elements share a local scale, and the correlation kernel of that scale."""
+    """Return the correlation kernel of f(x), and that of tau, whose covariance kernel is ``uneven``."""
     powers = _without_mean(mixed.average)
     lengths = [max(a, b) for a, b in zip(base.corr.shape, uneven.shape, strict=True)]
     shared = kernels.promote(uneven / float(uneven.ravel()[0]), lengths)

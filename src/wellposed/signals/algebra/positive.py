@@ -8,8 +8,8 @@ from wellposed.signals.sampling.positive import as_positive
 
 
 def kept_positive(call: Call, x: State, position: int) -> State:
-    """Return the argument at ``position`` with a shape that stays in the domain of 1 / x, log x and roots, where the
-    operators before keep it there (`as_positive`).
+    """Return x, the argument at ``position``, with a marginal that stays positive where the graph's bounds say so
+    (`as_positive`): for 1 / x, log x and roots.
     """
     value = call.value_of(position)
     return x if value is None or call.independent else as_positive(call.graph, value, x)

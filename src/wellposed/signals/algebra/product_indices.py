@@ -107,5 +107,5 @@ def average_correlation(state: State, axes: tuple[str, ...], labels: Sequence[st
 
 
 def average_along(array: Array, dim: int) -> Array:
-    """Return the average of an array over all dimensions but one: (length of that one,)."""
+    """Return the average of an array over all dimensions but ``dim``: (length of ``dim``,)."""
     return np.asarray(array.mean(axis=tuple(i for i in range(array.ndim) if i != dim)))

@@ -42,7 +42,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
     AutoInit, Appendix A (matrix multiplication), with correlations (signals.md 5.4).
     """
     if left.serial == right.serial and left.axes == right.axes and product.left_axes == product.right_axes:
-        return _squares(call, left, product)
+        return _sum_of_squares(call, left, product)
     left, right, product = _weights_first(left, right, product)
     weights = left.known_as(Softmax)
     paired, left, right = right, unpaired(left), unpaired(right)
@@ -60,7 +60,7 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
         share = float(tilted.ravel()[0]) / max(float(kernel.ravel()[0]), 1e-300)
         finite_width = finite_width_correlation_after_attention(call, right, share)
     mean = float(left.pooled_mean * right.pooled_mean * count) * product.scale
-    uneven, logits = _law(call, left, right, product, int(count))
+    uneven, logits = _law_of_logits(call, left, right, product, int(count))
     kernel = (kernel * (uneven * product.scale**2)) - mean * mean
     kernel = indices.of_result(call, kernel)
     level = max(float(kernel.ravel()[0]), 0.0)
@@ -104,8 +104,8 @@ def _weights_first(left: State, right: State, product: Product) -> tuple[State, 
 
 
 def _as_weights(x: State, axes: tuple[str, ...], product: Product) -> State:
-    """Return an operand, without what is known of a softmax that did not normalise along what is summed: weights over
-    slices, of tokens that are summed, are no attention.
+    """Return x without its `Softmax` where that normalised along an axis of the result: weights over slots or experts
+    that are summed over tokens are no attention.
     """
     softmax = x.known_as(Softmax)
     if softmax is None or softmax.atom is None or softmax.queries.ndim != len(x.lengths):
@@ -115,8 +115,8 @@ def _as_weights(x: State, axes: tuple[str, ...], product: Product) -> State:
 
 
 def _products_of_elements(call: Call, left: State, right: State, indices: ProductIndices) -> tuple[Array, float]:
-    """Return the raw kernel E[(x_k y_k) (x_k' y_k')] over the labels, and what of the result's second moment two
-    factors made of the same tokens have in common.
+    """Return the raw kernel E[(x_k y_k) (x_k' y_k')] over the labels, and the part of the result's second moment that
+    comes from the common finite-width correlation of both factors.
     """
     product = indices.product
     of_left, of_right = kernels.common(
@@ -131,8 +131,8 @@ def _products_of_elements(call: Call, left: State, right: State, indices: Produc
 
 
 def _finite_width_term(call: Call, left: State, right: State, indices: ProductIndices) -> Array | None:
-    """Return the kernel, over the labels, that two factors made of the same tokens add where positions are summed: the
-    finite-width correlations ρ of two positions covary, E ρ ρ' = r r' + Cov(ρ, ρ'). None of other factors.
+    """Return what two factors computed from the same tokens add to the raw kernel over the labels, where positions are
+    summed: finite-width correlations ρ of two positions covary, E ρ ρ' = r r' + Cov(ρ, ρ'). None for other factors.
     """
     product = indices.product
     axes = product.left_axes, product.right_axes
@@ -152,9 +152,9 @@ def _finite_width_term(call: Call, left: State, right: State, indices: ProductIn
     return pattern * (share * math.prod(apart) * kernels.average(left.var) * kernels.average(right.var))
 
 
-def _law(call: Call, left: State, right: State, product: Product, width: int) -> tuple[float, Law]:
-    """Return for a matrix of products of features, ``width`` of them summed, its variance relative to what it is for
-    tokens of equal norms, and the law of the logits that it may be; 1 and nothing of other products.
+def _law_of_logits(call: Call, left: State, right: State, product: Product, width: int) -> tuple[float, Law]:
+    """Return the variance of a product over ``width`` features, relative to that for tokens of equal norms, and its law
+    as logits (`Logits` beside the variance); (1, ()) for products that are no logits.
     """
     own, other = product.left_axes, product.right_axes
     rows = [label for label in own if label in product.out_axes and label not in other]
@@ -168,8 +168,8 @@ def _law(call: Call, left: State, right: State, product: Product, width: int) ->
 
 
 def _marginal(left: State, right: State, indices: ProductIndices) -> Marginal:
-    """Return the shape of a sum of products of two Gaussians: given one of them, it is a Gaussian of variance x' S x, S
-    the covariance of the other, which varies by 2 tr((S_x S_y)²) / tr(S_x S_y)².
+    """Return the marginal of a sum of products of two Gaussians: given x it is Gaussian of variance x' S x, S the
+    covariance of y, whose relative variance is 2 tr((S_x S_y)²) / tr(S_x S_y)².
     """
     if not (left.gauss and right.gauss) or kernels.nonzero(left.mean) or kernels.nonzero(right.mean):
         return Marginal(True)
@@ -184,15 +184,13 @@ def _marginal(left: State, right: State, indices: ProductIndices) -> Marginal:
 
 
 def _only_scale_parameter(left: State, right: State) -> str | None:
-    """Return the one parameter that scales a product linearly."""
+    """Return the scale parameter of the product: that of the one factor that has one; None where both or none do."""
     names = [name for name in (left.scale_parameter, right.scale_parameter) if name is not None]
     return names[0] if len(names) == 1 else None
 
 
 def _kernel_about_means(call: Call, left: State, right: State, indices: ProductIndices, raw: Array) -> Array:
-    """Return the covariance kernel of the result, up to a factor, given the raw kernel of the products: what means that
-    differ by position have in common is taken out.
-    """
+    """Return the covariance kernel of the result, up to a factor: the raw kernel less the products of the means."""
     operands = ((left, indices.product.left_axes), (right, indices.product.right_axes))
     of_means = kernels.common(
         *(indices.raw_kernel(state.with_moments(var=np.zeros_like(state.var)), axes) for state, axes in operands)
@@ -206,8 +204,8 @@ LARGEST_BY_POSITION = 1 << 20
 
 
 def _moments_by_position(left: State, right: State, indices: ProductIndices) -> tuple[Array, Array] | None:
-    """Return mean and variance by position, a dimension for each atom of the result, where an operand varies along an
-    index of the result, or both along one that is summed; None elsewhere.
+    """Return mean and variance by position, a dimension for each atom of the result, where an operand's moments vary
+    along an index of the result, or both operands' along a summed index; else None.
 
     Pairs of different summed elements count with the average correlation that each operand has for them:
     sum_k (v v' + m² v' + m'² v) + rho' {(sum m s')² - sum m² v'} + ... + rho rho' {(sum s s')² - sum v v'}.
@@ -244,14 +242,14 @@ def _moments_by_position(left: State, right: State, indices: ProductIndices) -> 
 
 
 def _varies_by_position(indices: ProductIndices, left: tuple[int, ...], right: tuple[int, ...]) -> bool:
-    """Whether operands whose moments have these shapes over the labels make results that differ by position."""
+    """Whether moments of these shapes over the labels make the moments of the result differ by position."""
     return any(
         (n > 1 or m > 1) if label in indices.product.out_axes else (n > 1 and m > 1)
         for label, n, m in zip(indices.sizes, left, right, strict=True)
     )
 
 
-def _squares(call: Call, x: State, product: Product) -> State:
+def _sum_of_squares(call: Call, x: State, product: Product) -> State:
     """Return sum_k x_k² for a product of a tensor with itself, element by element, in the order of the result."""
     summed = [axis for axis, label in enumerate(product.left_axes) if label not in product.out_axes]
     count = math.prod(x.shape[axis] for axis in summed)

@@ -58,7 +58,7 @@ def averaged(call: Call, x: State, over: list[int], *, keepdim: bool, moments: b
     if is_centred(call, x, dims):
         x = x.with_moments(mean=np.zeros_like(x.mean), var=np.zeros_like(x.var))
     covariance, spread, var, tag = _covariance_of_means(call, x, dims, count)
-    corr = _correlation(covariance, spread, _at_one_place(covariance))
+    corr = _correlation(covariance, spread, _at_zero_displacement(covariance))
 
     def reduce(array: Array) -> Array:
         return array.reshape([n for i, n in enumerate(array.shape) if i not in dims])
@@ -88,26 +88,26 @@ def _with_dependence(call: Call, x: State, mean: State, dims: list[int]) -> Stat
 
 
 def _covariance_of_means(call: Call, x: State, dims: list[int], count: int) -> tuple[Array, Array, Array, Tag]:
-    """Return the covariance kernel of the mean of x over some atoms, ``count`` elements in all, how its standard
-    deviation differs by position, its variance by position, and the result's tag.
+    """Return the covariance kernel of the mean of x over the atoms ``dims`` (``count`` elements), its standard
+    deviation by position up to a factor, its variance by position, and its tag.
     """
     alone = np.full((1,) * x.corr.ndim, kernels.average(x.var) / max(count, 1))
     if call.independent:
         return alone, alone, alone, x.tag
     tag, pairs = x.tag, kernels.pair_mean(x.covariance(), x.lengths, dims)
     covariance = kernels.total(pairs, *_by_shared_scale(x, dims))
-    if _at_one_place(covariance) < -IMPRECISE * kernels.average(x.var):
+    if _at_zero_displacement(covariance) < -IMPRECISE * kernels.average(x.var):
         covariance, tag = alone, weakest(tag, "approximate")
     spread = _std_of_means(x, dims, count)
     level = kernels.average(spread**2)
-    here = max(_at_one_place(covariance), 0.0)
+    here = max(_at_zero_displacement(covariance), 0.0)
     var = spread**2 * (here / level) if level > 0 else np.zeros_like(spread)
     return covariance, spread, np.broadcast_to(var, [1 if i in dims else n for i, n in enumerate(var.shape)]), tag
 
 
 def _std_of_means(x: State, dims: list[int], count: int) -> Array:
-    """Return how the standard deviation of the mean of x over some atoms differs by position, but for a factor: what
-    elements have in common adds up by their deviations, what they have not by their variances.
+    """Return the standard deviation of the mean of x over the atoms ``dims``, by position and up to a factor: of the
+    correlated part of the elements deviations add up, of the uncorrelated part variances.
     """
     common = kernels.mean_over(x.std(), dims)
     if common.size == 1 or all(x.var.shape[i] == 1 for i in dims):
@@ -118,8 +118,8 @@ def _std_of_means(x: State, dims: list[int], count: int) -> Array:
     return np.sqrt(alike * common**2 + (1.0 - alike) / count * kernels.mean_over(x.var, dims))
 
 
-def _at_one_place(kernel: Array) -> float:
-    """Return the entry of a kernel for displacement 0."""
+def _at_zero_displacement(kernel: Array) -> float:
+    """Return the entry of a kernel for displacement 0 along all atoms."""
     return float(kernels.at_zero(kernel, range(kernel.ndim)).ravel()[0])
 
 
@@ -133,8 +133,8 @@ def _correlation(covariance: Array, spread: Array, here: float) -> Array:
 
 
 def _by_shared_scale(x: State, dims: list[int]) -> list[Array]:
-    """Return what elements that share nothing but their local scale add to the covariance kernel of a mean over them:
-    the variance of E[x | scale], which the correlations of x leave out (signals.md 5.7).
+    """Return, in a list, what a shared local scale adds to the covariance kernel of a mean over otherwise independent
+    elements: Var(E[x | tau]), which the correlations of x leave out (signals.md 5.7).
     """
     base, fn = x.gaussian_source()
     scales = evaluated(base.local_scales)
@@ -150,11 +150,11 @@ def _by_shared_scale(x: State, dims: list[int]) -> list[Array]:
 
 
 def _marginal(x: State, result: State) -> Marginal:
-    """Return the shape of the distribution of a mean of x, where few count.
+    """Return the marginal of ``result``, a mean of x over few elements.
 
-    Where x is never negative, it is that of a Gamma variable (for squares of Gaussians), or log-normal where x has
-    heavier tails or a local scale, with the same zero; else a Gamma's with the skewness of x, divided by the root of
-    how many count, or where that is small, a Gaussian's of uneven scale with its excess kurtosis, divided by how many.
+    For x that is never negative it is a Gamma variable's, or a log-normal one's where x has heavier tails or a local
+    scale, with the same zero. Else it is a Gamma variable's with the skewness of x divided by √count. Where that is
+    small, it is that of a Gaussian with local scales, with the excess kurtosis of x divided by the count.
     """
     before, after = kernels.average(x.var), kernels.average(result.var)
     if (x.function is None and x.transport is None) or x.gauss or after <= 0.0:

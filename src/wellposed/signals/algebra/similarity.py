@@ -10,7 +10,7 @@ from wellposed.structure.samples import Samples
 
 
 def similarity(state: State, samples: Samples | None) -> float:
-    """Return the similarity of two samples: the mean of x x' over their pairs and over all places, relative to E x².
+    """Return E[x x'] / E[x²] for elements x, x' at one place of two samples, averaged over places and pairs of samples.
 
     It is the cosine of the map of correlations (Poole et al. 2016, arXiv 1606.05340, eq. 5; of their C map where means
     are 0), 0 for signals that have nothing in common and 1 where all samples give the same.

@@ -65,7 +65,7 @@ def followed(call: Call, x: State, steps: Steps) -> Chain:
 
 
 def _crosses(step: Step, before: Shape) -> bool:
-    """Whether a step is a regrouping that neither splits axes nor merges them."""
+    """Whether a step is a reshape in which axes of one side end inside those of the other, on both sides."""
     if not isinstance(step, Regroup):
         return False
     old, new = (set(itertools.accumulate(shape, operator.mul)) for shape in (before, step.shape))
@@ -82,7 +82,7 @@ def skewed(x: State, steps: Steps) -> State | None:
     moving = [step for step in steps if isinstance(step, Moving)]
     if len(moving) < len(steps):
         return None
-    lead = min(map(_untouched, moving, shapes_along(steps, x.shape)), default=0)
+    lead = min(map(_leading_axes_kept, moving, shapes_along(steps, x.shape)), default=0)
     rest = math.prod(x.shape[lead:])
     x = _merged(pooled(x), lead)
     outer, inner = (list(itertools.chain.from_iterable(axes)) for axes in (x.axes[:lead], x.axes[lead:]))
@@ -92,7 +92,7 @@ def skewed(x: State, steps: Steps) -> State | None:
     mean, var, corr = (array.transpose([*outer, *inner]) for array in (x.mean, x.var, x.corr))
     places = np.arange(rest).reshape(x.shape[lead:])
     for step in moving:
-        places = _taken(places, step, lead)
+        places = _after_step(places, step, lead)
     long = [n for n in places.shape if n > 1]
     flat = places.reshape(long)
     mean, var = (_picked(array, flat, len(outer), sizes) for array in (mean, var))
@@ -110,15 +110,15 @@ def _merged(x: State, lead: int) -> State:
 
 
 def _layout_after(x: State, lead: int, outer: list[int], shape: Shape) -> Layout:
-    """Return the layout of the first ``lead`` axes of x, of the atoms ``outer``, and of new axes of this shape."""
+    """Return a layout of the first ``lead`` axes of x, the atoms ``outer`` in them, and of new axes of ``shape``."""
     new = itertools.count(len(outer))
     untouched = [tuple(outer.index(atom) for atom in axis) for axis in x.axes[:lead]]
     axes = (*untouched, *((next(new),) if n > 1 else () for n in shape))
     return Layout((*(x.lengths[atom] for atom in outer), *(n for n in shape if n > 1)), axes)
 
 
-def _untouched(step: Moving, before: Shape) -> int:
-    """Return how many axes on the left a step leaves as they are."""
+def _leading_axes_kept(step: Moving, before: Shape) -> int:
+    """Return how many leading axes a step leaves as they are."""
     if isinstance(step, Cut):
         return step.axis
     after = step.shape if isinstance(step, Regroup) else step.order
@@ -126,8 +126,8 @@ def _untouched(step: Moving, before: Shape) -> int:
     return sum(itertools.takewhile(bool, map(operator.eq, after, same)))
 
 
-def _taken(places: NDArray[np.intp], step: Moving, lead: int = 0) -> NDArray[np.intp]:
-    """Return an array after a step, whose first ``lead`` axes it lacks."""
+def _after_step(places: NDArray[np.intp], step: Moving, lead: int = 0) -> NDArray[np.intp]:
+    """Return an array of indices after ``step``; the array lacks the first ``lead`` axes of the tensor."""
     if isinstance(step, Regroup):
         return places.reshape(step.shape[lead:])
     if isinstance(step, Permute):

@@ -25,16 +25,14 @@ LARGEST_EXPONENT = 50.0
 
 
 def law_told(x: State) -> Law:
-    """Return the law of the logits that a tensor is, or that its mask lets through; nothing of other tensors."""
+    """Return the `Law` of the logits x, or of the scores below the mask of x; () for tensors that are no logits."""
     if x.masked is not None:
         return () if x.masked.scores is None else law_told(x.masked.scores)
     return x.attention if isinstance(x.attention, tuple) else ()
 
 
 def summed(terms: Sequence[tuple[float, Law]]) -> Law:
-    """Return the law, beside its variance, of a sum of logits from variance and law of each term: a bias adds to the
-    variance alone.
-    """
+    """Return the `Law` of a sum of independent logits, given variance and law of each term; a bias has no law."""
     total = sum(variance for variance, _ in terms)
     laws = [(variance / total, Logits(0.0, *law)) for variance, law in terms if law] if total > 0.0 else []
     if not laws:
@@ -81,8 +79,8 @@ def participations(keys: tuple[float, ...], sigma2: float) -> Array:
 
 @lru_cache(maxsize=4096)
 def gathered(keys: tuple[float, ...], law: Logits) -> tuple[Array, Array, Array]:
-    """Return A2 = E sum_j a_j², how far the softmax pulls a mean along its query, relative to the logits' variance, and
-    what E sum_j a_j² s_j is more than A2 where keys and values have sizes s_j.
+    """Return three arrays by number of keys: A2 = E sum_j a_j²; the pull, how much of a mean of values lies along its
+    query relative to the logits' variance; and E sum_j a_j² s_j - A2 for keys and values of sizes s_j.
 
     With x_j = l_j / sigma the pull is (E (sum_j a_j x_j)² - A2) / sigma² for Gaussian logits, and (E sum_{j != l} a_j
     a_l x_j x_l) / sigma² on a sphere, where tokens have no less across the query the more they have along it. Both are
@@ -91,10 +89,10 @@ def gathered(keys: tuple[float, ...], law: Logits) -> tuple[Array, Array, Array]
     """
     count = np.array(keys)
     second, pull, picked = (np.zeros_like(count) for _ in range(3))
-    scales, weights, values = _queries(law)
+    scales, weights, values = _variance_nodes(law)
     for scale, weight, size in zip(scales, weights, values, strict=True):
         variance = min(law.variance * scale, SHARPEST)
-        sums = _sums(keys, variance, law.curved, law.keys)
+        sums = _expectations(keys, variance, law.curved, law.keys)
         second += weight * sums.second
         picked += weight * size * sums.picked
         pull += weight * size * sums.pull(bool(law.curved)) * scale / variance
@@ -103,16 +101,16 @@ def gathered(keys: tuple[float, ...], law: Logits) -> tuple[Array, Array, Array]
 
 @lru_cache(maxsize=4096)
 def varied(keys: float, law: Logits, common: float, lifted: float) -> tuple[float, float]:
-    """Return the variance of ln(energy) of a query's result that is added to that of its values' sizes, and what heads
-    share of it: some queries attend to few keys, as their logits vary more, or at random, or to large keys.
+    """Return the variance of ln(squared norm of a query's result) that the weights add to that of the values, and the
+    part of it that all heads share: some queries attend to fewer, or larger, keys than others.
 
-    Values have the correlation ``common``; the part ``lifted`` of the energy follows the query.
+    Values have the correlation ``common``; the part ``lifted`` of the squared norm lies along the query.
     """
     if law.variance <= 1e-8:
         return 0.0, 0.0
-    scales, weights, values = _queries(law)
+    scales, weights, values = _variance_nodes(law)
     variances = np.minimum(law.variance * scales, SHARPEST)
-    sums = [_sums((keys,), float(variance), law.curved, law.keys) for variance in variances]
+    sums = [_expectations((keys,), float(variance), law.curved, law.keys) for variance in variances]
     picked, squared, along = (
         np.array([float(row[0]) for row in rows])
         for rows in zip(*((each.picked, each.squared, each.pull(bool(law.curved))) for each in sums), strict=True)
@@ -134,15 +132,15 @@ def varied(keys: float, law: Logits, common: float, lifted: float) -> tuple[floa
     return own, min(math.log(float(of_tokens @ by_token**2) / float(of_tokens @ by_token) ** 2), own)
 
 
-def _queries(law: Logits) -> tuple[Array, Array, Array]:
-    """Return scales of the logits' variance over queries, their weights, and the sizes of such queries' values."""
+def _variance_nodes(law: Logits) -> tuple[Array, Array, Array]:
+    """Return quadrature over queries: factors of the logits' variance, weights, and mean sizes of the values."""
     scales, weights = _gamma(law.uneven)
     values = scales**law.along
     return scales, weights, np.asarray(values / (weights @ values))
 
 
 def _gamma(kappa: float) -> tuple[Array, Array]:
-    """Return nodes and weights for a scale of mean 1 and variance kappa, one node where that is little."""
+    """Return nodes and weights for a Gamma variable of mean 1 and variance kappa; one node if that is small."""
     return gamma_nodes(kappa, QUERY_NODES) if kappa >= EVEN else (np.ones(1), np.ones(1))
 
 
@@ -173,8 +171,8 @@ class Expectations(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def _sums(keys: tuple[float, ...], sigma2: float, curved: float, uneven: float) -> Expectations:
-    """Return the expectations for each number of keys, whose sizes have the variance ``uneven``."""
+def _expectations(keys: tuple[float, ...], sigma2: float, curved: float, uneven: float) -> Expectations:
+    """Return the `Expectations` for each number of keys, where sizes of keys have the variance ``uneven``."""
     count = np.array(keys)
     sigma = math.sqrt(sigma2)
     if curved > 1.0 / 400.0:
@@ -235,8 +233,7 @@ def typical_keys(keys: Array) -> Array:
 
 
 def interpolated(keys: Array, law: Logits) -> tuple[Array, Array, Array]:
-    """Return A2, the pull and what large keys add (see `gathered`) for many numbers of keys, interpolated where these
-    are many.
+    """Return the three arrays of `gathered` for many numbers of keys, interpolated where these are many.
 
     For Gaussian logits alike for all queries the pull is 1 - 7 A2 + 6 A3 + 6 E sum_{jl} (a_j d_jl - a_j a_l)², by
     Gaussian integration by parts: 1 for flat weights of many keys, 0 where one key is picked.
@@ -261,8 +258,8 @@ def interpolated_participations(keys: Array, sigma2: float) -> Array:
 
 
 def variance_of(keys: Array, second: Array) -> float:
-    """Return the variance of Gaussian logits that would leave, on average, the sums of squared weights ``second`` to so
-    many keys: what known biases of the logits amount to.
+    """Return the variance of Gaussian logits whose E sum_j a_j², averaged over ``keys``, is the average of ``second``:
+    it stands for known biases of the logits.
     """
     column = [float(interpolated_participations(keys, float(variance)).mean()) for variance in BIAS_VARIANCES]
     return float(np.interp(float(second.mean()), np.maximum.accumulate(column), BIAS_VARIANCES))
@@ -308,7 +305,7 @@ def law_of(variance: float, queries: State, keys: State, at: Places, width: int,
 
 
 class Places(NamedTuple):
-    """Which axis of queries and keys tells tokens apart, and the axes that both have, one label each."""
+    """The axis of tokens of queries and of keys, and the labels of the axes of both."""
 
     query: int
     key: int
@@ -317,7 +314,7 @@ class Places(NamedTuple):
 
 
 def is_uneven(x: State, axis: int) -> bool:
-    """Whether positions along an axis differ in size, by chance or because they are known to."""
+    """Whether positions along an axis differ in size: by local scales, or by known variances."""
     return x.local_scales is not None or (any(x.var.shape[i] > 1 for i in x.axes[axis]) and _varies(x.var))
 
 

@@ -44,8 +44,8 @@ def remember_parts(call: Call, whole: State) -> State:
 
 
 def as_mean_of_parts(call: Call, x: State, axes: list[int], result: State, *, keepdim: bool) -> State:
-    """Return the mean over some axes of parts that are one function of those of a concatenation, kept as a statistic of
-    that; of another tensor ``result`` as it is.
+    """Return ``result``, the mean of x over some axes, as a statistic of a concatenation whose parts x is one function
+    of; unchanged for other x.
     """
     whole = call.run.alive.get(_by_parts(x))
     function = None if whole is None else _function_of_parts(x, whole)
@@ -70,7 +70,7 @@ def _places_of_mean(x: State, kept: list[int | None], mean: State) -> Dims:
 
 
 def _function_of_parts(x: State, whole: State) -> Pointwise | None:
-    """Return the one function that makes the parts of x of those of a concatenation; None where there is none."""
+    """Return the function f for which each block of x is f of the block of ``whole`` in its place; None for others."""
     pairs = zip(x.blocks, whole.blocks, strict=True)
     functions = [(of.gaussian_source()[1] or IDENTITY).after(before.gaussian_source()[1]) for of, before in pairs]
     first = functions[0]
@@ -78,7 +78,7 @@ def _function_of_parts(x: State, whole: State) -> Pointwise | None:
 
 
 def _by_parts(whole: State) -> tuple[object, ...]:
-    """Return the key of a concatenation and of functions of it: its parts' Gaussian sources, its axis, its shape."""
+    """Return a cache key of a concatenation and of its functions: Gaussian sources of the blocks, axis, shape."""
     serials = tuple(part.gaussian_source()[0].serial for part in whole.blocks)
     return ("parts", serials, whole.blocks.axis, whole.shape)
 
@@ -96,7 +96,7 @@ def is_centred(call: Call, x: State, over: Collection[int]) -> bool:
 
 
 def jointly(x: State, y: State, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Statistic | None:
-    """Return a function of two statistics of one tensor as one statistic; None where they are not."""
+    """Return function(x, y) of two statistics of one tensor as one `Statistic`; None for other tensors."""
     first, second = x.known_as(Statistic), y.known_as(Statistic)
     if first is None or second is None or x.layout != y.layout:
         return None
@@ -106,7 +106,7 @@ def jointly(x: State, y: State, function: Callable[[torch.Tensor, torch.Tensor],
 def _joint(
     first: Statistic, second: Statistic, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> Statistic | None:
-    """Return a function of two statistics of one tensor over the same atoms as one statistic; None of others."""
+    """Return a function of two statistics of one tensor over the same atoms as one `Statistic`; else None."""
     if first.source.serial != second.source.serial or first.over != second.over or first.places != second.places:
         return None
     count, f, g = len(first.means), first.function, second.function
@@ -133,7 +133,7 @@ def times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) ->
         known = [part for part in parts if part is not None]
         return concatenate(known, x.blocks.axis) if len(known) == len(parts) else None
     x = _whole(x, y)
-    form = _form(call, x, y)
+    form = _standardised_form(call, x, y)
     statistic = y.known_as(Statistic)
     if form is None or statistic is None:
         return None
@@ -145,7 +145,7 @@ def times_statistic(call: Call, x: State, y: State, *, inverse: bool = False) ->
 def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State | None:
     """Return a x + b y where y is what takes the mean out of x (x - mean(x), or x s - mean(x) s); None elsewhere."""
     x = _whole(x, y)
-    form = _form(call, x, y)
+    form = _standardised_form(call, x, y)
     statistic = y.known_as(Statistic)
     if form is None or form.centred or statistic is None:
         return None
@@ -157,7 +157,7 @@ def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State 
     unit = form.of.second_moment**0.5
     first = unit * torch.tensor([0.5, -1.0, 0.3, 2.0], dtype=torch.float64)
     second = first**2 + unit**2 * torch.tensor([0.4, 1.5, 3.0, 0.1], dtype=torch.float64)
-    scale, shift = after.function(*_given(_kinds(form.of, after), first, second, [second] * len(after.means)))
+    scale, shift = after.function(*_means_by_kind(_kinds(form.of, after), first, second, [second] * len(after.means)))
     if not bool(((shift + first * scale).abs() <= 1e-6 * (first * scale).abs()).all()):
         return None
     # written twice, for its variance and to be divided by that, it is one tensor
@@ -169,13 +169,13 @@ def plus_statistic(call: Call, x: State, y: State, a: float, b: float) -> State 
 
 
 def _whole(x: State, y: State) -> State:
-    """Return a concatenation as one tensor where y is a statistic of all of it."""
+    """Return the concatenation x pooled to one state where y is a statistic of all of x; else x."""
     statistic = y.known_as(Statistic)
     return pooled(x) if statistic is not None and statistic.source.serial == x.serial else x
 
 
-def _form(call: Call, x: State, y: State) -> Standardised | None:
-    """Return x as a tensor, standardised or not, that y is a statistic of; None where y is none, or of other groups."""
+def _standardised_form(call: Call, x: State, y: State) -> Standardised | None:
+    """Return x as a `Standardised` tensor that y is a statistic of; None for no statistic or one of other groups."""
     statistic = y.known_as(Statistic)
     if statistic is None or call.independent or x.shape != np.broadcast_shapes(x.shape, y.shape) or x.blocks:
         return None
@@ -191,11 +191,11 @@ def _form(call: Call, x: State, y: State) -> Standardised | None:
 
 
 def _on_its_groups(x: State, y: State, statistic: Statistic) -> bool:
-    """Whether y, where it meets x, is for each element the statistic of that element's own group."""
+    """Whether y, broadcast against x, is at each element the statistic of the group that the element belongs to."""
     # where it is broadcast it may be cut into other atoms than x
     wide = [i for i, place in enumerate(statistic.places) if place is None]
     places = [place for place in statistic.places if place is not None]
-    p, q, _ = align(x, _narrow(y, wide) if wide else y)
+    p, q, _ = align(x, _without_atoms(y, wide) if wide else y)
     if p.dims is None or q.dims is None or {*p.dims} != {*range(len(x.lengths))}:
         return False
     for at_x, at_y in zip(p.dims, q.dims, strict=True):
@@ -205,14 +205,14 @@ def _on_its_groups(x: State, y: State, statistic: Statistic) -> bool:
     return True
 
 
-def _narrow(y: State, atoms: list[int]) -> State:
-    """Return a state without atoms along which it is constant."""
+def _without_atoms(y: State, atoms: list[int]) -> State:
+    """Return y without ``atoms``, along which it is constant."""
     mean, var, corr = (kernels.without(array, atoms) for array in (y.mean, y.var, y.corr))
     return y.with_moments(layout=y.layout.without(atoms), mean=mean, var=var, corr=corr)
 
 
 def _standardised(call: Call, x: State, form: Standardised) -> State | None:
-    """Return the state of a standardised form that has the axes of x; None where no mean tells the scale of x."""
+    """Return the state of a standardised form with the axes of x; None where no mean gives the scale of x."""
     of, factor = form.of, form.factor
     kinds = _kinds(of, factor)
     if not form.centred and all(kind == "mean" for kind, _ in kinds):
@@ -222,7 +222,7 @@ def _standardised(call: Call, x: State, form: Standardised) -> State | None:
     def at(first: Array, second: Array) -> Array:
         arrays = (first, second, *others)
         tensors = [torch.from_numpy(np.array(np.broadcast_to(array, first.shape))) for array in arrays]
-        value = factor.function(*_given(kinds, tensors[0], tensors[1], tensors[2:]))
+        value = factor.function(*_means_by_kind(kinds, tensors[0], tensors[1], tensors[2:]))
         return np.broadcast_to(value.numpy(), first.shape)
 
     result = standardised(call, of, factor.over, form.centred, at)
@@ -231,10 +231,10 @@ def _standardised(call: Call, x: State, form: Standardised) -> State | None:
     return result.amended(axes=x.axes, origin=form)
 
 
-def _given(
+def _means_by_kind(
     kinds: list[tuple[str, float]], first: torch.Tensor, second: torch.Tensor, others: list[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Return the means that a statistic is a function of, given those of the tensor, of its square, and the others."""
+    """Return a statistic's arguments, by ``kinds``: from the tensor's mean, its mean square, and the other means."""
     values = {"mean": first, "square": second}
     return [
         factor * values[kind] if kind in values else other for (kind, factor), other in zip(kinds, others, strict=True)
@@ -242,8 +242,8 @@ def _given(
 
 
 def _kinds(of: State, statistic: Statistic) -> list[tuple[str, float]]:
-    """Return of each mean whether it is a multiple of that of the tensor (mean), of that of its square (square) or of
-    something else (other), and the multiple.
+    """Return for each mean of a statistic what it is a multiple of, ``mean`` (of the tensor) or ``square`` (of its
+    square), and the factor; else (``other``, 1). Found by comparison at sampled points.
     """
     base, fn = of.gaussian_source()
     units = _Z if base.transport is None else np.interp(_Z, NODES, base.transport.values)

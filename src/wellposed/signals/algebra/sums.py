@@ -91,14 +91,14 @@ def _with_constant(call: Call, x: State, constant: State, a: float, b: float) ->
     return linear(call, broadcast(call, x, call.shape()), a, b * constant.pooled_mean)
 
 
-def _less_an_operand(call: Call, x: State, y: State, a: float, b: float) -> State | None:
-    """Return a (x - y) for the larger one x of y and another tensor, or the smaller one; None elsewhere."""
+def _difference_from_extreme(call: Call, x: State, y: State, a: float, b: float) -> State | None:
+    """Return a (x - y) where x is max(y, z), or min(y, z), of this pass: the remembered gap; else None."""
     gap: State | None = call.run.memo.get(("beyond", x.serial, y.serial)) if a == -b else None
     return None if gap is None or gap.shape != call.shape() else linear(call, gap, a)
 
 
-def _what_was_taken_away(call: Call, x: State, y: State, a: float, b: float) -> State | None:
-    """Return a x + b c (z - x) with b c = a as a z; None elsewhere."""
+def _minuend_restored(call: Call, x: State, y: State, a: float, b: float) -> State | None:
+    """Return a z where y = c (z - x) in this pass and b c = a, so that x cancels; else None."""
     minuend, subtrahend, factor = call.run.memo.get(("difference", y.serial), (x, y, 0.0))
     if subtrahend.serial != x.serial or b * factor != a or not x.shape == y.shape == minuend.shape == call.shape():
         return None
@@ -111,7 +111,7 @@ def _key_of_sum(call: Call, x: State, y: State, a: float, b: float) -> tuple[obj
 
 
 def _remembered(call: Call, x: State, y: State, a: float, b: float) -> State | None:
-    """Return a x + b y, one of them known numbers, where the pass has worked it out before; None elsewhere."""
+    """Return a x + b y from the memo, if one is known numbers and the pass has computed the sum before; else None."""
     found: State | None = call.run.memo.get(_key_of_sum(call, x, y, a, b))
     return found
 
@@ -122,8 +122,8 @@ def _of_one_tensor(call: Call, x: State, y: State, a: float, b: float) -> State 
 
 
 def _of_parts(call: Call, x: State, y: State, a: float, b: float) -> State | None:
-    """Return the sum of two concatenations that share sources, or of one with such a tensor, each part with its
-    counterpart; None elsewhere.
+    """Return the sum of two concatenations that share sources (or of one and another tensor), block by block; else
+    None.
     """
     if not x.roots & y.roots:
         return None
@@ -148,12 +148,12 @@ SUMS: tuple[Recogniser, ...] = (
     ),
     Recogniser(
         "a difference and what was taken away",
-        either_way(_what_was_taken_away),
+        either_way(_minuend_restored),
         "x + (z - x), as straight-through estimators write it, is z; moments that cancel leave the scatter of x.",
     ),
     Recogniser(
         "a maximum less an operand",
-        either_way(_less_an_operand),
+        either_way(_difference_from_extreme),
         "max(x, y) - y is relu(x - y), never negative; a difference of moments is near to Gaussian.",
     ),
     Recogniser(
@@ -240,7 +240,7 @@ def _sum_of_moments(call: Call, x: State, y: State, a: float, b: float) -> State
 def _shape_of_sum(
     call: Call, x: State, y: State, a: float, b: float, independent: bool
 ) -> tuple[bool, Transport | None]:
-    """Return whether a sum is known to be all but Gaussian, and its shape if it is not."""
+    """Return whether a x + b y is known to be all but Gaussian, and else its transport, if any."""
     if not independent:
         return False, _shape_of_dependent(call, x, y, a, b)
     first, second = a * marginal(x), b * marginal(y)
@@ -269,8 +269,8 @@ def _shape_of_dependent(call: Call, x: State, y: State, a: float, b: float) -> T
 
 
 def _marginal_beside_known(x: State, y: State, p: Aligned, q: Aligned) -> Marginal | None:
-    """Return the marginal of a signal plus known numbers (a bias for each channel): it keeps the signal's local scale;
-    None of other sums.
+    """Return the marginal of a signal plus known numbers (a bias by channel), with the signal's local scales; else
+    None.
     """
     for one, own, known in ((x, p, q), (y, q, p)):
         scaled_signal = own.local_scales is not None and one.function is None and kernels.nonzero(own.var)
@@ -309,11 +309,11 @@ def _spread_of_sum(
 
 
 def _share_of_power(first: float, second: float, level: float) -> tuple[float, float]:
-    """Return the share that the first of two summands has of the second moment ``level`` of their sum, given the second
-    moment of each, and the slope of the larger summand on the smaller one where it is regressed on that, else 0.
+    """Return the share of the first of two summands in the second moment ``level`` of their sum, from their own second
+    moments, and the slope of the larger on the smaller where the larger is regressed on it, else 0.
 
-    Each has half of their cross term. Where one's share would be negative (a small difference of two that are nearly
-    alike), the larger is a multiple of the smaller, and counts as that one does, plus a rest of its own.
+    Each summand takes half of the cross term. Where one share would be negative (a small difference of two nearly equal
+    signals), the larger is taken as slope times the smaller plus an independent rest.
     """
     share = 0.5 + 0.5 * (first - second) / level
     if 0.0 <= share <= 1.0:

@@ -47,10 +47,10 @@ def _along(x: State, axis: int) -> tuple[Array, int]:
 
 
 def relatedness(keys: Tokens, values: Tokens, sized: float = 1.0) -> float:
-    """Return by how much pairs of tokens that correlate as keys do so as values: the covariance of the two, relative
-    to what not all tokens have in common; 1 / D where both are projections of the same tokens of D dimensions.
+    """Return the covariance, over pairs of tokens, of the correlation of two keys and that of two values, relative to
+    what not all tokens share; 1 / D where both are projections of the same tokens of D dimensions.
 
-    ``sized`` is what tokens that differ in size by sample count more (`shared_size`).
+    ``sized`` is `shared_size`, the relative mean square of the sizes of samples.
     """
     at_finite_width = keys.finite_width_correlation.covariance(values.finite_width_correlation) / sized
     if keys.size != values.size:
@@ -63,7 +63,7 @@ def relatedness(keys: Tokens, values: Tokens, sized: float = 1.0) -> float:
 
 
 def varying(x: State, axis: int) -> tuple[float, float]:
-    """Return how the logarithm of the local scale varies, and how its mean along an axis does."""
+    """Return Var(ln tau) of the local scale of x, and the variance of the mean of ln tau along an axis."""
     scales = evaluated(x.local_scales)
     if scales is None or not x.axes[axis]:
         return 0.0, 0.0
@@ -73,5 +73,5 @@ def varying(x: State, axis: int) -> tuple[float, float]:
 
 
 def shared_size(x: State, axis: int) -> float:
-    """Return E t² / (E t)² for the mean size t of all positions along an axis."""
+    """Return E t² / (E t)² over samples, t the mean local scale of the positions along an axis."""
     return math.exp(varying(x, axis)[1])

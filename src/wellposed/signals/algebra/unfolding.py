@@ -55,7 +55,7 @@ def _read(values: Array, dim: int, step: Axis) -> Array:
 
 
 def _by_window(kernel: Array, dim: int, step: Axis, sizes: tuple[int, ...], cap: int) -> Array:
-    """Return a kernel by displacement of taps and of windows, averaged over both directions of the one to the other."""
+    """Return a kernel by displacement of taps and of windows, averaged over both signs of one relative to the other."""
     kernel = kernels.by_displacement(kernel, (dim,))
     far = max(step.dilation * (step.kernel - 1), step.stride * (step.out - 1)) + 1
     enough = max(kernel.shape[dim], min(far + 1, step.size))

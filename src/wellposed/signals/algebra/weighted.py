@@ -36,7 +36,7 @@ def second_moments(data: State, centred: bool) -> tuple[Array, Array]:
     if centred or not kernels.nonzero(data.mean):
         return data.var, covariance
     lengths = [
-        max(length, _needed(data.mean.shape[dim], size))
+        max(length, _lags_for_mean(data.mean.shape[dim], size))
         for dim, (length, size) in enumerate(zip(covariance.shape, data.lengths, strict=True))
     ]
     cap = kernels.lag_cap(sum(n > 2 for n in lengths))
@@ -45,17 +45,16 @@ def second_moments(data: State, centred: bool) -> tuple[Array, Array]:
     return data.mean**2 + data.var, covariance + kernels.autocorrelation(data.mean, covariance.shape)
 
 
-def _needed(mean_length: int, size: int) -> int:
-    """Profile length that a mean asks for: one shared value for a constant mean, displacements for a varying one."""
+def _lags_for_mean(mean_length: int, size: int) -> int:
+    """Return the profile length that a mean asks of a kernel along an atom: 1, 2, or ``size`` if it varies."""
     if size == 1:
         return 1
     return 2 if mean_length == 1 else size
 
 
 class Pairs(NamedTuple):
-    """How the elements of a weight that one output sums go together: ``share`` is E (sum w)² / E sum w², 1 for
-    independent ones and 0 where the mean is taken out of each filter, of ``terms`` elements; ``sized`` where all
-    filters have one size.
+    """How the ``terms`` weight elements of one output are correlated: ``share`` is E (sum w)² / E sum w², 1 for
+    independent elements, 0 for filters of mean 0; ``sized`` where all filters have one norm.
     """
 
     share: float
@@ -63,8 +62,8 @@ class Pairs(NamedTuple):
     sized: bool = False
 
     def met(self, own: Array, common: Array) -> tuple[float, Array]:
-        """Return how much less meets in an output than with independent elements, and its kernel by displacement,
-        given that of each element with itself (``own``) and of the mean over all with itself (``common``).
+        """Return the sum's second moment relative to that for independent weights, and its kernel by displacement.
+        ``own`` is the kernel of single elements of the data, ``common`` that of their mean over all terms.
         """
         rho = (self.share - 1.0) / max(self.terms - 1, 1)
         own, common = kernels.common(own, common)
@@ -73,9 +72,9 @@ class Pairs(NamedTuple):
         return (max(float(made.ravel()[0]) / level, 0.0) if level > 0.0 else 1.0), made
 
     def energies(self, kernel: Array, common: Array, level: float) -> Array:
-        """Return how the energies that meet in outputs vary, given the kernel of those of all terms, that of the mean
-        over them (``common``, as of `met`), relative to their second moment, and the share ``level`` of what all
-        elements have in common.
+        """Return the variance kernel of the sum of squares that meets in an output, relative to its mean. ``kernel`` is
+        that for all terms, ``common`` the kernel of the mean over terms relative to their second moment, and ``level``
+        the part that all positions share.
 
         Of Gaussian terms of correlation R, Var(sum x²) / n² = 2 mean R²; where means are taken out, 2 (mean R² - r²), r
         being the mean of R.
@@ -88,7 +87,7 @@ class Pairs(NamedTuple):
         return np.maximum(kernel - lost, 0.0) / left**2
 
     def mean_square_correlation(self, square: float, mean: float) -> float:
-        """Return the mean square of the correlations of the terms that meet, of ``square`` before and this ``mean``."""
+        """Return the mean square correlation of a sum's terms, ``square`` for all of them, of this mean."""
         kept = 1.0 - (1.0 - self.share) * mean
         return max(square - (1.0 - self.share**2) * mean**2, 0.0) / kept**2 if kept > 0.0 else 0.0
 
@@ -101,13 +100,13 @@ class FiniteWidth(NamedTuple):
     """The finite-width correlation of two positions of one draw, after a product with a weight that sums features.
 
     Attributes:
-        inherited: that from before, as far as the sum leaves it.
-        own: the mean square of what the sum's own number of terms adds: 1 / n for n independent features.
-        share: the share of the second moment that is variance; the others are relative to it.
-        groups: how many groups of features have sums of their own, whose finite-width correlations are independent.
-        sized: the part of ``own`` that different sizes of filters make, where all have one size.
-        terms: the correlation kernel of the terms of the sum, and their numbers.
-        value: the tensor in the graph that is summed over.
+        inherited: the part from before the product.
+        own: the mean square of the part that the sum adds: 1 / n for n independent features.
+        share: the variance over the second moment; ``inherited`` and ``own`` are relative to the variance.
+        groups: number of groups of features that are summed apart, each with a finite-width correlation of its own.
+        sized: the part of ``own`` that comes from filters of different norm, for weights whose filters have one norm.
+        terms: the correlation kernel of the summed terms, and their number along each atom.
+        value: value id of the tensor that is summed over.
     """
 
     inherited: Sources = NONE
@@ -120,7 +119,7 @@ class FiniteWidth(NamedTuple):
 
     @property
     def of_filters(self) -> float:
-        """The relative variance, halved, of what different filters make of the same positions."""
+        """Half the relative variance, over filters, of a filter's mean square over positions."""
         return self.share**2 * min(max(self.inherited.variance + self.own - self.sized, 0.0), 1.0)
 
 
@@ -130,8 +129,9 @@ def finite_width_of_sum(
     window: Collection[int] = (),
     pairs: Pairs | None = None,
 ) -> FiniteWidth:
-    """Return the finite-width correlation of two positions after a product that sums ``summed``, by atom over how many
-    positions, those of a sliding ``window`` among them. ``pairs`` tells how the elements of the weight go together.
+    """Return the finite-width correlation of two positions after a product with a weight. ``summed`` gives the number
+    of positions summed along each atom, those of a sliding ``window`` among them; ``pairs`` the correlations of the
+    weight's elements.
     """
     pairs = pairs or INDEPENDENT
     if not data.corr.size or not (q := data.second_moment) > 0.0:
@@ -156,9 +156,9 @@ def finite_width_of_sum(
 
 
 def _known_by_position(data: State, summed: Collection[int]) -> tuple[float, float] | None:
-    """Return which share of what differs from position to position is random, where known means differ too (sines of
-    positions beside a signal), and how alike two positions are by chance as one's random part meets the other's known
-    one, 2 tr(C M) / (tr C + tr M)² for the variances C of features and the squares M of their means; None elsewhere.
+    """Return c / (c + m), the random share of what differs between positions, where known means differ too (sines of
+    positions), and the finite-width correlation 2 tr(C M) / (tr C + tr M)² of a random and a known part. C are the
+    variances of features, M the squares of their means, c and m the averages. None where means do not differ.
     """
     free = tuple(i for i in range(len(data.lengths)) if i not in summed)
     if all(data.mean.shape[i] == 1 for i in free):
@@ -179,35 +179,37 @@ Chosen."""
 
 
 def _inherited(data: State, kernel: Array, sizes: Sequence[int], window: Collection[int]) -> Sources:
-    """Return the finite-width correlation that a sum over ``sizes`` positions of each atom leaves, given the kernel of
-    their correlations. It is independent from tap to tap of a ``window`` whose taps are uncorrelated in expectation.
+    """Return the finite-width correlation that is left after a sum over ``sizes`` positions of each atom, whose
+    correlation kernel is ``kernel``. Uncorrelated taps of a ``window`` average it out.
     """
     before = data.finite_width_correlation
     if not before.amounts.size:
         return NONE
-    apart = [i for i, n in enumerate(kernel.shape) if n == 1 or _are_apart(_farther(kernel, i), i in window)]
+    apart = [
+        i for i, n in enumerate(kernel.shape) if n == 1 or _are_uncorrelated(_entries_apart(kernel, i), i in window)
+    ]
     near = [1 if i in apart else size for i, size in enumerate(sizes)]
     kept = float(kernels.pair_mean(kernels.at_zero(kernel * kernel, apart), near).ravel()[0])
     own = 1.0 / math.prod(sizes[i] for i in window if kernel.shape[i] == 1)
     return before.times(math.sqrt(kept * own))
 
 
-def _are_apart(farther: Array, in_window: bool) -> bool:
-    """Whether elements of these correlations count as uncorrelated: taps of a window where they are, features also
-    where a norm over many has left them a little less than that.
+def _are_uncorrelated(farther: Array, in_window: bool) -> bool:
+    """Whether correlations of different elements count as 0: exactly 0 ``in_window``, and for features also a little
+    below, as a norm leaves them.
     """
     low, high = kernels.extent(farther)
     return not high and not low if in_window else low >= -LEFT_BY_NORM and high <= 0.0
 
 
-def _farther(kernel: Array, dim: int) -> Array:
-    """Return what a kernel says of different positions along a dimension."""
+def _entries_apart(kernel: Array, dim: int) -> Array:
+    """Return the entries of a kernel for different positions along ``dim``."""
     return kernel[(slice(None),) * dim + (slice(1, None),)]
 
 
 def features_of(call: Call, data: State, value: int | None) -> int:
-    """Return the source of the finite-width correlation that features bring: one for all weights that read a tensor,
-    ``value`` in the graph, under any view.
+    """Return the number of the finite-width source of the features of ``data``. It is cached: all weights that read the
+    tensor ``value``, under any view, share it.
     """
     key: tuple[str, int] = ("features of state", data.serial)
     memo = call.run.memo

@@ -20,13 +20,13 @@ CLIMBED = 8
 
 
 def weighted_mean(call: Call, x: State, y: State) -> State | None:
-    """Return x / y where x is a sum of products with weights that are never negative, of mean 0, and y the sum of these
-    weights; None elsewhere.
+    """Return x / y where x = sum_n w_n v_n, of mean 0, and y = sum_n w_n for weights w that are never negative; else
+    None.
 
     Weights that are all larger make both larger alike, so that E x x' / E y y' stands for the second moments of the
     quotient: exact where the weights of one sum differ by a factor that all of them share.
     """
-    if call.independent or kernels.nonzero(x.mean) or not _weighs(call.graph, *call.node.inputs[:2]):
+    if call.independent or kernels.nonzero(x.mean) or not _sums_with_weights(call.graph, *call.node.inputs[:2]):
         return None
     p, q, layout = align(x, y)
     level = float((q.mean**2 + q.var).mean())
@@ -43,19 +43,19 @@ def weighted_mean(call: Call, x: State, y: State) -> State | None:
     return made.with_moments(var=var, corr=corr, finite_width_correlation=x.finite_width_correlation, spread=x.spread)
 
 
-def _weighs(graph: Graph, total: int, weights: int) -> bool:
-    """Whether one value is made of products with weights whose sum another is."""
-    top, below = (graph.values[_up(graph, value)].node for value in (total, weights))
+def _sums_with_weights(graph: Graph, total: int, weights: int) -> bool:
+    """Whether the value ``total`` sums products with the nonnegative tensor whose plain sum is ``weights``."""
+    top, below = (graph.values[_unshifted(graph, value)].node for value in (total, weights))
     if top is None or below is None or not is_product(graph.nodes[top].op) or len(graph.nodes[below].inputs) != 1:
         return False
-    facts, summed = facts_of(graph.nodes[below].op), _up(graph, graph.nodes[below].inputs[0])
+    facts, summed = facts_of(graph.nodes[below].op), _unshifted(graph, graph.nodes[below].inputs[0])
     plain = facts.along == "sum" and facts.extent != "running"
     positive = (found := bounds(graph).get(summed)) is not None and found.low >= 0.0
-    return plain and positive and summed in {_up(graph, value) for value in graph.nodes[top].inputs}
+    return plain and positive and summed in {_unshifted(graph, value) for value in graph.nodes[top].inputs}
 
 
-def _up(graph: Graph, value: int) -> int:
-    """Return what a value is a view of, or a sum with a number."""
+def _unshifted(graph: Graph, value: int) -> int:
+    """Return the value id behind views, copies and added numbers."""
     for _ in range(CLIMBED):
         at = graph.values[value].node
         if at is None:

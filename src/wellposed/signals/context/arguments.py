@@ -58,8 +58,8 @@ def state_of(run: Pass, value: int) -> State | None:
 
 
 def kept_pattern(run: Pass, value: int) -> torch.Tensor | None:
-    """Return the numbers of a matrix that keeps them and is zero for the most part, as the identity is, a permutation
-    or what is connected sparsely: no draw of its size makes the same of a state; None of others.
+    """Return the numbers of a matrix parameter that keeps them and is mostly zero (an identity, a permutation, sparse
+    connections); None of others. No draw from a state of its size behaves like it.
     """
     info = run.graph.values[value]
     if info.kind != "parameter" or len(info.shape) != 2:
@@ -71,8 +71,8 @@ def kept_pattern(run: Pass, value: int) -> torch.Tensor | None:
 
 
 def _largest(run: Pass, value: int) -> int:
-    """Return up to how many elements a constant is followed by position: more where its readers make weights of it
-    alone (masks of weights), as a product with a signal then sums over its elements.
+    """Return the largest number of elements for which a constant is followed by position: more where it only enters
+    weights (masks of weights), as a product with a signal then sums over it.
     """
     readers = [run.graph.nodes[index] for index in run.graph.users().get(value, ())]
     of_weights = bool(readers) and all(out in run.weights.fixed for node in readers for out in node.outputs)
@@ -80,7 +80,7 @@ def _largest(run: Pass, value: int) -> int:
 
 
 def given_state(run: Pass, value: int, root: int, largest: int = LARGEST_CONSTANT) -> State:
-    """Return the `known_state` of a value; of a large table that a weight sums over, with correlations of its rows."""
+    """Return `known_state` of a value; of a large table that a weight sums over, with the correlation of its rows."""
     tensor = run.graph.known[value]
     state = known_state(tensor, root, largest)
     if run.independent or state.var.size > 1 or not kernels.nonzero(state.var) or not _meets_weight(run, value):
@@ -137,8 +137,8 @@ def _unknown_buffer(run: Pass, value: int) -> State:
 
 @once
 def unmade(graph: Graph) -> dict[int, str]:
-    """Return the masks and indices whose values are not known, by value, with the name of the buffer on meta that each
-    is made of.
+    """Return the masks and indices with unknown values, by value id, each with the name of the buffer on meta that it
+    was computed from.
     """
     found = {
         value: name
@@ -183,8 +183,8 @@ def known_state(tensor: torch.Tensor, root: int, largest: int = LARGEST_CONSTANT
 
 
 def _of_complex(values: torch.Tensor, root: int) -> State:
-    """Return the state of complex numbers: of mean 0, since no two phases are alike, which correlate as their phases
-    agree, by pair where they lie along one atom.
+    """Return the state of complex numbers: mean 0, as their phases differ, and correlations by how far phases agree (by
+    pair of elements where all lie along one atom).
     """
     sizes = known_state(values.abs(), root)
     zero = np.zeros((1,) * len(sizes.lengths))
@@ -197,7 +197,7 @@ def _of_complex(values: torch.Tensor, root: int) -> State:
 
 
 def _by_position(values: torch.Tensor, root: int, largest: int) -> State:
-    """Return the state of finite values: each by itself where they are few, as nothing about them is random."""
+    """Return the state of finite values: by position, with variance 0, where there are at most ``largest``."""
     state = state_of_tensor(values, root)
     different = told_apart(values) if values.numel() > largest else values
     if different.numel() > largest or values.ndim == 0:
@@ -206,8 +206,8 @@ def _by_position(values: torch.Tensor, root: int, largest: int) -> State:
 
 
 def _with_correlations(state: State, values: torch.Tensor) -> State:
-    """Return the state of a large table with what its elements have in common along each axis on average, as far as
-    that is more than chance (the rows of a table of sines, which differ little in most columns).
+    """Return the state of a large table with the average correlation of two elements that differ along each set of
+    axes, 0 where it is within chance (rows of a table of sines are alike in most columns).
     """
     rank = len(state.lengths)
     if not 0 < rank <= MOST_CORRELATED_AXES or not kernels.nonzero(state.var):
@@ -225,7 +225,7 @@ def _with_correlations(state: State, values: torch.Tensor) -> State:
 
 
 def _mean_products(state: State, values: torch.Tensor) -> Array:
-    """Return the mean product of two centred elements, of shape (2, ..., 2): by atom, whether they differ along it."""
+    """Return the mean product of two centred elements, (2, ..., 2): index 1 along atoms in which they differ."""
     rank = len(state.lengths)
     exact = torch.complex128 if values.is_complex() else torch.float64
     centred = values.reshape(state.lengths).to(exact) - state.pooled_mean
@@ -258,7 +258,7 @@ def is_masked(values: torch.Tensor) -> bool:
 
 
 def _masked(values: torch.Tensor, root: int, largest: int) -> State:
-    """Return the state of numbers some of which shut scores out, keeping what the others are."""
+    """Return the state of the numbers of a mask, biased or not, with those that it lets through as ``scores``."""
     shut = values <= MASKED
     inside = known_state(values.masked_fill(shut, float(values[~shut].double().mean())), root, largest)
     finite = values[values.isfinite()].double()

@@ -47,24 +47,24 @@ class PostponedState:
 
 @dataclass(slots=True)
 class Pass:
-    """One propagation: the states so far, and what rules share.
+    """One propagation through a graph: the states so far, and what rules share. Mutable; lives as long as the pass.
 
     Attributes:
-        states: by value id; None of values that are not followed.
-        memo: what rules keep for one another, by keys of their own.
-        alive: states that rules look for again, for as long as anything else holds them.
-        draws: by value id, of values that were drawn together (`sampling/joint_draws.py`).
-        held: by value id, what a visitor has multiplied a value by, and its draws with it (`hold`).
-        drawn: the values whose states were read off draws.
-        postpones: whether states are read off draws when they are first asked for.
-        postponed: by value id, the states that nothing has asked for yet.
-        scanned: the values that a scan with decays makes, which is drawn up to the next weight, or a narrow loop.
+        states: by value id; None for values that are not followed.
+        memo: cached results of rules, by keys that the rules choose.
+        alive: cached states that are kept only while something else holds them.
+        draws: by value id, the draws of values that are run on draws (`sampling/joint_draws.py`).
+        held: by value id, the factor by which a visitor has multiplied a value and its draws (`hold`).
+        drawn: the values whose states were estimated from draws.
+        postpones: whether such states are computed when they are first asked for.
+        postponed: by value id, states that nothing has asked for yet.
+        scanned: the values of a scan with decays, which is run on draws up to the next weight, or of a narrow loop.
         with_weights: the values that were drawn with the weights before them (`sampling/drawn_weights.py`).
         dependent: by value id, the independent sources that a value depends on, as bits; of indices and masks too.
         sources: the sources of everything that has been drawn, as bits.
-        segmented: where maxima were taken over segments of an axis (the edges of a graph), that axis.
+        segmented: the axis along whose segments (the edges of a graph) maxima were taken.
         last_weight: index of the last node that meets a weight.
-        too_large: the nodes before a weight that mask or subtract what depends on one source, too large to be drawn.
+        too_large: nodes before a weight that are too large to run on draws, and mask or subtract dependent signals.
         strict: whether a rule that fails ends the pass.
     """
 
@@ -110,14 +110,14 @@ class Pass:
         self.draws.pop(value, None)
 
     def hold(self, value: int, state: State, factor: float) -> None:
-        """Let all that reads a value from here on find another state, ``factor`` times what it was."""
+        """Give later readers of a value another ``state``, ``factor`` times the old one; draws are multiplied too."""
         self.states[value] = state
         self.held[value] = factor
         if value in self.draws:
             self.draws[value] = [factor * drawn for drawn in self.draws[value]]
 
     def outline(self, value: int) -> State | PostponedState | None:
-        """Return the state of a value, or what is known of it before its moments are."""
+        """Return the state of a value, or its `PostponedState` if its moments are not computed yet."""
         return self.postponed.get(value) or self.states.get(value)
 
     def forget(self, value: int) -> None:
@@ -188,7 +188,7 @@ class Call:
         return self.run.root()
 
     def source(self) -> int:
-        """Return the number of a new random number by which second moments vary over weight draws."""
+        """Return the index of a new random number of `Sources`, which second moments vary with over weight draws."""
         return self.run.dependence.source()
 
     def covariance(self, x: State, y: State, x_dims: Dims, y_dims: Dims) -> Array | None:

@@ -16,12 +16,12 @@ OCTAVE = math.log(2.0)
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """How a value differs from what its rule makes of what enters.
+    """How real passes differ from a rule's state of a value, as a mapping of that state.
 
     Attributes:
-        octaves: log2 of what the rule's second moment is multiplied by.
-        mean: of the value; a rule's mean that agrees with it is kept.
-        spread: standard deviation of log2 of the second moment over weight draws; None leaves the rule's.
+        octaves: log2 of the factor on the rule's second moment.
+        mean: of the value in real passes; a rule's mean that agrees with it is kept.
+        spread: standard deviation of log2 of the second moment over weight draws; None keeps the rule's.
     """
 
     octaves: float
@@ -39,12 +39,12 @@ class Correction:
         return math.pow(2.0, self.octaves)
 
     def in_words(self) -> str:
-        """Return what it changes."""
+        """Return the correction in words: the factor, and the mean if it has one."""
         moved = f"second moment times {self.factor:.3g}"
         return moved if self.spread is None else f"{moved}, which varies by {self.spread:.2f} octaves over weight draws"
 
     def after(self, earlier: Correction | None) -> Correction:
-        """Return the correction that this one, of a prediction with an earlier one, is to the rule itself."""
+        """Return the correction of the rule itself, where this one corrects a prediction that had ``earlier`` in it."""
         if earlier is None:
             return self
         spread = earlier.spread if self.spread is None else self.spread

@@ -69,12 +69,12 @@ def _gaussian_has_no_transport(x: State) -> bool:
 
 
 def _places_exist(dims: Dims, count: int, of: int) -> bool:
-    """Whether places are given for so many atoms, each of them one of ``of``."""
+    """Whether ``dims`` holds ``count`` entries, each None or an atom of a parent with ``of`` atoms."""
     return len(dims) == count and all(dim is None or 0 <= dim < of for dim in dims)
 
 
 def _link_fits(x: State, link: Link) -> bool:
-    """Whether a link leads to an earlier state, and each atom is as long as the parent's atom, or the picks from it."""
+    """Whether a link's parent is earlier, with atoms of the child's lengths or of those that its taps read."""
     parent, lengths = link.parent.lengths, x.lengths
     if link.parent.serial >= x.serial:
         return False
@@ -94,7 +94,7 @@ def _links_fit(x: State) -> bool:
 
 
 def _statistic_fits(x: State) -> bool:
-    """Whether the atoms of a statistic are as long as those of its source that are left by its means."""
+    """Whether each atom of a statistic has the length of its place in the source, none of them averaged over."""
     of = x.known_as(Statistic)
     if of is None:
         return True
@@ -110,7 +110,7 @@ def _statistic_fits(x: State) -> bool:
 
 
 def _mask_fits(x: State) -> bool:
-    """Whether a mask broadcasts to the shape of the tensor, which is that of the scores that it lets through."""
+    """Whether a mask broadcasts to the tensor's shape, and the scores below it have that shape."""
     if x.masked is None:
         return True
     mask, scores = x.masked.mask, x.masked.scores
@@ -121,7 +121,7 @@ def _mask_fits(x: State) -> bool:
 
 
 def _blocks_fit(x: State) -> bool:
-    """Whether blocks have the tensor's shape but along their axis, where their lengths add up to its own."""
+    """Whether blocks have the tensor's shape, but along their axis, where their lengths add up to the tensor's."""
     if not x.blocks:
         return True
     axis, shape = x.blocks.axis, x.shape
@@ -143,7 +143,7 @@ def _shapes_fit(layout: Layout, mean: tuple[int, ...], var: tuple[int, ...], cor
 
 
 def _is_plain(x: State) -> bool:
-    """Whether a state is of the many that hold no more than moments, a function and links, and passes every check."""
+    """Whether a state holds no more than moments, a function and links, and passes every check: most states do."""
     marginal, ancestry = x.marginal, x.ancestry
     others = (marginal.local_scales, x.known_as(Statistic), x.masked)
     if any(one is not None for one in others) or x.filters is not NO_FILTERS or x.blocks:
@@ -175,7 +175,7 @@ CHECKS: tuple[tuple[str, Callable[[State], bool]], ...] = (
 
 
 def disagreement(x: State) -> str | None:
-    """Return the first of `CHECKS` that a state does not hold, None where its parts agree."""
+    """Return the name of the first of `CHECKS` that a state fails; None where it passes all."""
     if _is_plain(x):
         return None
     for said, holds in CHECKS:

@@ -25,8 +25,8 @@ class Aligned(NamedTuple):
     """A state's arrays written in the atoms of a common layout.
 
     ``dims`` gives for each common atom the state's own (None where it is broadcast), or is None where the state had to
-    be rewritten. ``cat_corr``, and mean and variance ``along`` a skipped axis, keep it as last dimension; so does
-    ``scales``, the kernel of the local scale.
+    be rewritten. The axis that `align_many` skips stays as the last dimension of ``cat_corr`` (correlation kernel), of
+    ``along`` (mean and variance), and of ``local_scales``.
     """
 
     mean: Array
@@ -39,10 +39,9 @@ class Aligned(NamedTuple):
 
 
 def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[Aligned], Layout]:
-    """Write states of broadcastable shapes in common atoms.
+    """Return the arrays of states of broadcastable shapes in common atoms, and the common layout.
 
-    Returns the arrays of each, and the common layout. Along an index that a state lacks it is constant. The axis
-    ``skip`` is left out (it may differ in length).
+    Along an index that a state lacks it is constant. The axis ``skip``, whose length may differ, is left out.
     """
     first = states[0].layout
     if skip is None and all(s.layout == first for s in states[1:]):
@@ -62,7 +61,7 @@ def align_many(states: Sequence[State], skip: int | None = None) -> tuple[list[A
 
 
 def _of_bounded_size(aligned: list[Aligned], layout: Layout) -> list[Aligned]:
-    """Return aligned states whose kernels, with profiles of common lengths, are not too large."""
+    """Return aligned states whose kernels, once promoted to common lengths, hold at most `MOST_ENTRIES` numbers."""
     if math.prod(kernel_shape(aligned)) <= bounding.MOST_ENTRIES:
         return aligned
     return [
@@ -75,7 +74,7 @@ def _of_bounded_size(aligned: list[Aligned], layout: Layout) -> list[Aligned]:
 
 
 def common_layout(states: Sequence[State], skip: int) -> Layout | None:
-    """Return the common layout of `align_many` of states of one rank; None where some have to be rewritten for it."""
+    """Return the common layout of `align_many` for states of one rank; None where a state has to be rewritten."""
     rank = len(states[0].axes)
     if any(len(s.axes) != rank or s.masked is not None for s in states):
         return None
@@ -87,7 +86,7 @@ def common_layout(states: Sequence[State], skip: int) -> Layout | None:
 
 
 def dims_in(states: Sequence[State], skip: int, layout: Layout) -> list[Dims]:
-    """Return for each state its own atoms in the common layout, which leaves the axis ``skip`` out."""
+    """Return, for each state and common atom, the state's own atom; the axis ``skip`` is left out of ``layout``."""
     axes = [axis for axis in range(len(layout.axes)) if axis != skip]
     return [_dims(s, axes, layout) for s in states]
 
@@ -115,7 +114,7 @@ def _common_layout(states: Sequence[State], axes: Sequence[int], rank: int) -> L
 
 
 def _written(state: State, dims: Dims, skipped: tuple[int, ...]) -> Aligned:
-    """Return a state's arrays with the dimensions ``dims``, None being a new one; of ``skipped`` atoms the mixture."""
+    """Return a state's arrays with dimensions ``dims`` (None: a new one); over ``skipped`` atoms as a mixture."""
     order = (*dims, *skipped)
     mean, var = kernels.rearranged(state.mean, order), kernels.rearranged(state.var, order)
     corr = kernels.placed(state.corr, order)
@@ -129,19 +128,19 @@ def _written(state: State, dims: Dims, skipped: tuple[int, ...]) -> Aligned:
 
 
 def covariances(aligned: Sequence[Aligned], least: int = 1) -> list[Array]:
-    """Return the covariance kernels of aligned states, with profiles of common lengths (``least`` or more)."""
+    """Return the covariance kernels of aligned states, all of the same profile lengths (``least`` or more)."""
     lengths = kernel_shape(aligned, least)
     return [kernels.promote(a.corr, lengths) * kernels.autocorrelation(np.sqrt(a.var), lengths) for a in aligned]
 
 
 def kernel_shape(aligned: Sequence[Aligned], least: int = 1) -> tuple[int, ...]:
-    """Return the common lengths of the profiles of aligned states, ``least`` or more."""
+    """Return for each atom the longest profile among aligned states, ``least`` or more."""
     return tuple([max(least, *at) for at in zip(*(a.corr.shape for a in aligned), strict=True)])
 
 
 def _common_atoms(states: list[State], axis: int) -> list[State]:
-    """Return states whose atoms in an axis are as long in all that have some: cut as in the one with most of them, else
-    merged.
+    """Return states whose atoms in an axis have the same lengths: split as in the state with most atoms there, or
+    merged where that is impossible.
     """
     layouts = {tuple(s.lengths[i] for i in s.axes[axis]) for s in states if s.axes[axis]}
     if len(layouts) <= 1:
@@ -167,8 +166,8 @@ def _refined(state: State, axis: int, sizes: tuple[int, ...]) -> State:
 
 
 def without_repeats(x: State, y: State) -> tuple[State, State]:
-    """Return two states without the axes in which one has its positions several times, and the other has them one by
-    one, or in other groups: these are one atom, so that what the two have in common is told by position.
+    """Return two states with axes merged to one atom where one of them repeats its positions and their atoms differ, so
+    that their covariance can be told by position.
     """
     for back in range(1, min(len(x.axes), len(y.axes)) + 1):
         first, second = (tuple(s.lengths[i] for i in s.axes[-back]) for s in (x, y))
@@ -180,7 +179,7 @@ def without_repeats(x: State, y: State) -> tuple[State, State]:
 
 
 def _repeats(x: State, axis: int) -> bool:
-    """Whether positions along an atom of an axis are one and the same."""
+    """Whether all elements along some atom of an axis are equal (the tensor was broadcast along it)."""
     return (
         bool(x.links)
         and len(x.axes[axis]) > 1

@@ -21,8 +21,8 @@ class Tokens(NamedTuple):
 
     Attributes:
         kernel: correlation kernel along the tokens.
-        size: how many there are.
-        finite_width_correlation: of two of them: that of the features that they were computed from, and their own.
+        size: number of tokens.
+        finite_width_correlation: of two tokens: that of the features they were computed from, and that of their own.
     """
 
     kernel: Array
@@ -36,12 +36,12 @@ class Tokens(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The weights of queries that weigh alike all keys that they see, where not all see the same.
+    """Attention weights of queries that weigh all keys that they see equally, where queries see different keys.
 
     Attributes:
-        queries: (queries, groups of keys) what each query gives to each group of neighbouring keys.
-        groups: (groups of queries, groups of keys) its average over groups of neighbouring queries.
-        size: how many keys a group has.
+        queries: (queries, groups of keys), the weight that a query gives to each group of neighbouring keys.
+        groups: (groups of queries, groups of keys), its average over groups of neighbouring queries.
+        size: number of tokens in a group.
     """
 
     queries: Array
@@ -74,7 +74,7 @@ class Logits(NamedTuple):
     tokens: Tokens | None = None
 
     def coarse(self) -> Logits:
-        """Return the law with few digits, so that similar laws share cached results."""
+        """Return the law rounded to few digits, so that similar laws share cached results."""
         if max(self.curved, self.uneven, self.keys) < EVEN:
             return Logits(float(f"{self.variance:.6g}"))
         curved, uneven, keys, along, shared = (float(f"{number:.2g}") for number in self[1:6])

@@ -42,14 +42,14 @@ Between = Callable[[State, State, Dims, Dims], "Array | None"]
 
 
 def depend(blocks: Sequence[State]) -> bool:
-    """Whether there are parts that depend on one another, and not too many to follow each."""
+    """Whether there are several blocks, no more than `MOST_PARTS`, some of which share sources."""
     return 1 < len(blocks) <= MOST_PARTS and any(a.roots & b.roots for a, b in itertools.combinations(blocks, 2))
 
 
 def with_times(state: State, between: Between) -> State:
-    """Return a concatenation of single positions that depend on one another (the times of a loop) with the moments of
-    all of them, where they are asked for: by position, with the covariance that ``between`` tells of every two. It
-    keeps its blocks; other states are returned as they are.
+    """Return a concatenation of single, dependent positions (the times of a loop) with moments by position, computed on
+    demand, and the covariance of every two positions from ``between``. Blocks stay; other states are returned as they
+    are.
     """
     blocks, axis = state.blocks, state.blocks.axis
     if not _by_times(state):
@@ -61,9 +61,9 @@ def with_times(state: State, between: Between) -> State:
 
 
 def laid_out(state: State) -> State:
-    """Return a concatenation whose parts differ as one state with means and variances by position, without blocks.
+    """Return a concatenation whose parts differ as one state without blocks, with mean and variance by position.
 
-    What is added to all of it (a position embedding) ends its blocks, but a part may have another size for all that: a
+    What is added to all of it (a position embedding) ends its blocks, but parts may differ in size all the same: a
     class token beside patches.
     """
     first, axis = state.blocks[0] if state.blocks else state, state.blocks.axis
@@ -81,17 +81,17 @@ def laid_out(state: State) -> State:
 
 
 def _by_times(state: State) -> bool:
-    """Whether a concatenation has the moments that `with_times` gives it."""
+    """Whether a state's blocks are single positions that depend on one another, so that `with_times` applies."""
     return depend(state.blocks) and all(b.shape[state.blocks.axis] == 1 for b in state.blocks)
 
 
 def concatenate(states: Sequence[State], axis: int, *, apart: bool = True, between: Between | None = None) -> State:
-    """Return states one after another along an axis.
+    """Return the concatenation of states along an axis.
 
-    Along an axis of uncorrelated elements (channels) the parts are kept ``apart`` as blocks. Otherwise (tokens,
-    positions) one state remains: means and variances by position, one average correlation of different positions.
-    Where single positions depend on one another (the times of a recurrence), and ``between`` tells what two of them
-    have in common, one state remains as well, with the covariance of every pair.
+    Along an axis of uncorrelated elements (channels) the states are kept ``apart`` as blocks. Otherwise (tokens,
+    positions) the result is one state: mean and variance by position, and one average correlation of different
+    positions. Single positions that depend on one another (times of a recurrence) have instead the covariance of every
+    pair, as ``between`` returns it for two states.
     """
     axis %= len(states[0].axes)
     if len(states) == 1:
@@ -120,7 +120,7 @@ def _in_blocks(states: Sequence[State], axis: int, layout: Layout) -> State:
 
 
 def _may_be_gaussian(state: State) -> bool:
-    """Whether one element may be Gaussian, without working anything out."""
+    """Whether elements may be Gaussian, without computing a postponed marginal."""
     return isinstance(state.marginal, LaterMarginal) or state.gauss
 
 
@@ -137,7 +137,7 @@ def _with_last(layout: Layout, axis: int, size: int) -> Layout:
 
 
 def _concatenated(states: Sequence[State], axis: int, apart: bool, between: Between | None) -> State:
-    """`concatenate` with all moments; ``between`` is given where each state is one position."""
+    """Return `concatenate` with all moments computed; ``between`` is given only where each state is one position."""
     widths = [s.shape[axis] for s in states]
     weights = np.array(widths, dtype=np.float64) / sum(widths)
     merged = [merge_atoms(s, axis) for s in states]
@@ -172,13 +172,13 @@ def _are_uncorrelated(aligned: Sequence[Aligned]) -> bool:
 
 
 def _marginal_of_all(states: Sequence[State], equal: bool) -> Marginal:
-    """Return the distribution of one element of a concatenation, whichever part it lies in."""
+    """Return the marginal of an element of any part: Gaussian where all are, with ``equal`` moments."""
     return Marginal(gauss=equal and all(s.gauss for s in states))
 
 
 def _marginal_by_position(states: Sequence[State], aligned: Sequence[Aligned], weights: Array) -> Marginal:
-    """Return how the local scale of a concatenation varies: as those of its parts on average, each part by itself;
-    parameters that keep their values have none.
+    """Return a marginal whose local scales average those of the parts, independent between parts; parts of known values
+    count as without.
     """
     if not all(s.local_scales is not None or not has_shape(s) or s.gauss for s in states):
         return Marginal()
@@ -197,8 +197,8 @@ def _parts(states: Sequence[State], axis: int) -> Blocks:
 
 
 def _part_links(states: Sequence[State], axis: int, dims: Sequence[Dims | None]) -> tuple[Link, ...]:
-    """Return a link of a concatenation to each part of several positions, whose taps are -1 outside of the part;
-    ``dims`` gives the atoms of each part, None of one that had to be rewritten.
+    """Return a link from a concatenation to each part of several positions, whose taps are -1 outside of the part;
+    ``dims`` gives the atoms of each part in the layout, None for a part that had to be rewritten.
     """
     linked = [s.roots and place is not None and s.axes[axis] for s, place in zip(states, dims, strict=True)]
     if sum(map(bool, linked)) > MOST_PARTS:
@@ -224,9 +224,9 @@ def _joint_ancestry(states: Sequence[State], links: Callable[[], tuple[Link, ...
 def _mixed(
     states: Sequence[State], aligned: Sequence[Aligned], weights: Array, equal: bool
 ) -> tuple[Array, Array, Array]:
-    """Return mean, variance and covariance kernel of elements that may lie in any part, the new atom last."""
+    """Return mean, variance and covariance kernel of an element in a random part; the new atom, last, has length 1."""
     lengths = kernel_shape(aligned, least=1 if equal else 2)
-    terms = [_terms(s, a, lengths, equal) for s, a in zip(states, aligned, strict=True)]
+    terms = [_second_moments(s, a, lengths, equal) for s, a in zip(states, aligned, strict=True)]
     mean = np.asarray(sum(w * a.mean for w, a in zip(weights, aligned, strict=True)))
     second = sum(w * of_part for w, (of_part, _) in zip(weights, terms, strict=True))
     raw = sum(w * of_part for w, (_, of_part) in zip(weights, terms, strict=True))
@@ -234,10 +234,9 @@ def _mixed(
     return mean[..., None], np.maximum(second - mean**2, 0.0)[..., None], np.asarray(raw - common)[..., None]
 
 
-def _terms(state: State, a: Aligned, lengths: tuple[int, ...], equal: bool) -> tuple[Array, Array]:
-    """Return the second moment of a part by position, and its raw kernel: which part an element lies in is common to
-    all positions, so that means add to the covariance unless they are ``equal``. A part that many concatenations
-    share (dense blocks) is worked out once.
+def _second_moments(state: State, a: Aligned, lengths: tuple[int, ...], equal: bool) -> tuple[Array, Array]:
+    """Return E x² of one part by position, and the kernel that it adds to the concatenation's: raw, since all positions
+    share the random part, or centred where means are ``equal``. Cached by state, as dense blocks share parts.
     """
     known = _TERMS.setdefault(state, {})
     key = (a.dims, lengths, equal)
@@ -253,7 +252,7 @@ def _terms(state: State, a: Aligned, lengths: tuple[int, ...], equal: bool) -> t
 _TERMS: WeakKeyDictionary[State, dict[tuple[Dims | None, tuple[int, ...], bool], tuple[Array, Array]]] = (
     WeakKeyDictionary()
 )
-"""What `_terms` has made of states that are still there."""
+"""What `_second_moments` has made of states that are still there."""
 
 
 def _by_position(
@@ -263,8 +262,8 @@ def _by_position(
     sizes: tuple[int, ...],
     told: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Return mean and variance by position, and the covariance kernel, which pairs of positions share unless it is
-    ``told``; the new atom is the last.
+    """Return mean and variance by position, and the covariance kernel; the new atom comes last. Pairs of positions
+    share one covariance along it unless ``told`` gives a kernel by pair.
     """
     own = covariances(aligned)
     lengths = own[0].shape
@@ -284,8 +283,8 @@ def _by_position(
 
 
 def _covariance_by_pair(aligned: Sequence[Aligned], widths: Sequence[int], lengths: tuple[int, ...]) -> Array | None:
-    """Return the covariance of all pairs of positions where some part tells its own apart, parts having nothing in
-    common; None elsewhere.
+    """Return the covariance kernel by pair of positions of independent parts, where the kernel of some part is by pair;
+    else None.
     """
     total, start = sum(widths), 0
     told = any(a.cat_corr is not None and kernels.positions(a.cat_corr.shape[-1]) for a in aligned)
@@ -304,8 +303,8 @@ def _covariance_by_pair(aligned: Sequence[Aligned], widths: Sequence[int], lengt
 
 
 def _covariance_of_each(states: Sequence[State], aligned: Sequence[Aligned], between: Between) -> Array | None:
-    """Return the covariance of all pairs of positions, each of them a state of its own, given that of two states; None
-    where they have nothing in common, or are too many.
+    """Return the covariance kernel by pair of positions, each of them one state, from ``between`` of every two; None
+    where all are independent, or there are too many.
     """
     count = len(states)
     if count > MOST_TIMES:
@@ -330,13 +329,13 @@ def _covariance_of_each(states: Sequence[State], aligned: Sequence[Aligned], bet
 
 
 def spread_of_parts(parts: Sequence[tuple[float, State]]) -> Spread:
-    """Return the spread of a tensor whose parts have these second moments, and nothing in common."""
+    """Return the spread of a tensor of independent parts, given as (share of the second moment, state)."""
     total = sum(share for share, _ in parts) or 1.0
     return mean_spread((share / total, s.spread) for share, s in parts)
 
 
 def finite_width_correlation_of_parts(parts: Iterable[tuple[State, Array]], var: Array) -> Sources:
-    """Return the finite-width correlation of a sum or a concatenation, given each part's share of ``var``."""
+    """Return the finite-width correlation of parts put together, each given with its share of ``var``."""
     result, total = NONE, kernels.average(var)
     for state, share in parts:
         if state.finite_width_correlation.amounts.size and total > 0.0:
@@ -363,9 +362,9 @@ def _stacked(arrays: Sequence[Array], widths: Sequence[int]) -> Array:
 
 
 def one_after_another(states: Sequence[State], axis: int) -> State:
-    """Return states along an axis as one whose moments differ by position, inside the parts too.
+    """Return the concatenation of states along an axis as one state with mean and variance by position.
 
-    What correlates positions along that axis is left out: these are frequencies.
+    Correlations along that axis are left out: its positions are frequencies.
     """
     parts = [one_after_another(s.blocks, s.blocks.axis) if s.blocks else s for s in states]
     for other in range(len(parts[0].axes)):
@@ -389,12 +388,12 @@ def one_after_another(states: Sequence[State], axis: int) -> State:
 
 
 def _by_axes(state: State, array: Array) -> Array:
-    """Return an array of a state with one dimension for each axis, in their order."""
+    """Return an array of a state, each axis of which has at most one atom, with one dimension for each axis."""
     return kernels.rearranged(array, [members[0] if members else None for members in state.axes])
 
 
 def _stretched(arrays: Sequence[Array], widths: Sequence[int], axis: int) -> Array:
-    """Return arrays one after another along an axis, each as long there as its part."""
+    """Return the concatenation of arrays along an axis, each broadcast to the width of its part."""
     shape = np.broadcast_shapes(*([n for i, n in enumerate(a.shape) if i != axis] for a in arrays))
     full = [np.broadcast_to(a, (*shape[:axis], width, *shape[axis:])) for a, width in zip(arrays, widths, strict=True)]
     return np.concatenate(full, axis=axis)

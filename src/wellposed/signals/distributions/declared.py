@@ -23,13 +23,13 @@ NO_AXES: tuple[Change, ...] = ("moments", "function")
 
 
 class Declared(NamedTuple):
-    """What is said of a field.
+    """The declaration of one field of a state.
 
     Attributes:
-        holds: what it holds.
-        shape: how that is indexed.
-        valid: when it may be read; always where nothing is said.
-        survives: the changes after which it still holds. Where it survives no change of axes, the views rewrite it.
+        holds: what the field holds.
+        shape: how it is indexed.
+        valid: when it may be read; "" for always.
+        survives: the changes after which it still holds. Fields that survive no change of axes are rewritten by views.
     """
 
     holds: str
@@ -54,11 +54,11 @@ def declarations(part: Any) -> dict[str, Declared]:
 
 
 class Lost(NamedTuple):
-    """What a part of a state loses by a change: the fields that do not survive it.
+    """The fields of a part of a state that do not survive a change.
 
     Attributes:
-        read: gives their values.
-        nothing: the values that they have where nothing is known.
+        read: returns their values, given the part.
+        nothing: their values where nothing is known.
         places: their places in the part.
     """
 
@@ -68,7 +68,7 @@ class Lost(NamedTuple):
 
 
 def lost_by(change: Change, part: type) -> Lost | None:
-    """Return what a part of a state loses by a change, None where it loses nothing."""
+    """Return the fields of a part of a state that a change takes; None where it takes none."""
     said, default = declarations(part), {item.name: item.default for item in fields(part)}
     gone = {name: at for at, name in enumerate(said) if change not in said[name].survives}
     return Lost(attrgetter(*gone), tuple([default[name] for name in gone]), tuple(gone.values())) if gone else None

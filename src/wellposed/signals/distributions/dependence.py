@@ -29,9 +29,9 @@ class Dependence:
     """Covariances between states of one pass, found by following links from the later state to the earlier one.
 
     Attributes:
-        made: of results of weights that are met more than once, and of views and sums of these, how they were made.
-        factors: of products that depend on such weights, or that no link leads back from, their factors.
-        twins: of what one encoder makes of an input, how its twins are told, and the atom of the samples.
+        made: by serial, how results of weights that are met more than once were made, and views and sums of these.
+        factors: by serial, the factors of products that depend on such weights, or that have no link to their factors.
+        twins: by serial, for results of one encoder that runs on several inputs, the `Twin` and the samples' atom.
     """
 
     def __init__(self) -> None:
@@ -52,9 +52,7 @@ class Dependence:
         return bit
 
     def keep(self, x: State, made: Made) -> State:
-        """Keep how a state was made, and return it: with those that were made alike it shares a root of its own, and
-        no other.
-        """
+        """Record how x was made; return it with one root, shared by all states of this ``made.key``, for its roots."""
         self.made[x.serial] = made
         if made.key not in self._roots:
             self._roots[made.key] = self.root() | REPEATED
@@ -62,7 +60,7 @@ class Dependence:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Give back the roots and numbers that are taken inside: only kernels of the states made there are read."""
+        """Free the roots and source numbers taken inside: states made there are read for kernels alone."""
         root, number = self._next_root, self._next_source
         try:
             yield
@@ -70,7 +68,7 @@ class Dependence:
             self._next_root, self._next_source = root, number
 
     def source(self) -> int:
-        """Return a number that no random number of a `Spread` has yet."""
+        """Return the number of a new random number of a `Sources`."""
         self._next_source += 1
         return self._next_source - 1
 
@@ -85,8 +83,8 @@ class Dependence:
         return None if kernel is None else kernels.placed(kernel, x_dims)
 
     def _covariance(self, x: State, y: State, where: Dims, depth: int) -> Array | None:
-        """Return the covariance kernel of two states in the atoms of x, None where they are independent; ``where`` says
-        which of these each of y's atoms is, ``depth`` how many links have been followed.
+        """Return the covariance kernel of two states in the atoms of x, None where they are independent. ``where``
+        gives for each atom of y its place among those of x; ``depth`` counts the links followed. Cached.
         """
         common = x.roots & y.roots
         if common <= REPEATED or depth > 200:
@@ -100,8 +98,8 @@ class Dependence:
         return self._memo[key]
 
     def _parts(self, x: State, y: State, where: Dims, depth: int) -> Iterator[Array]:
-        """Yield the covariances that add up to that of two states: as the first of `WAYS` that applies finds them, else
-        through links.
+        """Yield covariance kernels whose sum is that of x and y: those of the first entry of `WAYS` that applies, else
+        those through links.
         """
         for way in WAYS:
             parts = way.find(self, x, y, where, depth)
@@ -115,20 +113,19 @@ class Dependence:
         return (self._through_links_of_y if later_y else self._through_links_of_x)(x, y, where, depth)
 
     def _is_followed(self, x: State, y: State, later_y: bool) -> bool:
-        """Whether to go back from y and not from x, where both depend on a weight that is met more than once.
+        """Whether to follow the links of y, and not those of x, where both depend on a weight that is met more than
+        once.
 
-        No link leads back from a product with such a weight. Sums and factors are exactly linear and followed first, so
-        that two functions of products with one weight meet.
+        No link leads back from a product with such a weight. Sums and factors, being exactly linear, are followed
+        before functions, so that two functions of products with one weight meet.
         """
         if any(link.parent.serial == (x if later_y else y).serial for link in (y if later_y else x).links):
             return later_y
-        of_x, of_y = self._ease(x), self._ease(y)
+        of_x, of_y = self._rank_of_following(x), self._rank_of_following(y)
         return later_y if of_x == of_y else of_y > of_x
 
-    def _ease(self, x: State) -> int:
-        """Return how well a state is followed back: 3 through sums, 2 through functions and factors, 1 across grids, 0
-        not at all.
-        """
+    def _rank_of_following(self, x: State) -> int:
+        """Return the rank in which links of x are followed: 3 sums, 2 functions and products, 1 other grids, 0 none."""
         if x.serial in self.made or not x.links:
             return 0
         if any(link.taps for link in x.links):
@@ -136,8 +133,8 @@ class Dependence:
         return 2 if x.function is not None or x.serial in self.factors else 3
 
     def _of_twins(self, x: State, y: State, where: Dims, _: int) -> list[Array] | None:
-        """Return the covariance of what one encoder makes of two inputs: that of two samples of one of them. None of
-        other states, and where samples are told apart otherwise than as one and the others.
+        """Return, in a list, the covariance of twins (one encoder, two inputs): that of two different samples of one of
+        them. None for other states, and where the kernel along the samples is no pair of entries.
         """
         first, second = self.twins.get(x.serial), self.twins.get(y.serial)
         if first is None or second is None or first[1] != second[1] or not first[0].is_of(second[0]):
@@ -148,7 +145,7 @@ class Dependence:
         return [np.take(kernel, [1, 1], axis=at)]
 
     def _of_repeated_weight(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
-        """Return the covariance of two results of one repeated weight, as parts; None of other tensors."""
+        """Return the covariances, to be added, of two results of one repeated weight; None of others."""
         if not x.roots & y.roots & REPEATED or where != tuple(range(len(x.lengths))) or x.lengths != y.lengths:
             return None
         first, second = self.made.get(x.serial), self.made.get(y.serial)
@@ -163,13 +160,13 @@ class Dependence:
         return self._of_factors(x, y)
 
     def _of_centred_products(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
-        """Return the covariance of two products of which one is followed back by no link, as parts; None of others."""
+        """Return the covariances, to be added, of two products one of which has no links; None of other states."""
         if (x.links and y.links) or where != tuple(range(len(x.lengths))) or x.lengths != y.lengths:
             return None
         return self._of_factors(x, y)
 
     def _of_factors(self, x: State, y: State) -> list[Array] | None:
-        """Return the covariance of two products whose factors are kept, as parts; None of other states."""
+        """Return the covariances, to be added, of two products whose factors are recorded; None of other states."""
         p, q = self.factors.get(x.serial), self.factors.get(y.serial)
         return None if p is None or q is None else self._of_products(p, q)
 
@@ -189,7 +186,7 @@ class Dependence:
                 yield self._again(second, at, kernel)
 
     def _again(self, made: Made, at: int, kernel: Array) -> Array:
-        """Return the kernel that an operator makes of a covariance kernel, by a matrix that is kept if it is small."""
+        """Return the result's kernel for a ``kernel`` of operand ``at``; small ones by a matrix, cached."""
         if kernel.size > SMALL:
             return made.again(at, kernel)
         key = (made.key, at, kernel.shape, made.operands[at].layout)
@@ -199,14 +196,14 @@ class Dependence:
         return np.asarray(self._maps[key] @ kernel.ravel())
 
     def _of_gaussians(self, x: State, y: State, where: Dims, depth: int) -> list[Array] | None:
-        """Return the covariance of two functions of Gaussian tensors, as parts; None of other states."""
+        """Return the covariances, to be added, of two functions of Gaussian tensors; None of other states."""
         if x.roots & y.roots & REPEATED or not (_is_of_gaussian(x) and _is_of_gaussian(y)):
             return None
         kernel = self._covariance(x.gaussian_source()[0], y.gaussian_source()[0], where, depth)
         return None if kernel is None else self._of_functions(x, y, where, kernel)
 
     def _of_functions(self, x: State, y: State, where: Dims, kernel: Array) -> list[Array]:
-        """Return sum_n a_n b_n R^n for f and g of two Gaussian tensors, whose covariance kernel is given."""
+        """Return [sum_n a_n b_n R^n] for functions of two Gaussian tensors of covariance ``kernel``."""
         (first, _), (second, _) = x.gaussian_source(), y.gaussian_source()
         scale = math.sqrt(kernels.average(first.var) * kernels.average(second.var))
         if not scale > 0.0:
@@ -317,7 +314,7 @@ class Dependence:
                 return
 
     def _leads_there(self, x: State, y: State, where: Dims, depth: int) -> bool:
-        """Whether links of x lead to what y is made of: ways 2 and 3 of `_across`."""
+        """Whether links of x lead to what y was computed from: ways 2 and 3 of `_across`."""
         return (depth < TIMES and self._is_of_times(x, y)) or self._is_sum_of(x, y, where)
 
     def _is_of_times(self, x: State, y: State) -> bool:
@@ -360,7 +357,7 @@ def _is_of_gaussian(x: State) -> bool:
 
 
 def _as_told(kernel: Array, state: State) -> Array:
-    """Return a covariance with a state, telling pairs of positions apart only where the state does."""
+    """Return ``kernel``, by pair of positions only if the kernel of ``state`` is."""
     return kernel if any(map(kernels.positions, state.corr.shape)) else kernels.by_displacement(kernel)
 
 

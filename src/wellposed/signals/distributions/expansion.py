@@ -78,8 +78,8 @@ def _at_point(function: Pointwise, mean: float, std: float) -> tuple[float, floa
 def conditioning(
     function: Pointwise, mean: float, std: float, transport: Transport | None = None
 ) -> tuple[float, Array, Array]:
-    """Return d ln E g² / d ln E x² for x of this mean and standard deviation, and the squared Hermite coefficients of
-    g² and of x², relative to E g² and E x²: two arrays by order, n = 0..ORDER.
+    """Return d ln E g(x)² / d ln E x² for x = ``mean`` + ``std`` t(Z), and the squared Hermite coefficients, by order n
+    = 0..ORDER, of g² / E g² and of x² / E x².
     """
     x = mean + std * (NODES if transport is None else transport.values)
     with np.errstate(all="ignore"):
@@ -100,10 +100,10 @@ def conditioning(
 
 
 def moved(mean: float, std: float, transport: Transport | None) -> tuple[float, float]:
-    """Return the value that elements keep where the scale of a signal changes, and the share of its second moment that
+    """Return the point about which elements scale when the scale of a signal changes, and the share of E x² that
     scales.
 
-    The mean of a Gaussian is a known shift, such as a bias; the mean of another shape grows with the scale.
+    The mean of a Gaussian is a known shift, such as a bias, and stays; the mean of another shape grows with the scale.
     """
     whole = mean * mean + std * std
     share = std * std / whole if whole > 0.0 else 1.0
@@ -116,18 +116,18 @@ LITTLE = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coefficients:
-    """Hermite coefficients of a function of a Gaussian tensor; the mean, the first of them, is left out (0).
+    """Hermite coefficients of a function of a Gaussian tensor; that of order 0, the mean, is set to 0.
 
     Attributes:
-        values: by order, and by group of positions.
-        at: the groups; None where one stands for all positions.
+        values: (ORDER + 1, groups of positions).
+        at: the groups of positions; None where one group holds all.
     """
 
     values: Array
     at: Groups | None = None
 
     def products(self, other: Coefficients, where: Dims) -> Array:
-        """Return a_n b_n by order, averaged over positions; ``where`` says which atom each of the other's is."""
+        """Return a_n b_n by order, averaged over positions; ``where`` places the atoms of ``other`` in this one."""
         p, q = self.at, other.at
         if p is not None and q is not None:
             if p.shape == q.shape and where == tuple(range(len(where))) and np.array_equal(p.groups, q.groups):
@@ -143,9 +143,8 @@ class Coefficients:
 
 
 def coefficients_at(x: State) -> Coefficients:
-    """Return the Hermite coefficients of the function that x is of its base, by position where it is another function
-    of the Gaussian there (means that differ); where the local scale of the base varies, they have the sum of squares
-    that the variance of x asks for.
+    """Return the Hermite coefficients of x as a function of its Gaussian source, by groups of positions where means
+    differ. Where the source has local scales, they are scaled so that their squares add up to the variance of x.
     """
     base, fn = x.gaussian_source()
     function, std = fn or IDENTITY, np.sqrt(base.var)
@@ -176,7 +175,7 @@ class Expanded(NamedTuple):
 
 
 def moments_at(function: Pointwise, at: Groups, stds: Array, transport: Transport | None) -> Expanded:
-    """Return the moments of a function at groups of positions with their means and these standard deviations."""
+    """Return the moments of a function at groups of positions of these means and standard deviations."""
     if at.groups.size == 1 and transport is None:
         first, second, a = _at_point(function, *rounded(float(at.means[0]), float(stds[0])))
         mean, square, a = np.full(1, first), np.full(1, second), a[:, None]

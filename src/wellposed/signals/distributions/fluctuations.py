@@ -70,8 +70,8 @@ def carried_spread(
 
 
 def fluctuation(powers: Array, corr: Array, second: Array, sizes: tuple[int, ...]) -> float:
-    """Return the relative variance of the second moment over a tensor, from the powers of its square's expansion and
-    its second moments by position: where few positions hold most of it, their chance does not average out.
+    """Return the relative variance of the mean of f² over a tensor, from the Hermite powers of f² (relative to E f²),
+    the correlation kernel of the Gaussian, and E f² by position: few positions that hold most of it do not average out.
     """
     without_mean = powers[:9].copy()
     without_mean[0] = 0.0
@@ -84,8 +84,8 @@ def fluctuation(powers: Array, corr: Array, second: Array, sizes: tuple[int, ...
 
 
 def gaussian_fluctuation(x: State) -> float:
-    """Return the relative variance of the second moment over a tensor of Gaussian elements: 2 K² + 4 m m' K, averaged
-    over pairs.
+    """Return the relative variance of the mean square of a Gaussian tensor: 2 K² + 4 m m' K averaged over pairs, over
+    (E x²)².
     """
     q = x.second_moment
     if q <= 0.0:
@@ -98,8 +98,8 @@ def gaussian_fluctuation(x: State) -> float:
 
 
 def own_fluctuation(x: State) -> float:
-    """Return the relative variance of the second moment over a product with a weight, but for a factor: the mean over
-    pairs of elements of R², and of the finite-width correlation of different positions (signals.md 6).
+    """Return the relative variance of the mean square of a product with a weight, up to a factor: the mean over pairs
+    of elements of R², plus the finite-width correlation of different positions (signals.md 6).
     """
     corr = kernels.by_displacement(x.corr)
     seconds = x.mean**2 + x.var
@@ -116,7 +116,7 @@ def own_fluctuation(x: State) -> float:
 
 
 def with_own_fluctuation(before: State, after: State) -> Spread:
-    """Return the spread of ``after``, a mean of elements of ``before``, with the own part that its moments give."""
+    """Return the spread of ``after``, a mean of elements of ``before``; its moments give the own part."""
     spread = before.spread
     variance = spread.own.variance
     if variance <= 0.0:

@@ -13,8 +13,8 @@ from wellposed.signals.integration.kernels import Array
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """A function of one number, as operators compose it; ``key`` tells equal functions, ``parts`` are the outer and the
-    inner one of a composition.
+    """A function of one number, as operators compose it. Equal functions have equal ``key``; ``parts`` are the outer
+    and the inner function of a composition.
     """
 
     key: tuple[object, ...]

@@ -21,13 +21,14 @@ GRIDS = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """A state behind another one, which is ``factor`` times combinations of its positions plus an independent tensor.
+    """An ancestor of a child state: child = ``factor`` times combinations of the ancestor's positions + an independent
+    rest.
 
     Attributes:
-        state: the state.
-        places: for each of its atoms the place in a third state, None where that lacks it.
-        factor: the factor.
-        taps: by atom, the combinations, where the other one lies on another grid.
+        state: the ancestor.
+        places: for each of its atoms the atom of a third state, that covariances are asked with; None without one.
+        factor: a number.
+        taps: by atom of the ancestor, the combinations of positions, for a child on another grid.
     """
 
     state: State
@@ -36,8 +37,8 @@ class Grid:
     taps: Mapping[int, Taps] = field(default_factory=dict)
 
     def behind(self, link: Link, sizes: Sequence[int]) -> Grid | None:
-        """Return the parent of a link of the state, the third state having the given sizes; None where neither grids
-        nor numbers alone lie between.
+        """Return the parent of ``link``, a link of this ancestor, as an ancestor of the same child. ``sizes`` are the
+        atoms' lengths of the third state. None where the link is no combination of positions times a number.
         """
         if not isinstance(link.operate, Scaled) or link.over:
             return None
@@ -57,26 +58,26 @@ class Grid:
         return Grid(link.parent, places, factor, combined)
 
     def fitting(self, sizes: Sequence[int]) -> Grid | None:
-        """Return the grid if it has the positions that a state of these sizes has, along all that was combined."""
+        """Return this grid if the third state, of these ``sizes``, has its positions along all combined atoms."""
         places = {self.places[atom]: self.state.lengths[atom] for atom in self.taps}
         return self if all(place is not None and sizes[place] == size for place, size in places.items()) else None
 
     def is_as(self, other: Grid) -> bool:
-        """Whether two grids are of one state, and each of its atoms lies in one place."""
+        """Whether two grids hold one state with each of its atoms at the same place."""
         pairs = zip(self.places, other.places, strict=True) if self.state.serial == other.state.serial else [(0, 1)]
         return all(i == j or i is None or j is None for i, j in pairs)
 
     def inverse(self, count: int) -> Dims:
-        """Return for each of ``count`` places the atom of the state."""
+        """Return for each of the third state's ``count`` atoms the atom of this state."""
         return places_in(tuple(range(len(self.places))), self.places, count)
 
     def by_place(self) -> dict[int, Taps]:
-        """Return the combinations by place."""
+        """Return the combinations by atom of the third state."""
         return {place: taken for atom, taken in self.taps.items() if (place := self.places[atom]) is not None}
 
 
 def combined(kernel: Array, one: Mapping[int, Taps], other: Mapping[int, Taps]) -> Array:
-    """Return the covariance of combinations of two states along some dimensions, given that of the states."""
+    """Return the covariance kernel of two combinations, by dimension, given that of what they combine."""
     for dim in sorted({*one, *other}):
         size = (one.get(dim) or other[dim]).size
         first, second = one.get(dim) or taps.whole(size), other.get(dim) or taps.whole(size)
@@ -90,8 +91,8 @@ def combined(kernel: Array, one: Mapping[int, Taps], other: Mapping[int, Taps]) 
 
 
 def places_in(where: Dims, dims: Dims, count: int) -> Dims:
-    """Return for each of ``count`` atoms of a parent the dimension that it is, given for each atom of the child that
-    dimension and the parent's atom.
+    """Return the place of each of a parent's ``count`` atoms, from the place of each atom of the child (``where``) and
+    the parent's atom for it (``dims``).
     """
     places: list[int | None] = [None] * count
     for i, j in zip(where, dims, strict=True):
@@ -101,8 +102,8 @@ def places_in(where: Dims, dims: Dims, count: int) -> Dims:
 
 
 def matched(places: Dims, atoms: Sequence[int], sizes: Sequence[int], of: Sequence[int], taken: Dims) -> Dims:
-    """Return ``places`` with dimensions, of the sizes ``of``, also for those ``atoms`` that have none: the next ones of
-    the same size that are not ``taken``. Whether they are the same is seen where two states become one.
+    """Return ``places`` with a place also for those ``atoms`` that have none: the next of equal length among the places
+    of lengths ``of`` that are not ``taken``. A wrong guess is noticed where two grids are compared (`is_as`).
     """
     free = [i for i in range(len(of)) if i not in taken]
     found = list(places)
@@ -117,8 +118,8 @@ _End = TypeVar("_End")
 
 
 def before(made: Container[int], x: State) -> list[Grid]:
-    """Return the states of which x is made by grids and numbers alone, itself first, the earliest last; from a state
-    that is ``made`` by a repeated weight there is no way back.
+    """Return the ancestors of x through combinations and numbers alone, x first. The walk ends at states in ``made``,
+    results of repeated weights, and at states with several parents.
     """
     found = [Grid(x, tuple(range(len(x.lengths))))]
     while len(found) < GRIDS and found[-1].state.serial not in made and len(found[-1].state.links) == 1:
@@ -130,8 +131,8 @@ def before(made: Container[int], x: State) -> list[Grid]:
 
 
 def behind(made: Container[int], x: State, start: Grid, ends: Callable[[Grid], _End | None]) -> list[tuple[Grid, _End]]:
-    """Return the states of which ``start`` is made by grids and numbers: on each way back the first one for which
-    ``ends`` gives something, and what it gives. Their places are atoms of ``x``.
+    """Return, on each way back from ``start`` through combinations and numbers, the first ancestor for which ``ends``
+    is not None, with what ``ends`` returned. Places are atoms of ``x``.
     """
     found: list[tuple[Grid, _End]] = []
     pending, steps = [start], 0

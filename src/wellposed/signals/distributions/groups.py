@@ -30,9 +30,9 @@ class Groups(NamedTuple):
     """Positions of one tensor, in groups of (nearly) equal mean and standard deviation.
 
     Attributes:
-        means, stds, shares: of each group, the last of all positions.
-        groups: the group of each position.
-        shape: the shape of the tensor.
+        means, stds, shares: arrays by group; shares are fractions of all positions.
+        groups: index of the group of each position, flat.
+        shape: the shape of the tensor by atoms.
     """
 
     means: Array
@@ -46,8 +46,8 @@ class Groups(NamedTuple):
         return np.asarray(values[self.groups].reshape(self.shape))
 
     def placed(self, where: Dims, count: int) -> Indices:
-        """Return the groups by position along ``count`` atoms, one of which each of the tensor's own is (None: along it
-        the first position stands for all).
+        """Return the group at each position of ``count`` atoms. ``where`` gives for each of the tensor's atoms its
+        place among them; along atoms without a place the first position counts.
         """
         groups = self.groups.reshape(self.shape)
         groups = groups[tuple(0 if i is None else slice(None) for i in where)]
@@ -83,8 +83,8 @@ def grouped(mean: Array, std: Array) -> Groups:
 
 
 def _binned(rows: list[Array], scales: list[float]) -> tuple[Indices, Indices]:
-    """Return the bin of each position, given means (unless they are 0) and standard deviations, and how many are in
-    each.
+    """Return the bin of each position in means (``rows``, unless they are 0) and standard deviations, and the number of
+    positions in each bin.
     """
     varied = [np.ptp(row) > 1e-9 * scale for row, scale in zip(rows, scales, strict=True)]
     bins = BINS if len(rows) > 1 and all(varied) else MOST

@@ -17,7 +17,7 @@ from wellposed.signals.distributions.state import Ancestry, Link, Marginal, Stat
 
 
 class LaterMoments(Moments):
-    """Moments that ``make`` works out; ``varies`` says that the variance is taken not to be 0 until then."""
+    """Moments that ``make`` computes at the first access; until then ``varies`` says the variance is not 0."""
 
     __slots__ = ("_make", "varies")
 
@@ -37,13 +37,13 @@ class LaterMoments(Moments):
             self.__getattr__("mean")
 
     def then(self, change: Callable[[Moments], Moments]) -> None:
-        """Let a function of what is made have the last word on it."""
+        """Append ``change`` to what will be computed; in place, before the first access."""
         make = self._make
         object.__setattr__(self, "_make", lambda: change(make()))
 
 
 class _Later:
-    """What a part does that ``make`` works out."""
+    """A part of a state that ``make`` computes at the first access to a field."""
 
     __slots__ = ()
 
@@ -111,7 +111,7 @@ _NAMES = {
 
 
 def _filled(part: Any, name: str) -> Any:
-    """Make a part, and return one of its fields."""
+    """Compute all fields of a part, store them in it, and return the one of this name."""
     names = _NAMES[type(part)]
     if name not in names:
         raise AttributeError(name)

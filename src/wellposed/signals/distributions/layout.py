@@ -45,5 +45,5 @@ class Layout:
         return Layout(tuple([self.lengths[i] for i in keep]), axes)
 
     def dropping(self, over: Collection[int]) -> Layout:
-        """Return the layout without some axes, which hold no atoms."""
+        """Return the layout without the axes ``over``, none of which holds an atom."""
         return Layout(self.lengths, tuple([axis for i, axis in enumerate(self.axes) if i not in over]))

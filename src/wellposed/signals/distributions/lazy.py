@@ -10,7 +10,7 @@ from wellposed.signals.integration.kernels import Array
 
 
 class Lazy:
-    """An array, or None, that is computed when it is first asked for, since only some rules read it."""
+    """An array, or None, that ``make`` computes at the first `get`; few rules read it."""
 
     __slots__ = ("_make", "_value")
 
@@ -46,7 +46,7 @@ class Lazy:
         return self._like(make)
 
     def _like(self, make: Callable[[], Array | None]) -> Self:
-        """Return another array that belongs to the same other things."""
+        """Return another lazy array with the same attributes."""
         return type(self)(make)
 
 

@@ -21,7 +21,7 @@ larger then."""
 
 
 def marginal(x: State) -> Array:
-    """Return x at its average position as a function of a standard Gaussian, at `NODES`."""
+    """Return x at its average position as a function of a standard Gaussian, at `NODES`: array (POINTS,)."""
     base, fn = x.gaussian_source()
     uneven = evaluated(base.local_scales) if base.transport is None and x.local_scales is None else None
     z = NODES if base.transport is None else base.transport.values
@@ -42,8 +42,8 @@ def _rounded(kappa: float) -> float:
 
 
 def of_uneven(kappa: float) -> Transport | None:
-    """Return the transport of a Gaussian whose local scale is Gamma-distributed, of relative variance ``kappa``, as of
-    sums of few products of Gaussians; None where it is all but Gaussian.
+    """Return the transport of sqrt(tau) Z with tau Gamma-distributed, of mean 1 and variance ``kappa``, as in sums of
+    few products of Gaussians; None where it is all but Gaussian.
     """
     return _of_uneven(_rounded(kappa)) if kappa > NOT_GAUSSIAN else None
 
@@ -55,7 +55,7 @@ def _of_uneven(kappa: float) -> Transport:
 
 @lru_cache(maxsize=256)
 def _of_mixture(kappa: float) -> Array:
-    """Return a Gaussian with a Gamma-distributed local scale as a function of a standard Gaussian, at `NODES`."""
+    """Return sqrt(tau) Z, tau a Gamma variable of variance kappa, as a function of a Gaussian at `NODES`."""
     scales, weights = gamma_nodes(kappa)
     values = NODES * math.sqrt(float(scales.max()))
     # from the tail below 0, where probabilities are resolved
@@ -64,18 +64,16 @@ def _of_mixture(kappa: float) -> Array:
 
 
 def shape_of(x: State) -> Transport | None:
-    """Return the transport of an element of x, over its local scale too; None where it is all but Gaussian, or not
-    known.
-    """
+    """Return the transport of an element of x, averaged over its local scale; None if all but Gaussian or unknown."""
     if x.gauss or x.function is None:
         return x.transport
     return of_values(marginal(x if x.local_scales is None else x.amended(local_scales=None)))
 
 
 def one_signed(x: State) -> Marginal:
-    """Return the shape of the marginal of a part or a repetition of x: kept where x never crosses 0, by its transport.
+    """Return the marginal of a part or a repetition of x: with the transport of x where x never crosses 0.
 
-    What is bounded so (step sizes, rates of decay) stays bounded in sums and functions of it.
+    Step sizes and rates of decay, so bounded, stay bounded in sums and functions.
     """
     if x.gauss or not sign_of(x):
         return Marginal(x.gauss)
@@ -83,9 +81,7 @@ def one_signed(x: State) -> Marginal:
 
 
 def sign_of(x: State) -> int:
-    """Return 1 for a tensor that is never negative, -1 for one that is never positive, as far as its marginal tells; 0
-    for others.
-    """
+    """Return 1 if x is never negative, -1 if it is never positive, as far as its marginal tells, else 0."""
     if x.gauss or not has_shape(x):
         return 0
     if x.function is not None:

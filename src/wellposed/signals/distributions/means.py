@@ -18,12 +18,12 @@ LONGEST = 4096
 
 
 def averaging(sizes: Sequence[int], over: Sequence[int], factor: float = 1.0) -> Operate:
-    """Return the link operator of a mean over some atoms (times a number): alike at all positions, it is the average
-    over them.
+    """Return the operator of a `Link` from a mean over the atoms ``over`` (times ``factor``) to its parent of lengths
+    ``sizes``; the mean is broadcast along these atoms.
     """
 
     def operate(kernel: Array, where: Dims) -> Array:
-        """Return a kernel averaged over pairs along the atoms, which keep length 2 there: all positions alike."""
+        """Return a kernel averaged over pairs along the atoms ``over``, whose dimensions get two equal entries."""
         for atom in over:
             dim = where[atom]
             if dim is not None:
@@ -40,21 +40,21 @@ def to_mean_of(x: State, over: Sequence[int], factor: float = 1.0) -> tuple[Link
     return (Link(x, averaging(x.lengths, over, factor), kept, over), *_to_blocks(x, over, factor)) if x.roots else ()
 
 
-def _merged(atoms: set[int], cut: int) -> set[int]:
-    """Return the numbers of some atoms before a view cut one in two."""
+def _before_split(atoms: set[int], cut: int) -> set[int]:
+    """Return the numbers that ``atoms`` had before a view cut the atom ``cut`` in two."""
     return {i - (i > cut) for i in atoms}
 
 
 def _of_one_part(lengths: tuple[int, ...], *, inner: bool) -> Taps:
-    """Return the means of an atom that is cut in two of these lengths, over its inner part or its outer one."""
+    """Return the combinations of an atom of outer and inner length ``lengths`` that average its inner or outer part."""
     parts = np.arange(math.prod(lengths)).reshape(lengths)
     parts = parts if inner else parts.T
     return Taps(parts, np.full(parts.shape, 1.0 / parts.shape[1]), parts.size)
 
 
 def _to_blocks(x: State, over: Sequence[int], factor: float) -> tuple[Link, ...]:
-    """Return the link of a mean of x over some atoms to the tensor whose atoms views cut in two, where of each one part
-    is averaged: a mean over blocks, or over positions that lie a step apart.
+    """Return the link of a mean of x over the atoms ``over`` to the tensor that views split x from, where one half of a
+    split atom is averaged: means over blocks, or over positions at a stride. Empty for other means.
     """
     kept, gone = [i for i in range(len(x.lengths)) if i not in over], set(over)
     combined: dict[int, Taps] = {}
@@ -66,7 +66,7 @@ def _to_blocks(x: State, over: Sequence[int], factor: float) -> tuple[Link, ...]
         combined = {i - (i > atom): taken for i, taken in combined.items()}
         if len(both) == 1:
             combined[atom] = _of_one_part(x.lengths[atom : atom + 2], inner=atom + 1 in both)
-        gone, kept = _merged(gone - both if len(both) == 1 else gone, atom), [i - (i > atom) for i in kept]
+        gone, kept = _before_split(gone - both if len(both) == 1 else gone, atom), [i - (i > atom) for i in kept]
         x = whole
     if not combined or any(x.lengths[i] > LONGEST for i in gone):
         return ()

@@ -50,13 +50,13 @@ def gamma_nodes(kappa: float, count: int = 6) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=1024)
 def _usual_scales(kappa: float) -> tuple[Array, Array]:
-    """Return eight nodes and their weights for the same scale below its quantile 1 - `RARE`."""
+    """Return eight nodes and weights for a Gamma scale of mean 1 and variance kappa below its quantile 1 - `RARE`."""
     nodes, weights = np.polynomial.legendre.leggauss(8)
     return gamma_quantile(1.0 / kappa, (1.0 - RARE) * (nodes + 1.0) / 2.0) * kappa, np.asarray(weights / 2.0)
 
 
 def scales_of_squares(x: State, scales: Lazy | None) -> Array | None:
-    """Return how the second moment of x varies with its local scale, relative to its mean: a known shift has none."""
+    """Return the kernel of the relative variance of x² over local scales: a known mean does not scale."""
     kernel = evaluated(scales)
     if kernel is None or x.function is not None or not kernels.nonzero(x.mean):
         return kernel
@@ -64,7 +64,7 @@ def scales_of_squares(x: State, scales: Lazy | None) -> Array | None:
 
 
 def given_scales(corr: Array, shared: Array, kappa: float) -> Array:
-    """Return the correlation of the Gaussians g of two elements sqrt(tau) g, given that of the elements themselves.
+    """Return the correlation kernel of the Gaussians g in elements sqrt(tau) g, given that of the elements.
 
     Cov(x, y) = E[sqrt(tau tau')] Cov(g, g'): all of it where the two share tau, E[sqrt(tau)]² where they do not.
 
@@ -127,9 +127,10 @@ def expand_mixture(function: Pointwise, mean: Array, std: Array, kappa: float) -
 
 
 def _mixed(average: Expansion, weights: Array, levels: Array, coefficients: Array, heavy: bool = False) -> Mixture:
-    """Return the mixture of local scales with these weights, second moments and sizes of coefficients.
+    """Return the mixture over local scales of probability ``weights``, each with its second moment (``levels``) and
+    coefficients (scales, orders).
 
-    Coefficients keep their sign over the scales that matter, so their size is followed.
+    Coefficients keep their sign over the scales that matter: their absolute values are averaged.
     """
     averages = weights @ coefficients
     own = np.maximum(weights @ coefficients**2 - averages**2, 0.0)

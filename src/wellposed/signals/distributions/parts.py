@@ -54,8 +54,8 @@ def _part_of_blocks(state: State, axis: int, part: range) -> State:
 
 
 def _part_of_axis(state: State, axis: int, part: range) -> State:
-    """Return some positions of an axis: of its outermost atom where the part ends between rows of it, else of all its
-    atoms, merged.
+    """Return the positions ``part`` of an axis: of its outermost atom where both ends lie between rows of the inner
+    ones, else of all its atoms merged.
     """
     row = math.prod([state.lengths[i] for i in state.axes[axis][1:]])
     if part.step == 1 and len(state.axes[axis]) > 1 and part.start % row == 0 == part.stop % row:
@@ -66,7 +66,7 @@ def _part_of_axis(state: State, axis: int, part: range) -> State:
 
 
 class _Part(NamedTuple):
-    """Some positions of one atom, which goes if there is one of them."""
+    """Positions of one atom; a single position drops the atom."""
 
     atom: int
     places: range
@@ -83,7 +83,7 @@ class _Part(NamedTuple):
         return kernels.without(picked, self.gone)
 
     def of_profile(self, kernel: Array) -> Array:
-        """Return a kernel at the displacements that the part still has."""
+        """Return a kernel by displacement at the displacements that the positions have among themselves."""
         length, step = kernel.shape[self.atom], self.places.step
         if step > 1 and length > 2:
             lags = np.arange((length - 1) // step + 2) * step
@@ -92,7 +92,7 @@ class _Part(NamedTuple):
         return kernels.without(kept, self.gone)
 
     def of_kernel(self, kernel: Array) -> Array:
-        """Return a kernel of the part, by pair of positions as long as there are enough of them."""
+        """Return a kernel of the positions, by pair if the kernel was and there are enough positions."""
         size = kernels.positions(kernel.shape[self.atom])
         if not size:
             return self.of_profile(kernel)
@@ -123,8 +123,8 @@ def _part_of_atom(state: State, part: _Part) -> State:
 
 
 def _map_to_part(state: State, part: _Part) -> LinearMap | None:
-    """Return the linear map that gives part of a tensor which is one of another tensor: the same map of that part, or
-    some rows of the map.
+    """Return the part of a linear map as a linear map: of the same part of its parent along another atom, or by some
+    rows of the weights; None for other states.
     """
     of = state.known_as(LinearMap)
     if of is None or state.lengths != of.parent.layout.resized(of.atom, len(of.weights)).lengths:
@@ -137,8 +137,8 @@ def _map_to_part(state: State, part: _Part) -> LinearMap | None:
 
 
 def _marginal_of_part(state: State, part: _Part) -> Marginal:
-    """Return the shape of an element of a part: local scales vary in it as they did, by sources of its own where they
-    differ along the atom; a function of a tensor is the same function of the part of that tensor.
+    """Return the marginal of a part: local scales with their sources where all positions share them, without where they
+    differ along the atom; a function of a Gaussian tensor is the function of its part.
     """
     found = one_signed(state)
     if state.local_scales is not None:

@@ -19,10 +19,10 @@ class Made:
 
     Attributes:
         key: equal for states that the same operator made with the same weight.
-        operands: the states that it was made of, the weight aside.
-        again: given the place of an operand and a covariance kernel of it, returns the kernel of the result; of a
-            product with a weight, the kernel is that of second moments.
-        raw: of each operand, whether ``again`` asks for second moments, means included; of a bias it does not.
+        operands: the operands but the weight.
+        again: maps the index of an operand and a kernel of it to the kernel of the result; for a product with a weight
+            both are kernels of second moments.
+        raw: for each operand whether ``again`` takes second moments, means included; not for a bias.
     """
 
     key: object
@@ -33,7 +33,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Factors:
-    """The two factors of a product, and for each atom of the product theirs."""
+    """The two factors of a product, and for each factor the place of the product's atoms in it."""
 
     states: tuple[State, State]
     dims: tuple[Dims, Dims]

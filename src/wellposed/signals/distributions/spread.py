@@ -15,10 +15,10 @@ BLOCK = 4096
 
 
 class _Row:
-    """Amounts one after the other, with room for those of numbers yet to come: deep networks vary with as many numbers
-    as they have layers, and what each layer adds should not cost a copy of all that is before it.
+    """Amounts of `Sources` in a buffer with room to grow, shared by sums that extend one another: a layer that adds one
+    source does not copy the amounts of all layers before it.
 
-    ``used`` says how many there are, ``squares`` what the squares of whole blocks of them add up to, from the first.
+    ``used`` is the number of amounts, ``squares`` the cumulative sums of squares of whole blocks.
     """
 
     __slots__ = ("amounts", "squares", "used")
@@ -31,10 +31,10 @@ class _Row:
 
 
 class Sources:
-    """A sum of independent random numbers of variance 1: ``amounts[i]`` times the one with number ``start + i``.
+    """A sum of independent random numbers of variance 1: ``amounts[i]`` times the number with index ``start + i``.
 
-    Two signals that vary with the same draw hold the same number, so that what they have in common cancels in a
-    quotient and adds up in a product. Neither is ever changed.
+    Signals that vary with the same draw hold the same index, so that the common part cancels in a quotient and adds up
+    in a product. Immutable, but buffers may be shared.
     """
 
     __slots__ = ("_row", "_variance", "amounts", "start")
@@ -82,7 +82,7 @@ class Sources:
         return Sources(first.start, amounts)
 
     def _before(self, later: Sources, ahead: int) -> Sources:
-        """Return the sum with one of later numbers, which begin so many places ahead."""
+        """Return the sum with ``later``, whose numbers begin ``ahead`` places after this one's."""
         row, length = self._row, ahead + later.amounts.size
         if row is None or row.used != self.amounts.size or row.amounts.size < length:
             row = _Row(self.amounts, length + length // 2)
@@ -92,7 +92,7 @@ class Sources:
 
 
 def _shortened(start: int, amounts: Array) -> Sources:
-    """Return a sum without the first of its numbers, a block of them or more, where their amounts have shrunk to 0."""
+    """Return the sum without leading blocks of amounts that are 0."""
     if amounts.size > BLOCK and not amounts[:BLOCK].any():
         gone = int(np.argmax(amounts != 0.0)) // BLOCK * BLOCK
         return Sources(start + gone, amounts[gone:])
@@ -104,7 +104,7 @@ NONE = Sources(0, np.zeros(0))
 
 
 def source(number: int, variance: float) -> Sources:
-    """Return a multiple, of this variance, of the random number ``number``."""
+    """Return √``variance`` times the random number with index ``number``."""
     return Sources(number, np.array([variance**0.5])) if variance > 0.0 else NONE
 
 
@@ -113,8 +113,8 @@ class Spread:
     """How ln(second moment) of a signal varies over weight draws.
 
     Attributes:
-        inherited: variation by draws before the last contraction: all elements share it.
-        own: variation by the draw of the last contraction: elements vary one by one.
+        inherited: variation with the draws before the last contraction, common to all elements.
+        own: variation with the draw of the last contraction, from element to element.
     """
 
     inherited: Sources = NONE
@@ -134,16 +134,16 @@ class Spread:
         return self.sources.variance if self is not STEADY else 0.0
 
     def times(self, power: float) -> Spread:
-        """Return the spread of a power of the signal, of its inverse for -1."""
+        """Return the spread of a power of the signal (of its inverse for ``power`` -1)."""
         if self is STEADY or power == 1.0:
             return self
         return Spread(self.inherited.times(power), self.own.times(power))
 
     def beside(self, other: Spread, share: float) -> Spread:
-        """Return the spread of a sum of two signals, of whose second moment ``other`` has this share.
+        """Return the spread of a sum of two signals; ``other`` has this share of its second moment.
 
-        Where both are narrow, logarithms add up by their shares. Wide ones are followed at nine ratios of the two: of a
-        mean that rests on rare draws of one, nothing is seen in all others, and what goes along with both stays whole.
+        Narrow spreads add up by their shares. Wide ones are integrated at nine ratios of the two: a mean that rests on
+        rare draws of one does not show in most draws. Sources that both share stay whole.
         """
         apart = other + self.times(-1.0)
         variance = apart.variance

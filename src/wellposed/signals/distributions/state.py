@@ -59,7 +59,7 @@ Operate = Callable[[Array, Dims], Array]
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """The link operator of a multiplication by a number."""
+    """The operator of a link whose child is a multiple of the parent."""
 
     factor: float
 
@@ -94,13 +94,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statistic:
-    """A function of the means of functions of one tensor, taken over some of its atoms.
+    """A function of means, over some atoms of one tensor, of functions of its elements.
 
     Attributes:
         source: the tensor.
-        over: its atoms that means are taken over.
-        means: the functions that means are taken of, and the states of their means.
-        function: maps the means, as many tensors, to the statistic.
+        over: the atoms that are averaged over.
+        means: pairs of a function of elements and the state of its mean.
+        function: maps the means, one tensor each, to the statistic.
         places: for each atom of the statistic the source's (None where it is broadcast).
     """
 
@@ -116,7 +116,7 @@ class Statistic:
         return replace(self, function=lambda *means: outer(inner(*means)))
 
     def expanded(self, count: int) -> Statistic:
-        """Return the statistic of a tensor with so many atoms, along those that are new to it broadcast."""
+        """Return the statistic of a tensor with ``count`` atoms, broadcast along the new ones."""
         return replace(self, places=self.places + (None,) * (count - len(self.places)))
 
 
@@ -145,7 +145,7 @@ class LinearMap:
 
 
 class Split(NamedTuple):
-    """How a view cuts one atom of a tensor in two: the tensor, and the atom."""
+    """How a view split one atom of a tensor in two: the tensor, and the number of the atom."""
 
     of: State
     atom: int
@@ -209,11 +209,11 @@ class Filters:
     residual_dims: Lazy | None = None
 
     def scaled(self, factor: float) -> Filters:
-        """Return what is known where this factor multiplies all covariances."""
+        """Return the fields for a result whose covariances are all multiplied by ``factor``."""
         return self if self.margin is None else replace(self, margin=self.margin.then(lambda margin: factor * margin))
 
     def viewed(self, change: Callable[[Array], Array]) -> Filters:
-        """Return what is left in a view that changes kernels so."""
+        """Return the fields in a view that rewrites kernels by ``change``: only ``inverse_dims`` remains."""
         return NO_FILTERS if self.inverse_dims is None else Filters(inverse_dims=self.inverse_dims.then(change))
 
 
@@ -223,7 +223,7 @@ NO_FILTERS = Filters()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ancestry:
-    """What a tensor depends on."""
+    """The dependence of a tensor on others: links, roots, an open scale and its origin."""
 
     links: tuple[Link, ...] = told(
         "linear dependence on earlier states", "one link per parent", NO_MOMENTS, "`roots` is not 0", default=()
@@ -243,11 +243,11 @@ class Ancestry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Masked:
-    """Scores some of which a mask shuts out of a softmax, or the numbers of a mask alone.
+    """Scores, some of which a mask shuts out of a softmax, or the numbers of a mask alone.
 
     Attributes:
-        mask: where scores are let through, by axis, as broadcasting allows.
-        scores: what the tensor is there, of its shape; None of the numbers of a mask.
+        mask: where scores are let through, a boolean tensor that broadcasts to the shape.
+        scores: the scores before masking, of the tensor's shape; None for the numbers of a mask.
     """
 
     mask: torch.Tensor
@@ -255,10 +255,10 @@ class Masked:
 
 
 class Blocks(tuple["State", ...]):
-    """The states that a tensor is the concatenation of, in their order; none where it is no concatenation.
+    """The states whose concatenation a tensor is, in order; empty for other tensors.
 
     Attributes:
-        axis: the axis along which they lie one after the other, -1 where there are none.
+        axis: the axis of the concatenation, -1 for none.
     """
 
     axis: int
@@ -419,7 +419,7 @@ class State:
         return np.sqrt(self.moments.var)
 
     def known_as(self, kind: type[_Kind]) -> _Kind | None:
-        """Return its origin, or what attention reads of it, if that is of a kind."""
+        """Return the origin of the tensor, or its `attention`, if that is of this ``kind``; else None."""
         origin, attention = self.ancestry.origin, self.attention
         return origin if isinstance(origin, kind) else attention if isinstance(attention, kind) else None
 
@@ -428,7 +428,7 @@ class State:
         return covariance(self.moments)
 
     def gaussian_source(self) -> tuple[State, Pointwise | None]:
-        """Return the tensor that this one is a function of, and the function; itself and None where there is none."""
+        """Return the tensor that this one is a function of, and the function; for others itself and None."""
         return self.marginal.function or (self, None)
 
     def amended(self, **changes: Unpack[Changes]) -> State:
@@ -444,7 +444,7 @@ class State:
         return self._copied(new_serial(), _LOST["moments"], changes)
 
     def as_new(self, roots: int = 0) -> State:
-        """Return a copy that depends on nothing before it."""
+        """Return a copy without links or origin, which depends on ``roots`` alone."""
         return self.with_moments(roots=roots, blocks=WHOLE)
 
     def _copied(self, serial: int, lost: _Loss, changes: Mapping[str, Any]) -> State:
@@ -495,8 +495,8 @@ for _part, _kind in PARTS.items():
 
 
 def _lost(change: Change) -> _Loss:
-    """Return the fields of no part that a change takes, with what they are instead, and what it takes of parts, by the
-    places of both.
+    """Return the fields that a change resets: those of the state itself with their neutral values, and those of its
+    parts, by place.
     """
     said, default = declarations(State), {item.name: item.default for item in fields(State)}
     whole = [(at, default[name]) for name, at in _WHOLE.items() if name in said and change not in said[name].survives]

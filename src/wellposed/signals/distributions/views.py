@@ -38,13 +38,13 @@ MOST_SHOWN = 1 << 24
 
 
 def pooled(state: State) -> State:
-    """Return a concatenation as one state whose elements come from all blocks alike (others are returned as is)."""
+    """Return a concatenation as one state whose elements lie in any block with equal chances; others as they are."""
     return state.amended(blocks=WHOLE) if state.blocks else state
 
 
 def unpaired(state: State, lags: int = 2) -> State:
-    """Return a state that tells no pairs of positions apart, for rules that know displacements alone: so many of them,
-    the last standing for all that are farther.
+    """Return a state without correlations by pair: by displacement, ``lags`` of them, the last one for all that are
+    farther.
     """
     blocks, function = [unpaired(b, lags) for b in state.blocks], state.function
     if function is not None and (base := unpaired(function.base, lags)) is not function.base:
@@ -73,7 +73,7 @@ def permute(state: State, dims: Sequence[int]) -> State:
 
 
 def _with_scales(state: State, change: Callable[[Array], Array]) -> Marginal:
-    """Return the shape of the marginal in other atoms, the kernel of its local scale rewritten."""
+    """Return the marginal of a state in other atoms: ``change`` rewrites the kernel of its local scale."""
     return Marginal(state.gauss, transport=state.transport, local_scales=applied(state.local_scales, change))
 
 
@@ -111,7 +111,7 @@ def _derived(
     corr: Array,
     marginal: Marginal,
 ) -> State:
-    """Return a state in other atoms, of which nothing is left that was said of atoms by number."""
+    """Return a state with other atoms and these arrays, without any field that refers to atoms by number."""
     return state.with_moments(
         lengths=sizes, axes=axes, mean=mean, var=var, corr=corr, marginal=marginal,
         blocks=WHOLE)  # fmt: skip
@@ -143,8 +143,8 @@ def merge_atoms(state: State, axis: int) -> State:
 
 
 def _merged_links(state: State, axis: int) -> tuple[Link, ...]:
-    """Return the links of a state with one atom in an axis, as far as only repetitions are merged there: positions are
-    those of the parent several times, side by side or in turns.
+    """Return the links of a state whose atoms in an axis are merged, where all but one of them are repetitions: its
+    positions are the parent's positions several times, one by one or in turns.
     """
     members = state.axes[axis]
     if len(members) < 2:
@@ -164,8 +164,8 @@ def _merged_links(state: State, axis: int) -> tuple[Link, ...]:
 
 
 def _repeating(state: State, link: Link, members: tuple[int, ...], member: int) -> Link:
-    """Return a link of a state whose atoms ``members`` are merged, all but one of which repeat the parent: the merged
-    atom, the last of all, holds positions of the parent's atom several times.
+    """Return a link of a state whose atoms ``members`` are merged: all but ``member`` repeat the parent, so that the
+    merged atom, the last of all, reads each position of the parent's atom several times.
     """
     dims, sizes = link.places(len(state.lengths)), [state.lengths[i] for i in members]
     atom = dims[member]
@@ -177,8 +177,8 @@ def _repeating(state: State, link: Link, members: tuple[int, ...], member: int) 
 
 
 def _behind(link: Link, dims: Dims, inner: Link) -> Link | None:
-    """Return the link to a parent's parent, that to the parent being a number, and combinations of other positions than
-    those that lie between the two; None where both combine some.
+    """Return the link to the parent of ``inner``, the composition of a link by a number with ``inner``, along atoms
+    that only one of the two combines; None where both combine some.
     """
     further = inner.places(len(link.parent.lengths))
     factor = link.operate(np.ones(()), ())
@@ -208,8 +208,8 @@ def _reorder(state: State, order: Sequence[int]) -> State:
 
 
 def reshape(state: State, shape: Sequence[int], across: Callable[[], State | None] | None = None) -> State:
-    """Regroup the atoms into new axes, splitting atoms where an axis ends inside one; where none fits, ``across`` may
-    know the result.
+    """Return a state in another shape: atoms are split where an axis ends inside one. Where that is impossible,
+    ``across`` may return the result; else moments are pooled.
     """
     shape = tuple(shape)
     if shape == state.shape:
@@ -221,18 +221,18 @@ def reshape(state: State, shape: Sequence[int], across: Callable[[], State | Non
 
 
 def with_scores(state: State, before: Masked, mask: torch.Tensor, view: Callable[[State], State]) -> State:
-    """Return a view of masked scores, given the mask in it: of the masked tensor, and of the scores below the mask."""
+    """Return ``view`` of a masked tensor and of the scores below its mask, with ``mask`` as the view of the mask."""
     return view(state.amended(attention=())).amended(attention=Masked(mask, before.scores and view(before.scores)))
 
 
 def in_rank(mask: torch.Tensor, rank: int) -> torch.Tensor:
-    """Return a mask with as many axes as the tensor that it is for."""
+    """Return a mask with ``rank`` axes, new ones in front."""
     return mask.reshape((1,) * (rank - mask.ndim) + tuple(mask.shape))
 
 
 def _mask_in(mask: torch.Tensor, before: Sequence[int], shape: Sequence[int]) -> torch.Tensor:
-    """Return a mask of a tensor as one of the tensor in another shape, as small as it can be; where it would be large,
-    and differs by what a query sees alone, by that.
+    """Return the mask of a tensor of shape ``before`` as one of the tensor in ``shape``, as small as broadcasting
+    allows; a large one is reduced to the axes of queries and keys if it varies along these alone.
     """
     whole = mask.broadcast_to(tuple(before))
     try:
@@ -245,7 +245,7 @@ def _mask_in(mask: torch.Tensor, before: Sequence[int], shape: Sequence[int]) ->
 
 
 def _reshaped(state: State, shape: tuple[int, ...], across: Callable[[], State | None] | None) -> State:
-    """`reshape` of a state without a mask: block by block, else atom by atom, else by pooled moments."""
+    """Return `reshape` of a state without a mask: by blocks, else by atoms, else with pooled moments."""
     if state.blocks:
         state = _reshape_blocks(state, shape)
         if state.shape == shape:
@@ -281,9 +281,10 @@ def _regrouped(state: State, shape: Sequence[int]) -> State:
 
 
 def _cuts(sizes: Sequence[int], shape: Sequence[int]) -> tuple[list[list[int]], list[int] | None]:
-    """Return into which pieces atoms are cut so that axes end between them, and how many of these each axis holds.
+    """Return the lengths of the pieces that each atom is cut into so that axes end between pieces, and the number of
+    pieces in each axis.
 
-    The numbers are None where an axis would end inside an atom at no multiple of a piece.
+    The numbers are None where an axis would end inside a piece.
     """
     pieces: list[list[int]] = [[] for _ in sizes]
     counts: list[int] = []
@@ -327,13 +328,13 @@ def _reshape_blocks(state: State, shape: tuple[int, ...]) -> State:
 
 
 def _is_stack(state: State, shape: Sequence[int], axis: int) -> bool:
-    """Whether a view tells the parts of a concatenation apart along an axis of their own: parts of one width."""
+    """Whether a view gives the parts of a concatenation, each of width 1 in the new axis, an axis of their own."""
     widths = {block.shape[state.blocks.axis] for block in state.blocks}
     return len(widths) == 1 and shape[axis + 1 : axis + 2] == (widths.pop(),)
 
 
 def _collapsed(state: State, shape: tuple[int, ...]) -> State:
-    """Reshape across index boundaries: keep pooled moments and one average correlation of different elements."""
+    """Return a state in another shape with pooled moments and one average correlation of different elements."""
     total = math.prod(state.lengths)
     mean, second = state.pooled_mean, state.second_moment
     raw = float(kernels.pair_mean(state.covariance(), state.lengths).ravel()[0])
@@ -349,7 +350,7 @@ def _collapsed(state: State, shape: tuple[int, ...]) -> State:
 
 
 def _broadcast(kernel: Array, count: int) -> Array:
-    """Return a kernel with so many more atoms, along which all elements are one."""
+    """Return a kernel with ``count`` more atoms, along which all elements are equal."""
     for _ in range(count):
         kernel = np.stack([kernel, kernel], axis=-1)
     return kernel

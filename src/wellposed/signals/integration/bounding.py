@@ -11,7 +11,7 @@ MOST_ENTRIES = 1 << 22
 
 
 def bounded(kernel: Array, sizes: Sequence[int]) -> Array:
-    """Return a kernel that tells less, where it is large: no pairs apart, and shorter profiles."""
+    """Return a kernel without pairs and with shorter profiles where it has too many entries."""
     kernel = by_displacement(kernel)
     cap = lag_cap(sum(length > 2 for length in kernel.shape))
     return shorten(kernel, sizes, [cap] * kernel.ndim)

@@ -31,13 +31,13 @@ longer than any profile, and no larger than 1.2 MB."""
 
 
 def positions(length: int) -> int:
-    """Return how many positions a kernel of this length tells apart by pair; 0 for one by displacement."""
+    """Return n for a kernel along an atom of n positions that is by pair (length n²); 0 for one by displacement."""
     size = math.isqrt(length) if length > LAGS[1] else 0
     return size if size * size == length else 0
 
 
 def matrix_of(kernel: Array, dim: int, size: int) -> Array:
-    """Return a kernel with its values for all pairs of positions along one atom as two last dimensions."""
+    """Return a kernel with all pairs of the ``size`` positions along ``dim`` as two last dimensions in its place."""
     moved = np.moveaxis(kernel, dim, -1)
     if not positions(moved.shape[-1]):
         lag = np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
@@ -62,24 +62,24 @@ def by_lags(matrix: Array, atom: int, length: int) -> Array:
 
 
 def _equal(lengths: Sequence[int]) -> tuple[slice, ...]:
-    """Return where kernels of these lengths hold equal positions."""
+    """Return the index of the entries of a kernel of these lengths that belong to equal positions."""
     return tuple([slice(None, None, n + 1) if (n := positions(length)) else slice(0, 1) for length in lengths])
 
 
 def equal_along(lengths: Sequence[int], atoms: Collection[int]) -> Array:
-    """Return, for a kernel of these lengths, whether positions along all of some atoms are equal (1 elsewhere)."""
+    """Return, for a kernel of these lengths, which entries belong to equal positions along all ``atoms``."""
     same = np.zeros([n if atom in atoms else 1 for atom, n in enumerate(lengths)], dtype=bool)
     same[_equal(same.shape)] = True
     return same
 
 
 def diagonal(kernel: Array) -> Array:
-    """Return what a kernel says of each position and itself, with positions along atoms whose pairs it tells apart."""
+    """Return the entries of a kernel for equal positions: by position along atoms where it is by pair."""
     return kernel[_equal(kernel.shape)]
 
 
 def by_displacement(kernel: Array, dims: Collection[int] | None = None) -> Array:
-    """Return a kernel that tells no pairs apart: the average over different positions stands for each pair."""
+    """Return a kernel that is by pair along none of ``dims``: pairs of different positions are averaged."""
     for dim in range(kernel.ndim) if dims is None else dims:
         if n := positions(kernel.shape[dim]):
             same = at_zero(kernel, (dim,))
@@ -89,8 +89,8 @@ def by_displacement(kernel: Array, dims: Collection[int] | None = None) -> Array
 
 
 def by_lag(kernel: Array, dim: int, length: int) -> Array:
-    """Return a kernel with a profile over displacements, of at most this length, along an atom whose pairs it tells
-    apart: the average over the positions of each displacement.
+    """Return a kernel by displacement, at most ``length`` long, along an atom where it is by pair: averaged over the
+    pairs at each displacement.
     """
     size = positions(kernel.shape[dim])
     if not size:
@@ -99,13 +99,13 @@ def by_lag(kernel: Array, dim: int, length: int) -> Array:
 
 
 def with_diagonal(corr: Array, value: float = 1.0) -> Array:
-    """Set what a kernel says of equal positions."""
+    """Set, in place, the entries of a kernel for equal positions; return the kernel."""
     corr[_equal(corr.shape)] = value
     return corr
 
 
 def lag_cap(profiles: int) -> int:
-    """Return the longest profile kept for a tensor with so many profile atoms."""
+    """Return the longest profile that is kept for a tensor with ``profiles`` atoms that have profiles."""
     return LAGS.get(profiles, 8)
 
 
@@ -134,7 +134,7 @@ def weighted(values: Array, dim: int, weights: Array) -> Array:
 
 
 def at_zero(kernel: Array, dims: Sequence[int]) -> Array:
-    """Return what a kernel says of equal positions along some atoms, which are kept as length 1."""
+    """Return the entries of a kernel for equal positions along the atoms ``dims``, which keep length 1."""
     for dim in dims:
         if n := positions(kernel.shape[dim]):
             kernel = np.take(kernel, np.arange(n) * (n + 1), axis=dim).mean(axis=dim, keepdims=True)
@@ -177,7 +177,7 @@ def off_diagonal_mean(kernel: Array, sizes: Sequence[int], dim: int) -> Array:
 
 
 def promote(kernel: Array, lengths: Sequence[int]) -> Array:
-    """Write a kernel with at least these profile lengths (the information stays the same)."""
+    """Return a kernel with profiles of at least these lengths: the last entry is repeated (0 after a single one)."""
     for dim, length in enumerate(lengths):
         have = kernel.shape[dim]
         if have >= length:
@@ -188,7 +188,7 @@ def promote(kernel: Array, lengths: Sequence[int]) -> Array:
 
 
 def with_lags(kernel: Array, dim: int, length: int) -> Array:
-    """Return a kernel with its values for so many displacements along one atom."""
+    """Return a kernel with ``length`` entries, no fewer than it has, along one atom: the last repeated, 0 after one."""
     have = kernel.shape[dim]
     longer = np.empty((*kernel.shape[:dim], length, *kernel.shape[dim + 1 :]))
     before = (slice(None),) * dim
@@ -242,7 +242,7 @@ def total(*kernels: Array) -> Array:
 
 
 def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Array:
-    """Cut profiles to at most these lengths; the last entry is the average of all entries from there on."""
+    """Cut profiles to at most these lengths; the last entry is the pair average of all entries from there on."""
     for dim, length in enumerate(lengths):
         if kernel.shape[dim] > max(length, 1) and kernel.shape[dim] != sizes[dim]:
             kernel = by_displacement(kernel, (dim,))
@@ -258,7 +258,7 @@ def shorten(kernel: Array, sizes: Sequence[int], lengths: Sequence[int]) -> Arra
 
 
 def autocorrelation(u: Array, lengths: Sequence[int]) -> Array:
-    """Return the average of u_p u_{p+d} over positions, for maps u (one dimension per atom, 1 where it does not vary).
+    """Return the average of u_p u_{p+d} over positions p, by displacement d, for a map u (one dimension per atom).
 
     A map that varies along several atoms is taken as a product of one factor per atom, which is what zero padding
     makes of it; one that changes sign, or is far from such a product (an identity matrix), is followed exactly instead.
@@ -294,7 +294,7 @@ def _autocorrelation(of: Map, lengths: tuple[int, ...]) -> Array:
 
 
 def _along(u: Array, varying: Sequence[int]) -> list[Array]:
-    """Return the sums of a map along each of the dimensions in which it varies, over all others."""
+    """Return, for each varying dimension, the sums of a map over all other dimensions."""
     if len(varying) == 1:
         return [u.ravel()]
     table = u.reshape([u.shape[dim] for dim in varying])
@@ -303,8 +303,8 @@ def _along(u: Array, varying: Sequence[int]) -> list[Array]:
 
 
 def _is_no_product(u: Array, along: Sequence[Array], power: float) -> bool:
-    """Whether a map, given its sums along each dimension in which it varies and of its squares, changes sign, or
-    differs by a quarter of its largest element from the product of its averages along each.
+    """Whether a map changes sign, or differs by a quarter of its largest element from the product of its averages along
+    each varying dimension. ``along`` are its sums along each, ``power`` is the sum of its squares.
     """
     low, high = extent(u)
     if low < 0.0 < high:
@@ -325,7 +325,7 @@ def _is_no_product(u: Array, along: Sequence[Array], power: float) -> bool:
 
 
 def _autocorrelation_by_pair(u: Array, lengths: Sequence[int], dim: int) -> Array:
-    """`autocorrelation` where one atom's pairs are told apart; along the others, the factor of their marginal map."""
+    """Return `autocorrelation` by pair along the atom ``dim``, times that of the averages along the others."""
     size = u.shape[dim]
     rows = np.moveaxis(u, dim, 0).reshape(size, -1)
     matrix = rows @ rows.T / rows.shape[1]
@@ -338,8 +338,8 @@ def _autocorrelation_by_pair(u: Array, lengths: Sequence[int], dim: int) -> Arra
 def _autocorrelation_product(
     u: Array, power_of_all: float, varying: Sequence[int], along: Sequence[Array], lengths: tuple[int, ...]
 ) -> Array:
-    """`autocorrelation` of a map, given the sum of its squares, taken as a product of its averages along each of the
-    dimensions in which it varies.
+    """Return `autocorrelation` of a map taken as the product of its averages along each varying dimension;
+    ``power_of_all`` is the sum of its squares.
     """
     result = np.full((1,) * u.ndim, power_of_all / u.size)
     for dim, sums in zip(varying, along, strict=True):
@@ -367,8 +367,8 @@ def correlation(covariance: Array, var: Array) -> Array:
 
 
 def autocorrelation_exact(u: Array, lengths: tuple[int, ...]) -> Array:
-    """`autocorrelation` of a map that is no product, by Fourier transforms along the atoms that have profiles. An entry
-    that stands for all displacements along an atom follows from the averages along it.
+    """Return `autocorrelation` of a map that is no product, by Fourier transforms along atoms with profiles. Entries
+    for all displacements along an atom follow from averages along it.
     """
     two = next((dim for dim, size in enumerate(u.shape) if size > 1 and lengths[dim] == 2), None)
     if two is not None:

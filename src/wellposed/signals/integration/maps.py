@@ -23,7 +23,7 @@ from wellposed.signals.integration.kernels import (
 
 
 def mean_of_product(u: Array, v: Array) -> float:
-    """Return the average over positions of the product of two maps, of their averages where their shapes differ."""
+    """Return the average of u v over positions; of maps of different shape the product of their averages."""
     return average(u * v) if u.shape == v.shape else average(u) * average(v)
 
 
@@ -38,7 +38,7 @@ def products_at_pairs(u: Array, v: Array, lengths: Sequence[int]) -> Array:
 
 @lru_cache(maxsize=512)
 def _ends(size: int, length: int) -> Array:
-    """Return P[d, p]: how often position p is an end of a pair at displacement d (rows sum to 1)."""
+    """Return P[d, p], array (length, size): the share of position p among the ends of pairs at displacement d."""
     position, lag = np.arange(size)[None, :], np.arange(length)[:, None]
     matrix = (position < size - lag).astype(np.float64) + (position >= lag)
     # the last row stands for all displacements from length - 1 on
@@ -50,7 +50,7 @@ def _ends(size: int, length: int) -> Array:
 
 
 def mean_at_pairs(values: Array, lengths: Sequence[int]) -> Array:
-    """Average a map over the positions that are ends of pairs at each displacement (far pairs lie near the borders)."""
+    """Return the average of a map over the ends of pairs at each displacement (far pairs lie near the borders)."""
     values = mean_over(values, [dim for dim, length in enumerate(lengths) if length == 1])
     for dim, length in enumerate(lengths):
         size = values.shape[dim]
@@ -63,9 +63,10 @@ def mean_at_pairs(values: Array, lengths: Sequence[int]) -> Array:
 
 
 def covariance_with_mean(std: Array, corr: Array, sizes: Sequence[int], over: Sequence[int]) -> Array:
-    """Return C(p): the covariance of each position with the mean over the atoms ``over``, for its lag-0 in the others.
+    """Return C(p), the covariance of position p with the mean over the atoms ``over``, at lag 0 along the others.
 
-    C(p) = s_p mean_q s_q R(p - q). Profiles are summed by FFT; along atoms whose elements are all alike it is constant.
+    C(p) = s_p mean_q s_q R(p - q). Profiles are summed by FFT; along atoms where the kernel has no profile C is
+    constant.
     """
     kernel = at_zero(corr, [dim for dim in range(corr.ndim) if dim not in over])
     paired = [dim for dim in over if positions(kernel.shape[dim])]
@@ -81,7 +82,7 @@ def covariance_with_mean(std: Array, corr: Array, sizes: Sequence[int], over: Se
 def _covariance_with_mean_by_lag(
     std: Array, kernel: Array, sizes: Sequence[int], over: Sequence[int], profiles: Sequence[int]
 ) -> Array:
-    """`covariance_with_mean` where the atoms ``profiles`` have profiles, all others being alike."""
+    """Return `covariance_with_mean` where the kernel has profiles along the atoms ``profiles`` alone."""
     extents = [sizes[dim] if dim in profiles else 1 for dim in range(kernel.ndim)]
     field = np.broadcast_to(std, np.broadcast_shapes(std.shape, tuple(extents)))
     around = _summed_around_few if max(extents) <= FEW else _summed_around
@@ -93,7 +94,7 @@ def _covariance_with_mean_by_lag(
 def _covariance_with_mean_by_pair(
     std: Array, kernel: Array, sizes: Sequence[int], over: Sequence[int], dim: int
 ) -> Array:
-    """`covariance_with_mean` where one atom's pairs are told apart, all others being alike."""
+    """Return `covariance_with_mean` where the kernel is by pair along one atom, and has no profile elsewhere."""
     rest = [other for other in over if other != dim]
     kernel = pair_mean(kernel, sizes, rest)
     matrix = matrix_of(at_zero(kernel, [other for other in range(kernel.ndim) if other != dim]), dim, sizes[dim])
@@ -121,7 +122,7 @@ def _summed_around(field: Array, kernel: Array, dims: Sequence[int]) -> Array:
 
 
 def _summed_around_few(field: Array, kernel: Array, dims: Sequence[int]) -> Array:
-    """`_summed_around` by the cosines and sines of which even kernels on a ring are made."""
+    """Return `_summed_around` by the cosines and sines that make up a kernel on a ring."""
     if len(dims) == 2 and dims[0] < dims[1] and field.size == field.shape[dims[0]] * field.shape[dims[1]]:
         return _summed_around_plane(field, kernel, dims)
     bases = []
@@ -151,8 +152,8 @@ def _applied(matrix: Array, array: Array, dim: int) -> Array:
 
 @lru_cache(maxsize=512)
 def _waves(size: int, length: int) -> tuple[Array, Array]:
-    """Return cosines and sines on a ring of twice the positions, each at every position, and the weight of each in a
-    kernel by displacement, given by a profile of this length: k(p - q) = sum_w weight_w wave_w(p) wave_w(q).
+    """Return cosines and sines on a ring of 2 ``size`` positions, and the weights w with k(p - q) = sum_w w wave(p)
+    wave(q) for a kernel given by a profile of ``length``.
     """
     order, lag = np.arange(size + 1)[:, None], np.arange(size)
     angles = math.pi * order * lag / size

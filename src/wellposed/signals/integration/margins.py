@@ -23,7 +23,8 @@ SMALLEST_LEVEL = 1e-2
 
 
 def margin(mean: Array, total: Array, dims: list[int], steps: list[Axis], channels: int) -> Array | None:
-    """Return the covariance of each output position with the mean over positions, less that of the stationary kernel.
+    """Return the covariance of each output position with the mean over positions, less that of the kernel s_p s_q R(p -
+    q).
 
     For weights of unit variance: C(p) = sum over taps a of m(p + a) <m(q + a)>_q, with m as a product of one factor for
     each axis.
@@ -36,8 +37,8 @@ def margin(mean: Array, total: Array, dims: list[int], steps: list[Axis], channe
         channels: input channels that one output spans.
 
     Returns:
-        A map over ``dims``, or None where nothing is padded or the input has no mean, or one that differs by position
-        alone: no product of factors is that.
+        A map over ``dims``; None where nothing is padded, an axis is too long, the input has no mean, or its mean over
+        positions is small beside its differences (no product of factors).
     """
     if not mean.any() or not any(step.padded for step in steps) or any(step.out > LONGEST for step in steps):
         return None
@@ -62,7 +63,7 @@ def _key(values: Array) -> bytes:
 
 @lru_cache(maxsize=512)
 def _along(step: Axis, mean: bytes, spread: bytes) -> tuple[Array, Array]:
-    """Return <G(p, q)>_q, G the sum over taps of m m, and the same from G's average at each displacement."""
+    """Return <G(p, q)>_q by output position p, G the sum over taps of m m; and that of G as a stationary kernel."""
     m, s = np.frombuffer(mean), np.frombuffer(spread)
     index = windows.table(step)
     taps = np.where(index >= 0, m[np.maximum(index, 0)] if m.size > 1 else m[0], 0.0)

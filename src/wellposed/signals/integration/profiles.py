@@ -14,7 +14,7 @@ Array = npt.NDArray[np.float64]
 
 @lru_cache(maxsize=4096)
 def pair_shares(length: int, size: int) -> Array:
-    """Return the share of all ordered pairs of ``size`` positions on each entry of a profile of ``length``."""
+    """Return the share of ordered pairs of ``size`` positions that each entry of a profile stands for: (length,)."""
     shares = np.zeros(length)
     if not size:
         return shares
@@ -29,7 +29,7 @@ def pair_shares(length: int, size: int) -> Array:
 
 @lru_cache(maxsize=4096)
 def other_shares(length: int, size: int) -> Array:
-    """`pair_shares` among the pairs of different positions."""
+    """Return `pair_shares` among pairs of different positions."""
     shares = pair_shares(length, size).copy()
     shares[0] = 0.0
     shares /= shares.sum()
@@ -66,9 +66,7 @@ def profile_of(sums: Array, size: int, length: int) -> Array:
 
 
 class Map:
-    """A map as a key of a cache, told from others by the sum of its squares first: to hash it whole takes as long as
-    what the cache would save.
-    """
+    """A map as a cache key. It is hashed by the sum of its squares: all bytes would cost what the cache saves."""
 
     __slots__ = ("content", "power", "shape")
 

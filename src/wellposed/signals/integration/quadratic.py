@@ -77,8 +77,8 @@ def channel_norm_correction(
 def _windows(
     counts: tuple[int, ...], dilations: tuple[int, ...], lags: tuple[int, ...], steps: tuple[int, ...]
 ) -> tuple[list[Indices], list[tuple[slice, ...]]]:
-    """Return the displacements along each dimension that windows with so many differences of taps read, and, for each
-    difference, where it finds its own among them.
+    """Return the displacements along each dimension that output pairs at ``lags`` read through their taps, and for each
+    of the ``counts`` differences of taps the slices of its own displacements among them.
     """
     around = []
     for count, dilation, lag, step in zip(counts, dilations, lags, steps, strict=True):
@@ -93,10 +93,10 @@ def _windows(
 
 
 class Inverse(NamedTuple):
-    """How far dividing each channel by its own variance w'Sw is from dividing all by the mean variance.
+    """The factors on gradients of dividing each channel by its own variance w'Sw, relative to dividing all by the mean.
 
-    ``alone`` is E[1 / w'Sw] E[w'Sw], n / (n - 2) for n uncorrelated products: of a channel's own gradient. ``through``
-    is E[w'w / w'Sw] E[w'Sw] / E[w'w], 1 for uncorrelated products: of the gradient that went back through w as well.
+    ``alone`` is E[1 / w'Sw] E[w'Sw], n / (n - 2) for n uncorrelated products: for a channel's own gradient. ``through``
+    is E[w'w / w'Sw] E[w'Sw] / E[w'w], 1 for uncorrelated products: for the gradient that went back through w as well.
     """
 
     alone: float
@@ -106,7 +106,7 @@ class Inverse(NamedTuple):
 def inverse_variance(
     kernel: Array, dims: list[int], taps: list[int], dilations: list[int], channels: int, rho: float
 ) -> Inverse:
-    """Return what a norm per channel makes of gradients; arguments as for `channel_norm_correction`.
+    """Return `Inverse` for the filters of a convolution; arguments as for `channel_norm_correction`.
 
     Integrals end where a norm's epsilon ends them.
     """
@@ -118,7 +118,8 @@ def inverse_variance(
 def residual_share(
     kernel: Array, dims: list[int], taps: list[int], dilations: list[int], channels: int, rho: float
 ) -> float:
-    """Return which share a norm per channel leaves of E[(w'Su)²] / (tr S)², the mean square correlation of two outputs.
+    """Return the share that a norm per channel leaves of the mean square correlation of two outputs, E[(w'Su)²] / (tr
+    S)².
 
     E[(w'Su)² / (w'Sw u'Su)] = tr (S P)² with P = E[w w' / w'Sw]; arguments as for `channel_norm_correction`.
     """
@@ -132,8 +133,8 @@ def residual_share(
 def _spectrum(
     kernel: Array, dims: list[int], taps: list[int], dilations: list[int], channels: int, rho: float
 ) -> tuple[Array, list[tuple[float, int]], Array]:
-    """Return the eigenvalues of what one channel's taps see, the factors of channels, and how often each product
-    occurs; arguments as for `channel_norm_correction`. All are alike where there are too many taps.
+    """Return the eigenvalues (taps,) of the covariance that one channel's taps see, the eigenvalues over channels as
+    (factor, multiplicity), and the multiplicity of each product. All are equal where there are too many taps.
     """
     count, spectrum = math.prod(taps), _channel_factors(channels, rho)
     values = np.full(count, 1.0 / count)
@@ -143,14 +144,14 @@ def _spectrum(
 
 
 def _seen_by_taps(profile: Array, taps: tuple[int, ...], dilations: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return the eigenvalues and eigenvectors of what one channel's taps see, of trace 1."""
+    """Return eigenvalues and eigenvectors of the covariance of what one channel's taps see, scaled to trace 1."""
     offset, _, _ = _tap_pairs(taps, dilations)
     return _decomposed((_lookup(profile, list(np.moveaxis(offset, -1, 0))) / len(offset)).tobytes(), len(offset))
 
 
 @lru_cache(maxsize=64)
 def _decomposed(matrix: bytes, size: int) -> tuple[Array, Array]:
-    """Return the eigenvalues, none below 0, and eigenvectors of a matrix by its bytes: two facts of a norm ask."""
+    """Return the eigenvalues, at least 0, and the eigenvectors of a matrix given by its bytes; cached."""
     values, vectors = np.linalg.eigh(np.frombuffer(matrix).reshape(size, size))
     return np.maximum(values, 0.0), vectors
 
@@ -162,15 +163,15 @@ def _profile(kernel: Array, dims: list[int]) -> Array:
 
 
 def _channel_factors(channels: int, rho: float) -> list[tuple[float, int]]:
-    """Return the eigenvalues, and how often each occurs, of the mean over channels with correlation ``rho``."""
+    """Return (value, multiplicity) of the eigenvalues of ``channels`` correlated by ``rho``, over ``channels``."""
     shared = ((1 + (channels - 1) * rho) / channels, 1)
     return [shared, ((1 - rho) / channels, channels - 1)] if channels > 1 else [shared]
 
 
 @lru_cache(maxsize=256)
 def _tap_pairs(taps: tuple[int, ...], dilations: tuple[int, ...]) -> tuple[Indices, Indices, tuple[int, ...]]:
-    """Return the distances of all pairs of taps (tap, tap, dimension), the number of each pair's difference, and how
-    many differences there are along each dimension.
+    """Return the distances of all pairs of taps (tap, tap, dimension), the index of each pair's difference, and the
+    number of differences along each dimension.
     """
     places = np.stack([g.ravel() for g in np.meshgrid(*(np.arange(t) for t in taps), indexing="ij")], axis=1)
     difference = places[:, None, :] - places[None, :, :]

@@ -39,8 +39,8 @@ def split_profile(kernel: Array, dim: int, outer: int, inner: int, cap: int) -> 
 
 @lru_cache(maxsize=512)
 def _displaced(length: int, inner: int, lags_outer: int, lags_inner: int) -> tuple[Indices, Indices]:
-    """Return the entries of a profile of this length for displacements along two atoms that it is split into, the inner
-    one of this size, for steps of both to one side and to opposite sides.
+    """Return, for each pair of outer and inner displacement, two indices into a profile of ``length``: for steps of
+    both in one direction, and in opposite ones. ``inner`` is the inner atom's size.
     """
     big, small = np.meshgrid(np.arange(lags_outer), np.arange(lags_inner), indexing="ij")
     forward = np.minimum(inner * big + small, length - 1).ravel()
@@ -48,8 +48,8 @@ def _displaced(length: int, inner: int, lags_outer: int, lags_inner: int) -> tup
 
 
 def _split_pairs(kernel: Array, dim: int, outer: int, inner: int) -> Array:
-    """`split_profile` of an atom whose pairs are told apart: they still are along both atoms, or along one of few
-    positions alike.
+    """Return `split_profile` of a kernel by pair: by pair along each new atom of `LEAST` positions or more, averaged
+    over pairs along smaller ones.
     """
     pairs = matrix_of(kernel, dim, outer * inner).reshape(*np.delete(kernel.shape, dim), outer, inner, outer, inner)
     pairs = np.moveaxis(pairs, -2, -3).reshape(*pairs.shape[:-4], outer * outer, inner * inner)
@@ -81,7 +81,7 @@ def merge_profiles(kernel: Array, dim: int, sizes: Sequence[int]) -> Array:
 
 
 def _is_copied(kernel: Array, dim: int) -> bool:
-    """Whether all positions along an atom hold one number, as far as its kernel tells."""
+    """Whether the kernel says that all positions along an atom are equal."""
     first, last = np.take(kernel, 0, axis=dim), np.take(kernel, -1, axis=dim)
     return bool(np.array_equal(first, last))
 
@@ -101,8 +101,8 @@ def _displacements(kernel: Array, dim: int, a: int, b: int) -> Array:
 
 @lru_cache(maxsize=512)
 def _shares_of_cells(a: int, b: int, outer: int, inner: int, lags: int) -> Array:
-    """Return which share of the pairs at each displacement along an atom lies at which displacements of the outer one,
-    of size a, and of the inner one, of size b, that make it up: array (lags, outer * inner).
+    """Return the share of the pairs at each displacement of a merged atom that have each displacement of the outer atom
+    (size a) and of the inner one (size b): array (lags, outer * inner).
     """
     # displacement b q + r: q cells and r places on, or q + 1 cells on and b - r places back
     cells, rest = np.divmod(np.arange(a * b), b)

@@ -25,7 +25,7 @@ class Taps:
     size: int
 
     def of(self, inner: Taps) -> Taps:
-        """Return these combinations of what ``inner`` makes."""
+        """Return the composition: these combinations of the positions that ``inner`` makes."""
         if self.index.shape[1] * inner.index.shape[1] > inner.size:  # the same positions again and again
             return of_matrix(self.matrix() @ inner.matrix())
         index = inner.index[self.index].reshape(len(self.index), -1)
@@ -33,7 +33,7 @@ class Taps:
         return Taps(index, weights, inner.size)
 
     def matrix(self) -> Array:
-        """Return the weight of each position in each new one."""
+        """Return the weights as a matrix (new positions, positions)."""
         weights = np.zeros((len(self.index), self.size))
         np.add.at(weights, (np.arange(len(self.index))[:, None], self.index), self.weights)
         return weights
@@ -49,18 +49,18 @@ class Taps:
 
 @lru_cache(maxsize=256)
 def whole(size: int) -> Taps:
-    """Return every position as it is."""
+    """Return combinations that are all positions, each alone."""
     return picks(np.arange(size), size)
 
 
 def picks(source: Indices, size: int) -> Taps:
-    """Return positions each of which is one of ``size``; -1 is padding."""
+    """Return combinations that are single positions ``source`` of ``size``; -1 is padding."""
     index = np.asarray(source, dtype=np.int64)[:, None]
     return Taps(index, (index >= 0).astype(np.float64), size)
 
 
 def times(numbers: Array) -> Taps:
-    """Return every position times a number of its own."""
+    """Return combinations that are positions times ``numbers``."""
     return Taps(np.arange(numbers.size)[:, None], numbers[:, None], numbers.size)
 
 
@@ -71,22 +71,22 @@ def of_windows(axis: Axis, include_padding: bool) -> Taps:
 
 
 def of_matrix(weights: Array) -> Taps:
-    """Return the combinations that the rows of a matrix name."""
+    """Return the combinations whose weights are the rows of a matrix (new positions, positions)."""
     count = int((weights != 0.0).sum(axis=1).max(initial=1))
     index = np.sort(np.argpartition(-np.abs(weights), count - 1, axis=1)[:, :count], axis=1)
     return Taps(index, np.take_along_axis(weights, index, axis=1), weights.shape[1])
 
 
 def covariances(kernel: Array, dim: int, first: Taps, second: Taps, lags: int) -> Array:
-    """Return the covariances of two combinations of positions of one axis by displacement, as many as ``lags``, the
-    last standing for all beyond: sum over k and l of v_pk w_ql Cov(x_i, x_j), averaged over pairs of positions p and q.
+    """Return the covariances of two combinations of positions along one axis, by displacement (``lags``, the last one
+    for all beyond): sum over k and l of v_pk w_ql Cov(x_i, x_j), averaged over pairs of positions p and q.
 
     Args:
         kernel: covariance kernel on the grid that both combine.
         dim: its dimension along the axis.
         first: combinations of positions, p.
-        second: as many of them, q.
-        lags: displacements to be told apart.
+        second: the same number of them, q.
+        lags: number of displacements.
     """
     if kernels.positions(kernel.shape[dim]) == first.size:
         matrix = kernels.matrix_of(kernel, dim, first.size)
@@ -97,7 +97,7 @@ def covariances(kernel: Array, dim: int, first: Taps, second: Taps, lags: int) -
 
 @lru_cache(maxsize=256)
 def _table(first: Taps, second: Taps, length: int, lags: int) -> Array:
-    """Return M[d, l]: the weight of pairs of taps at distance l in combinations at displacement d."""
+    """Return M[d, l]: the total weight of pairs of taps at distance l, in combinations at displacement d, averaged."""
     size, positions = len(first.index), first.size
     rows = np.zeros((lags, length))
     pairs = np.zeros(lags)

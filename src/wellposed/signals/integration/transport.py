@@ -114,8 +114,8 @@ def standardised(values: Array) -> Transport:
 
 
 def of_values(values: Array) -> Transport | None:
-    """Return the transport of a variable that is a function of a standard Gaussian, by its values at the nodes; None
-    where it is all but Gaussian.
+    """Return the transport of a variable given as a function of a Gaussian at the nodes; None where it is all but
+    Gaussian.
     """
     if not np.isfinite(values).all() or float(values.max() - values.min()) <= 0.0:
         return None
@@ -195,9 +195,8 @@ def _of_sum(first: bytes, second: bytes) -> Transport | None:
 
 
 def of_mixture(parts: Sequence[Array], shares: Sequence[float]) -> Transport | None:
-    """Return the transport of a variable that has the shape of one of some others, each with its share: these, as
-    functions of a standard Gaussian at the nodes, are brought to mean 0 and variance 1. None where it is all but
-    Gaussian.
+    """Return the transport of a mixture of variables, each given as a function of a Gaussian at the nodes, and
+    standardised; ``shares`` are the probabilities. None where the mixture is all but Gaussian.
     """
     shapes = [made.values if (made := of_values(part)) is not None else NODES for part in parts]
     values = np.concatenate(shapes)
@@ -212,9 +211,10 @@ exact to 0.01 on average, to 0.08 at 4.5 standard deviations."""
 
 
 def of_product(first: Array, second: Array, rho: float = 0.0) -> Transport:
-    """Return the transport of x y for x and y given as for `of_sum`; a Gaussian if one has none.
+    """Return the transport of x y for x and y given as for `of_sum`; a Gaussian's where the product has no
+    distribution.
 
-    x and y correlate by ``rho``, as do the Gaussians that they are functions of, but for the sign of falling functions.
+    The Gaussians behind x and y correlate by ``rho``, with the sign that falling functions give it.
     """
     if not (has_values(first) and has_values(second)):
         return standardised(NODES)
@@ -225,7 +225,7 @@ def of_product(first: Array, second: Array, rho: float = 0.0) -> Transport:
 
 @lru_cache(maxsize=256)
 def _of_product(first: bytes, second: bytes, rho: float) -> Transport:
-    """`of_product` of rounded values: each factor at the means of groups of neighbouring nodes."""
+    """Return `of_product` of rounded values; each factor is averaged over groups of neighbouring nodes."""
     groups = np.arange(0, WEIGHTS.size, FACTORS)
     weights = np.add.reduceat(WEIGHTS, groups)
 
@@ -270,8 +270,8 @@ def of_mean_of_squares(relative_variance: float) -> Transport:
 
 @lru_cache(maxsize=64)
 def of_few(free: int) -> Transport:
-    """Return the transport of one of several Gaussians divided by the root of their mean square, ``free`` of them being
-    independent: its square is ``free`` times a Beta variable, and is 1 where it is the only one.
+    """Return the transport of one of several Gaussians divided by their root mean square, ``free`` of them independent:
+    its square is ``free`` times a Beta variable, 1 for ``free`` = 1.
     """
     if free < 2:
         return standardised(np.sign(NODES) + 0.0)
@@ -313,7 +313,7 @@ def is_heavy(values: Array) -> bool:
 
 @cache
 def of_draws(distribution: str) -> Transport | None:
-    """Return the transport of a parameter's elements, drawn from a distribution of that name; None of normal ones."""
+    """Return the transport of draws from the named distribution of a parameter's elements; None for normal ones."""
     if distribution == "uniform":
         return of_values(ndtr(NODES) - 0.5)
     if distribution == "truncated_normal":

@@ -65,8 +65,8 @@ def _followed(run: Pass, node: Node) -> Results:
 
 
 def _given(run: Pass, out: int) -> State | None:
-    """Return the state of an output whose values are known or that has no elements; None of indices and masks, and of
-    values that nothing has asked for yet.
+    """Return the state of an output whose values are known or which has no elements; None for indices, masks and
+    postponed states, which it records in ``run.postponed``.
     """
     info = run.graph.values[out]
     if not info.is_followed:
@@ -100,7 +100,7 @@ def _by_rule(run: Pass, node: Node) -> Results:
 
 
 def _is_ours(rule: Rule, error: Exception) -> bool:
-    """Whether a rule of this package is at fault, and not what a user's model or options ask for."""
+    """Whether an error is the fault of a rule of this package, and not of a user's model or options."""
     told = isinstance(error, WellposedError) and not isinstance(error, RuleError)
     return FALLS_BACK and not told and rule.function.__module__.startswith(_OWN)
 
@@ -158,8 +158,8 @@ def _with_tails(node: Node, rule: Rule | None, weak: Tag, result: State | None) 
 
 
 def _rule_of(run: Pass, node: Node) -> Rule | None:
-    """Return the operator's rule, None where there are complex numbers, and it says nothing of them, or nothing is
-    known of some.
+    """Return the operator's rule; None for complex operands where the rule does not hold for these, or one has no
+    state.
     """
     rule = RULES.get(node.op)
     if rule is None or not is_complex(run.graph, node):
@@ -169,7 +169,7 @@ def _rule_of(run: Pass, node: Node) -> Rule | None:
 
 
 def follow_condition(run: Pass, node: Node) -> None:
-    """Keep the state of a condition on signals, for `where` and masks; other conditions are left unknown."""
+    """Record in the pass the state of a condition on signals, for `where` and masks; other conditions stay unknown."""
     if is_drawn(run, node) and draw_together(run, node):
         run.states.update(zip(node.outputs, states_of_draws(run, node), strict=True))
         return
@@ -202,7 +202,7 @@ def _is_condition(argument: Any) -> bool:
 
 
 def _states_in(tree: Any) -> list[State]:
-    """Return the states among arguments, those in lists and by keyword included."""
+    """Return the states among arguments, lists and keyword arguments included."""
     found: list[State] = []
     for item in tree.values() if isinstance(tree, dict) else tree:
         if isinstance(item, State):
@@ -243,8 +243,8 @@ def _as_state(call: Call, given: Unknown | torch.Tensor) -> Unknown | State:
 
 
 def _blockwise(call: Call, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], first: State) -> State | None:
-    """Return what a rule makes of a concatenation, block by block, put together again; None where the other arguments
-    that vary have no such blocks, or the rule covers no such case.
+    """Return the concatenation of a rule's results for each block of its arguments; None where other varying arguments
+    have no such blocks, or the rule covers no such case. Results are cached by operator and block.
 
     ``first`` is the first argument that is a concatenation.
     """
@@ -284,7 +284,7 @@ def _by_blocks(args: tuple[Any, ...], first: State) -> list[tuple[Any, ...]] | N
 
 
 def _memo_key(argument: Any) -> Any:
-    """Return what tells one argument of a block from another: numbers of constants, serials of other states."""
+    """Return a cache key of an argument: the number of a constant state, the serial of another state, else its repr."""
     if isinstance(argument, State):
         return ("constant", float(argument.mean.ravel()[0])) if argument.is_constant else argument.serial
     return repr(argument)

@@ -296,14 +296,14 @@ class _Backward:
         return [(first, Term(white(self.graph.values[first].shape, power, self.run.root())))]
 
     def _whole(self, value: int, terms: Sequence[Term]) -> Term | None:
-        """Return the gradient of a value as one term; its sum is the state that `_received` returned."""
+        """Return the gradient of a value as one term; None for no terms."""
         if not terms:
             return None
         state = None if len(terms) == 1 else self._state(value)
         return terms[0] if state is None else Term(state)
 
     def _state(self, value: int) -> State | None:
-        """Return the gradient of a value, None where there is none; one that is not told is added up when asked for."""
+        """Return the state of a value's gradient, None where there is none; sums not computed yet are, and cached."""
         if value in self.untold:
             call, terms = self.untold.pop(value)
             self.states[value] = settled(call, total(call, terms))

@@ -18,9 +18,9 @@ SHOWN = "as real passes show it"
 
 
 def correct(run: Pass, node: Node, corrections: Corrections) -> None:
-    """Put what real passes showed of a node's results in the place of what its rule says.
+    """Correct, in the pass, the states of a node's results by what real passes showed.
 
-    What parameters alone make has no scale of its own while a plan is made, and stays.
+    Results computed from parameters alone have no scale of their own while a plan is made, and stay.
     """
     for out in node.outputs:
         name = run.graph.values[out].name
@@ -32,7 +32,7 @@ def correct(run: Pass, node: Node, corrections: Corrections) -> None:
 
 
 def corrected(run: Pass, value: int, state: State, correction: Correction) -> State:
-    """Return a value's state with what real passes showed of it; its draws, where it has any, are scaled alike."""
+    """Return a value's state with a correction, and scale its draws, if any, in the pass."""
     factor, spread = math.sqrt(correction.factor), state.spread
     if value in run.draws:
         run.draws[value] = [draw * factor for draw in run.draws[value]]

@@ -90,7 +90,7 @@ def run_pass(
 
 
 def _has_signals(graph: Graph, node: Node) -> bool:
-    """Whether one of a node's results is followed."""
+    """Whether some result of a node is a floating-point tensor that states follow."""
     return any(graph.values[out].is_followed for out in node.outputs)
 
 
@@ -139,7 +139,7 @@ def _follow(run: Pass, node: Node) -> None:
 
 
 def _at_scale(run: Pass, value: int) -> State | None:
-    """Return the state of an operand, at the scale that it has been given."""
+    """Return the state of an operand, multiplied by the scale that has been chosen for it, if any."""
     found = resolve(run, Ref(value))
     return found if isinstance(found, State) else state_of(run, value)
 
@@ -158,9 +158,10 @@ def _note_sources(run: Pass, node: Node) -> None:
 
 
 def _tell(run: Pass, node: Node, moments: bool, signals: list[Signal], unread: dict[int, int]) -> None:
-    """Add the signals of a node's results; without ``moments``, with nan in place of mean and variance.
+    """Append the `Signal` of each of a node's results to ``signals``, with mean and variance NaN without ``moments``.
 
-    What no rule has asked for by then is left out, and noted in ``unread`` with the place of the signal.
+    Moments that no rule has asked for are not computed. Such values are noted in ``unread`` with their place in
+    ``signals``.
     """
     for out in node.outputs:
         known, value = run.outline(out), run.graph.values[out]
@@ -188,7 +189,7 @@ def variance_by_draws(state: State) -> float:
 
 
 def _tell_spreads(run: Pass, values: Iterable[int], signals: list[Signal], unread: dict[int, int]) -> None:
-    """Add how signals vary over weight draws that some rule has asked for since: what nothing reads stays untold."""
+    """Set `log2_std` of the ``unread`` signals whose moments some rule has asked for since; in place."""
     for value in values:
         at, state = unread.pop(value), run.state(value)
         if state is not None and is_made(state.moments):

@@ -20,7 +20,8 @@ _ROOT = OVERFLOW**0.5
 
 
 def checked(call: Call, rule: Rule | None, index: int, result: State | None, tag: Tag) -> State | None:
-    """Return a result that later rules can take, with the weakest of its own tag and ``tag``; 0 for None, if a signal.
+    """Return a rule's result, checked, with the weaker of its own tag and ``tag``; zeros for None where the value is a
+    signal.
 
     Raises:
         RuleError: the rule gave another shape than the operator's result ``index`` has, NaN, or a negative variance.
@@ -41,7 +42,7 @@ def checked(call: Call, rule: Rule | None, index: int, result: State | None, tag
 
 
 def _with_parts_that_agree(call: Call, rule: Rule | None, result: State, tag: Tag) -> State:
-    """Return a result of the right shape as `checked` does."""
+    """Return a result of the right shape, as `checked` does for results whose moments are computed."""
     node = call.node
     least, most = kernels.extent(result.var)
     if not (least >= 0.0 and most <= OVERFLOW and max(map(abs, kernels.extent(result.mean))) <= _ROOT):
@@ -61,8 +62,8 @@ def _who(node: Node, rule: Rule | None) -> str:
 
 
 def _repaired(call: Call, who: str, result: State, tag: Tag) -> tuple[State, Tag]:
-    """Return a result whose moments later rules can take, where the model itself overflows or a variance is -0 but for
-    rounding; raises `RuleError` where it is the rule that is wrong.
+    """Return a result with finite moments and variances of at least 0, and its tag: numbers are clamped where the model
+    itself overflows, and rounding below 0 is set to 0. Raises `RuleError` where the rule is wrong.
     """
     mean, var = result.mean, result.var
     finite = np.isfinite(mean).all() and np.isfinite(var).all()
@@ -84,7 +85,7 @@ def _repaired(call: Call, who: str, result: State, tag: Tag) -> tuple[State, Tag
 
 
 def _overflowing(run: Pass, node: Node) -> bool:
-    """Whether an operand of a node is so large that its result overflows."""
+    """Whether an operand of a node is so large that the result overflows."""
     states = [run.state(value) for value in node.inputs]
     return any(s is not None and not s.second_moment < _ROOT for s in states)
 

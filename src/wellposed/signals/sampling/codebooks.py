@@ -15,10 +15,9 @@ def picks_from_codebook(run: Pass, node: Node) -> bool:
 
 
 def nodes_of_codebook(run: Pass, node: Node) -> list[Node] | None:
-    """Return the nodes between a pick from a codebook and the signals that it quantises, which weights made; None where
-    they are too many, or these signals depend on one another.
-
-    An index that was drawn apart from the rows that it was found by is forgotten.
+    """Return the nodes between a pick from a codebook and the signals that it quantises, which weights made. None where
+    there are too many, or these signals depend on one another. Draws of an index made apart from the codebook's are
+    discarded.
     """
     graph, made = run.graph, behind(run.graph, codebook_picks(run.graph)[node.index])
     inner: dict[int, Node] = {}
@@ -43,7 +42,7 @@ def nodes_of_codebook(run: Pass, node: Node) -> list[Node] | None:
 
 
 def _is_source(run: Pass, value: int, at: int) -> bool:
-    """Whether a value, made by the node ``at`` from no codebook, is where draws begin: at a weight, or where its state
-    was read off draws. Others may have been drawn on the way to the index, apart from what they are made of.
+    """Whether a value, made by the node ``at`` from no codebook, is drawn from its state: a weight's result, or a state
+    estimated from draws. Draws of other values may be unrelated to what they were computed from.
     """
     return at in run.weights.weight_at or (value in run.drawn and value in run.draws) or is_constant(run, value)

@@ -30,9 +30,9 @@ LARGEST_REMEMBERED = 1 << 18
 
 
 def held(run: Pass, node: Node) -> tuple[list[State | None], Tag] | None:
-    """Return the states of a node's results, computed of parameters alone; None where they are left to its rule.
+    """Return the states of a node's results, computed from parameters alone, and a tag; None where a rule follows them.
 
-    Parameters that keep their values give numbers. Of parameters that a plan draws, one draw is taken where two factors
+    Parameters that keep their values give numbers. For parameters that a plan draws, one draw is used where two factors
     of a product depend on the same one, and where no rule knows the operator.
     """
     if not run.weights.fixed.issuperset(node.outputs) or not any(_parameters(run, value) for value in node.inputs):
@@ -50,12 +50,12 @@ def held(run: Pass, node: Node) -> tuple[list[State | None], Tag] | None:
 
 
 def _is_scaled(run: Pass, node: Node) -> bool:
-    """Whether a node makes linear maps of one parameter, which rules follow."""
+    """Whether a node's results are linear in one parameter: rules follow those."""
     return all(out in run.weights.scale_parameters for out in node.outputs) and describe(run.graph, node) is None
 
 
 def _cuts(run: Pass, node: Node) -> bool:
-    """Whether a node tells elements of a parameter apart by their places, or meets one parameter twice."""
+    """Whether a node selects elements of a parameter by place, or reads one parameter twice."""
     facts = facts_of(node.op)
     met = [_parameters(run, value) for value in node.inputs]
     twice = sum(map(len, met)) > len(frozenset().union(*met))
@@ -74,7 +74,7 @@ def _state(run: Pass, out: int, value: torch.Tensor) -> State | None:
 
 
 def _parameters(run: Pass, value: int) -> frozenset[str]:
-    """Return the parameters that a value is made of."""
+    """Return the names of the parameters that a value was computed from."""
     key = ("parameters", value)
     if key not in run.memo:
         info = run.graph.values[value]
@@ -97,7 +97,7 @@ def _meets_itself(run: Pass, node: Node) -> bool:
 
 
 def _is_sampled(node: Node) -> bool:
-    """Whether a function of one tensor has no better rule than samples: one draw keeps its dependence on others."""
+    """Whether an operator of one tensor has no rule but sampling; one draw keeps its dependence on others."""
     rule = RULES.get(node.op)
     return (rule is None or rule.tag == "sampled") and len(node.inputs) == 1 and not traits(node.op).random
 
@@ -108,7 +108,7 @@ def _values(run: Pass, node: Node, drawn: bool) -> list[torch.Tensor] | None:
 
 
 def numbers(run: Pass, value: int) -> torch.Tensor | None:
-    """Return the numbers of a value that parameters which keep theirs decide; None of all others."""
+    """Return the numbers of a value computed from kept parameters, buffers and constants alone; else None."""
     return _value(run, value, drawn=False) if value in run.weights.fixed else None
 
 

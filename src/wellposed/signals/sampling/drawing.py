@@ -16,10 +16,10 @@ from wellposed.signals.inputs import Input
 def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch.Generator) -> dict[int, torch.Tensor]:
     """Return a random tensor for every input of a graph, by value id.
 
-    Inputs that are described as given, numbers that the model makes integers of, and tokens of which parts meet (the
-    corners of a box) keep the example's values. Of tokens that a model compares with a number, those keep the example's
-    for which it would come out otherwise: a mask of padding, which plans take from the example, stays that mask.
-    Padding of which the example has none is not drawn.
+    These keep the example's values: inputs described as given, numbers that become integers in the model, and tokens
+    whose parts depend on one another (the corners of a box). Tokens that a model compares with a number keep the
+    example's values where the comparison would change: a mask of padding stays the example's. Padding tokens that the
+    example lacks are not drawn.
 
     Raises:
         InputError: an input that keeps its values has none (it is on meta).
@@ -55,14 +55,14 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
 
 
 def _rows(graph: Graph, value: int, vocabulary: int) -> torch.Tensor:
-    """Return the rows that tokens may name: all but those of padding of which the example has none."""
+    """Return the rows that tokens may index: all but padding rows that the example does not use."""
     absent = absent_paddings(graph, value)
     rows = [row for row in range(vocabulary) if row not in absent] if absent else range(vocabulary)
     return torch.tensor(rows or range(vocabulary))
 
 
 def _with_padding(graph: Graph, value: int, tokens: torch.Tensor) -> torch.Tensor:
-    """Return drawn tokens, with the example's wherever a comparison of them with a number gives what it does not."""
+    """Return drawn tokens, with the example's where a comparison of the drawn ones gives another result."""
     example = graph.example[value]
     if example.is_meta or example.shape != tokens.shape:
         return tokens

@@ -40,14 +40,12 @@ CANCELLING_MEANS = 0.1
 
 
 def is_drawn(run: Pass, node: Node) -> bool:
-    """Whether a node is run on draws.
+    """Whether a node is run on draws. May add nodes to ``run.scanned`` (scans) and ``run.too_large``.
 
-    A softmax is not, if the logits have no draws before a number of each query is taken out. Another is if it can be,
-    and it chooses among its signals, picks or masks them by indices or conditions found among them, takes a
-    difference of signals whose covariance no link tells, weighs or multiplies what depends on one source, takes a
-    second derivative, reads values that have draws, or is a step of a recurrent layer or of a narrow
-    loop. A node that begins a scan is noted in ``run.scanned``, and one that masks or subtracts, but whose tensors are
-    too large, in ``run.too_large``.
+    A softmax is not, unless the logits were drawn before a number of each query was subtracted. Others are, where they
+    can be, if they choose among signals, pick or mask signals by indices or conditions found among them, subtract
+    signals whose covariance no link gives, weigh or multiply signals of one source, take a second derivative, read
+    values with draws, or are a step of a recurrent layer or of a narrow loop.
     """
     first = node.index not in _undrawn(run.graph) or (run.weights.repeated and facts_of(node.op).multiplies)
     may = bool(first or not run.drawn.isdisjoint(node.inputs))
@@ -55,7 +53,7 @@ def is_drawn(run: Pass, node: Node) -> bool:
 
 
 def _asked(run: Pass, node: Node) -> bool:
-    """`is_drawn` of a node that may be."""
+    """Whether `is_drawn` holds for a node that can be run on draws."""
     logits = logits_before_shift(run.graph).get(node.index)
     if logits is not None and logits not in run.drawn and run.scanned.isdisjoint(node.inputs):
         return False
@@ -73,12 +71,12 @@ def _asked(run: Pass, node: Node) -> bool:
 
 @once
 def _undrawn(graph: Graph) -> frozenset[int]:
-    """Return the indices of the nodes that only draws before them can have drawn: most operators are of this kind."""
+    """Return the indices of the nodes that are run on draws only if they read draws: most operators."""
     return frozenset([node.index for node in graph.nodes if not _may_be_first(graph, node)])
 
 
 def _may_be_first(graph: Graph, node: Node) -> bool:
-    """Whether `is_drawn` asks more of a node than whether it reads what has draws."""
+    """Whether `is_drawn` may hold for a node that reads no draws."""
     facts, values = facts_of(node.op), graph.values
     if facts.segments or facts.chooses or facts.subtracts or _is_running_sum(node) or _is_extreme(node):
         return True
@@ -90,7 +88,7 @@ def _may_be_first(graph: Graph, node: Node) -> bool:
 
 
 def _chooses(run: Pass, node: Node) -> bool:
-    """Whether a node's result has no closed form, and is likely to meet its own operands again; notes scans."""
+    """Whether a node's result has no closed form, and is likely to meet its operands again; notes scans in ``run``."""
     if facts_of(node.op).segments:  # a maximum for each name: softmax over segments
         return node.args[4] in ("amax", "amin") and all(v in run.graph.known for v in node.inputs[:2])
     if _is_decay(run, node) or _is_running_extreme(run, node):
@@ -149,8 +147,8 @@ def _is_position(run: Pass, node: Node) -> bool:
 
 
 def _adds_undrawn(run: Pass, node: Node) -> bool:
-    """Whether a node adds signals without draws at places that an index tells: what experts make of the tokens that are
-    sent to them. Its rule follows how much such sums differ from token to token.
+    """Whether a node adds undrawn signals at indexed places (results of experts for their tokens): its rule follows how
+    such sums vary from token to token.
     """
     facts, values = facts_of(node.op), run.graph.values
     if not (facts.adds and facts.merges == "scatter"):
@@ -160,7 +158,7 @@ def _adds_undrawn(run: Pass, node: Node) -> bool:
 
 
 def _is_of_weight(run: Pass, value: int) -> bool:
-    """Whether a value is what weights made, or parts of that side by side, multiplied by numbers: and no pick of it."""
+    """Whether a value is a contraction's result, or a concatenation or a multiple of such, and no pick from one."""
     for _ in range(CLIMBED_FOR_SHAPE):
         at = run.graph.values[value].node
         if at is None or facts_of(run.graph.nodes[at].op).indexed:
@@ -186,9 +184,8 @@ def _selects(run: Pass, node: Node) -> bool:
 
 
 def _weighs_by_products(run: Pass, node: Node) -> bool:
-    """Whether a node weighs signals by products of signals (scores without a softmax) that depend on the same source,
-    where correlations of positions differ by pair: rules follow these through one product, not through two. Notes a
-    scan.
+    """Whether a node weighs signals by products of signals (scores without a softmax) of the same source, whose
+    correlations differ by pair: rules follow one such product, not two. Adds scans to ``run.scanned``.
     """
     if not is_product(node.op) or not share_sources(run, node.inputs):
         return False
@@ -213,7 +210,7 @@ def _is_outer(run: Pass, node: Node) -> bool:
 
 
 def _meets_itself(run: Pass, node: Node) -> bool:
-    """Whether a node multiplies, or weighs, what depends on one source in a way that no rule follows; notes scans."""
+    """Whether a node multiplies signals of one source in a way that no rule follows; adds scans to ``run.scanned``."""
     ways = (
         _is_put_back,
         _weighs_by_products,
@@ -228,8 +225,8 @@ def _meets_itself(run: Pass, node: Node) -> bool:
 
 
 def _is_put_back(run: Pass, node: Node) -> bool:
-    """Whether a node adds a signal to what its own parts became, put together in other places than they had: the even
-    and the odd ones of an axis, each corrected by the other. No link leads back through that.
+    """Whether a node adds a signal to a tensor assembled from its own parts at other places (even and odd positions,
+    each corrected by the other), which no link connects to it.
     """
     if not _adds_joined(run.graph, node) or not share_sources(run, node.inputs):
         return False
@@ -241,14 +238,14 @@ def _is_put_back(run: Pass, node: Node) -> bool:
 
 
 def _adds_joined(graph: Graph, node: Node) -> bool:
-    """Whether a node adds two tensors, one of which was put together of several."""
+    """Whether a node adds two tensors, one of which was assembled from several."""
     facts = facts_of(node.op)
     adds = len(node.inputs) == 2 and facts.elementwise and len(facts.terms) == 2
     return adds and any(_is_joined(graph, value) for value in node.inputs)
 
 
 def _is_joined(graph: Graph, value: int) -> bool:
-    """Whether a value is made of several by joining them or by writes, and of views of that."""
+    """Whether a value is a concatenation, the result of writes, or a view of one."""
     for _ in range(CLIMBED_FOR_SHAPE):
         at = graph.values[value].node
         if at is None:
@@ -273,7 +270,7 @@ def _bends_again(run: Pass, node: Node) -> bool:
 
 
 def _elements_of(run: Pass, value: int) -> set[int]:
-    """Return the values of whose elements those of a value are made, one by one: itself, and those before it."""
+    """Return the value ids that a value depends on element by element, itself included; constants left out."""
     found, todo = set[int](), [value]
     while todo and len(found) < CLIMBED_FOR_SHAPE:
         at = todo.pop()
@@ -287,7 +284,7 @@ def _elements_of(run: Pass, value: int) -> set[int]:
 
 
 def _has_outer_shape(graph: Graph, node: Node) -> bool:
-    """Whether a node is a product of two tensors each of which is broadcast along an axis of the other."""
+    """Whether a node multiplies two tensors each of which is broadcast along an axis of the other."""
     if not facts_of(node.op).multiplies or len(node.inputs) != 2:
         return False
     first, second = (graph.values[value].shape for value in node.inputs)
@@ -316,7 +313,7 @@ def _cancels(run: Pass, node: Node) -> bool:
 
 
 def _uncast(graph: Graph, value: int) -> int:
-    """Return the value of which another is a copy in another type."""
+    """Return the value id behind casts."""
     at = graph.values[value].node
     while at is not None and is_copy(graph.nodes[at].op):
         value = graph.nodes[at].inputs[0]
@@ -325,7 +322,7 @@ def _uncast(graph: Graph, value: int) -> int:
 
 
 def _goes_along(run: Pass, node: Node) -> bool:
-    """Whether a node reads values that have draws, and otherwise constants or values that depend on the same sources.
+    """Whether a node reads values with draws, and otherwise only constants or values of the same sources.
 
     Where no weight follows (losses), and in a scan, it may read other signals too.
     """
@@ -364,7 +361,7 @@ def last_needed(run: Pass) -> dict[int, list[int]]:
 
 
 def _last_drawn(run: Pass) -> dict[int, int]:
-    """Return the index of the last node that may be run on draws together with each value that is read."""
+    """Return, by value id, the index of the last node that may be run on draws together with the value."""
     graph = run.graph
     weighted = {at for at in run.weights.weight_at if not is_drawn_with_weight(run, graph.nodes[at])}
     may: set[int] = set()  # values that may have draws

@@ -49,8 +49,8 @@ def draws_weights(run: Pass, node: Node) -> bool:
 
 
 def _meets_such(run: Pass, node: Node) -> bool:
-    """Whether a node reads what was drawn with weights, and beside it a signal without draws, whose state does not tell
-    what weights decide in common of both: a query and the nearest of the keys that the same encoder made.
+    """Whether a node reads a value drawn with its weights beside an undrawn signal, whose state does not tell what both
+    have in common by the weights: a query and the nearest of the keys that one encoder made.
     """
     others = [value for value in node.inputs if value not in run.draws and not is_constant(run, value)]
     return bool(others) and not run.with_weights.isdisjoint(node.inputs)
@@ -59,10 +59,10 @@ def _meets_such(run: Pass, node: Node) -> bool:
 def meets_itself(run: Pass, node: Node) -> bool:
     """Whether results of one encoder for several inputs meet in a product, or in an operator without a rule.
 
-    Its operands are made of what one weight made at different nodes: directly, so that they have this weight in common,
-    or with other weights in between, so that positions are alike in both by the same chance, of which a sum of products
-    over positions consists. Products and differences element by element are left to links for inputs of one shape, but
-    for products that are summed, whose terms all have in common how alike the two are by chance.
+    The operands depend on one weight met at different nodes. Either nothing lies between, so that both depend on this
+    weight, or other weights do, and positions of both have the same finite-width correlation, which sums of products
+    over positions consist of. Products and differences element by element are left to links for inputs of one shape,
+    unless the products are summed.
     """
     weights, rule = run.weights, RULES.get(node.op)
     if run.independent or not weights.repeated or node.index in weights.weight_at:
@@ -86,13 +86,13 @@ def _is_pair(node: Node) -> bool:
 
 
 def _is_summed(graph: Graph, node: Node) -> bool:
-    """Whether a node multiplies element by element what a sum or a mean reads at once: a product of two vectors."""
+    """Whether a node is an elementwise product that a sum or a mean reads next: a product of two vectors."""
     readers = [facts_of(graph.nodes[at].op) for out in node.outputs for at in graph.users().get(out, ())]
     return facts_of(node.op).multiplies and any(facts.along == "sum" and facts.extent == "axis" for facts in readers)
 
 
 def is_largest_of_picked(graph: Graph, node: Node) -> bool:
-    """Whether a node takes the largest of what layers made of neighbours which were found among the signals."""
+    """Whether a node takes a maximum over neighbours that were found among signals, after layers acted on them."""
     facts = facts_of(node.op)
     if facts.along != "order" or facts.extent != "axis" or behind_picks(graph).isdisjoint(node.inputs):
         return False
@@ -100,16 +100,14 @@ def is_largest_of_picked(graph: Graph, node: Node) -> bool:
 
 
 def is_power_of_input(run: Pass, node: Node) -> bool:
-    """Whether a node multiplies by an input what was multiplied by the same input before."""
+    """Whether a node multiplies an input by what an earlier product with the same input made."""
     if "powers" not in run.memo:
         run.memo["powers"] = powers_of_inputs(run.graph, run.weights.weight_at)
     return not run.independent and node.index in run.memo["powers"]
 
 
 def picks_near(run: Pass, node: Node) -> bool:
-    """Whether a node picks from what weights made of an input, by an index that was found in this input itself: what
-    layers made of points that are near is alike.
-    """
+    """Whether a node picks from results of weights by an index found in the same input: near points are alike."""
     if run.independent or not facts_of(node.op).indexed or run.drawn.isdisjoint(node.inputs):
         return False
     return not run.drawn.isdisjoint(_picks(run).get(node.index, ()))
@@ -123,8 +121,8 @@ def _picks(run: Pass) -> Mapping[int, frozenset[int]]:
 
 
 def nodes_from_inputs(run: Pass, node: Node) -> list[Node] | None:
-    """Return the nodes between the inputs of the model and a node, in the order of the graph; None where they are too
-    many, or too large.
+    """Return the nodes between the model's inputs and a node, in the graph's order; None for too many or too large
+    ones.
     """
     graph, indices = run.graph, frozenset[int]().union(*_picks(run).values())
     inner: dict[int, Node] = {}

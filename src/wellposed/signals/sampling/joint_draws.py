@@ -57,8 +57,8 @@ def draw_together(run: Pass, node: Node) -> bool:
 
 
 def _at_its_scales(run: Pass, inner: list[Node], node: Node) -> list[Node]:
-    """Let go of draws of weights that had another scale, as those that met zeros first have, and of what is made of
-    them. Returns the nodes that are to be run before one.
+    """Discard draws of weights whose scale has changed (those that met zeros first), and return the nodes to be run
+    before ``node``.
     """
     for value in {value for each in (*inner, node) for value in each.inputs if value in run.weights.fixed}:
         name = None if (state := state_of(run, value)) is None else state.scale_parameter
@@ -72,7 +72,8 @@ def _at_its_scales(run: Pass, inner: list[Node], node: Node) -> list[Node]:
 def _draw_with_weights(run: Pass, node: Node) -> bool:
     """Run a node, and all before it, on draws of the model's inputs and weights.
 
-    Draws of what lies before are let go of: made again, they are the same. The next such node finds them (`_again`).
+    Draws made before are discarded: made again, they are the same. Results are cached for the next such node
+    (`_again`).
 
     Returns:
         Whether all of them could be drawn and run.
@@ -89,9 +90,9 @@ def _draw_with_weights(run: Pass, node: Node) -> bool:
 
 
 def _again(run: Pass, key: tuple[Any, ...], make: Callable[[], Made]) -> Made:
-    """Return what ``make`` makes or, in `_draw_with_weights`, what it made under this key for the last node there.
+    """Return ``make()``, cached under ``key`` within `_draw_with_weights` and for the next node there.
 
-    The keys of what a node makes name the lists of draws that it was made of, by identity.
+    Keys name the lists of draws that a result was computed from, by identity.
     """
     if (now := run.memo.get("drawn now")) is None:
         return make()
@@ -102,8 +103,7 @@ def _again(run: Pass, key: tuple[Any, ...], make: Callable[[], Made]) -> Made:
 
 
 def _run_together(run: Pass, node: Node, inner: Sequence[Node], least: int = 2) -> bool:
-    """Draw what some nodes and the one that follows them read from outside, ``least`` times or more, and run them on
-    these draws.
+    """Draw, at least ``least`` times, what ``inner`` and ``node`` read from outside, and run these nodes on the draws.
 
     Returns:
         Whether all of them could be drawn and run.
@@ -126,11 +126,11 @@ def _run_together(run: Pass, node: Node, inner: Sequence[Node], least: int = 2) 
 
 
 def _drawn_as_known(run: Pass, value: int, count: int) -> bool:
-    """Draw a node's only operand from its own state where its joint draws contradict that: sources that follow one
-    another (f(x + h) and f(x)) were drawn as strangers, and their difference is far from what it is.
+    """Draw a node's only operand from its own state where its second moment in joint draws is off by more than a factor
+    of 2: dependent sources (f(x + h) and f(x)) were drawn as independent ones.
 
     Returns:
-        Whether it has draws to go on with.
+        Whether the value has draws.
     """
     outline = run.outline(value)
     if outline is None or outline.tag not in ("exact", "approximate") or (state := run.state(value)) is None:
@@ -143,14 +143,14 @@ def _drawn_as_known(run: Pass, value: int, count: int) -> bool:
 
 
 def _count(run: Pass, nodes: Iterable[Node], sources: Iterable[int], least: int) -> int:
-    """Return how many draws to make of sources: as many as the largest tensor allows, and as those that exist have."""
+    """Return the number of draws to make of sources: what the largest tensor allows, and existing draws have."""
     known = [len(run.draws[value]) for value in sources if value in run.draws and len(run.draws[value]) > 1]
     return min([_affordable(run, (v for node in nodes for v in (*node.inputs, *node.outputs)), least), *known])
 
 
 def _affordable(run: Pass, values: Iterable[int], least: int) -> int:
-    """Return the largest number of draws that are made of some values together: the largest of them decides, and of
-    more elements than `ELEMENTS_OF_DRAWS` so few draws as hold no more than `LEAST_DRAWS` of these, at least ``least``.
+    """Return the number of joint draws of some values that memory allows, at least ``least``: the largest value
+    decides, above `ELEMENTS_OF_DRAWS` elements by holding no more than `LEAST_DRAWS` draws of that many.
     """
     largest = max((math.prod(run.graph.values[value].shape) for value in values), default=1)
     if largest > ELEMENTS_OF_DRAWS and not run.scanned:
@@ -159,10 +159,10 @@ def _affordable(run: Pass, values: Iterable[int], least: int) -> int:
 
 
 def _draw(run: Pass, value: int, count: int) -> bool:
-    """Draw a value ``count`` times from its state, once where it is constant, and keep the draws.
+    """Draw a value ``count`` times from its state (once if constant), and keep the draws in ``run.draws``.
 
     Returns:
-        Whether that could be done: a state tells its distribution, or it is known.
+        Whether the value is known or has a state to draw from.
     """
     if value in run.draws:
         return True
@@ -283,14 +283,14 @@ def _one_by_one(node: Node, columns: dict[int, list[torch.Tensor]], count: int) 
 
 
 def results_of(node: Node, env: dict[int, torch.Tensor]) -> list[torch.Tensor]:
-    """Return a node's results for one draw of each value that it reads (``env``), as many as the graph has uses for."""
+    """Return those results of a node that the graph has values for, for one draw of each value it reads (``env``)."""
     args = [_bound(a, env) for a in node.args]
     made = call_apart(node.op, args, {key: _bound(a, env) for key, a in node.kwargs.items()})
     return list(made)[: len(node.outputs)]
 
 
 def _bound(arg: Any, env: dict[int, torch.Tensor]) -> Any:
-    """Return an argument with tensors in the place of references, all on the CPU."""
+    """Return an argument with tensors in place of references, all on the CPU."""
     if isinstance(arg, Ref):
         return env[arg.value]
     if type(arg) in (list, tuple):
@@ -299,7 +299,7 @@ def _bound(arg: Any, env: dict[int, torch.Tensor]) -> Any:
 
 
 def forget_read(run: Pass, node: Node) -> None:
-    """Let go of draws of a scan that a node was the last to read, where all that was made of them has draws itself."""
+    """Discard the draws of a scan's values that no later node reads, once all results computed from them have draws."""
     graph, users = run.graph, run.graph.users()
     for value in run.scanned.intersection(node.inputs):
         readers = users[value]

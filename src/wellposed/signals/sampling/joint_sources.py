@@ -51,8 +51,8 @@ def could_run(run: Pass, node: Node) -> bool:
 
 
 def _may_be_climbed(run: Pass, node: Node) -> bool:
-    """Whether a node may be run on draws on the way to others, with draws of the parameters that it reads: of those
-    that no contraction meets there (centres that distances are taken to).
+    """Whether a node between sources may be run on draws, with draws of the parameters that it reads but no contraction
+    sums with there (centres that distances are taken to).
     """
     if can_run(run, node):
         return True
@@ -60,15 +60,15 @@ def _may_be_climbed(run: Pass, node: Node) -> bool:
 
 
 def is_too_large(run: Pass, node: Node) -> bool:
-    """Whether tensors of a node hold so many elements that they are not drawn."""
+    """Whether a node's tensors have more elements than are drawn."""
     largest = max(LARGEST_IN_SCAN if run.scanned else 0, LARGEST_DRAWN)
     return any(math.prod(run.graph.values[value].shape) > largest for value in (*node.inputs, *node.outputs))
 
 
 def is_cell_met_again(graph: Graph, node: Node) -> bool:
-    """Whether a node is a recurrent layer, or a step of one, whose weights other nodes meet as well: a loop.
+    """Whether a node is a recurrent layer, or a step of one, whose weights other nodes meet too.
 
-    One draw of the weights serves all its steps, and what an earlier step keeps depends on it.
+    One draw of the weights serves all its steps, and the state of an earlier step depends on it.
     """
     if not facts_of(node.op).recurrent:
         return False
@@ -97,8 +97,8 @@ def meets_in_loop(run: Pass, node: Node) -> bool:
 
 
 def nodes_into_loop(run: Pass, node: Node) -> list[Node]:
-    """Return the nodes between a node of a loop and what enters the loop: inputs, results of weights that are met once,
-    random numbers, weights.
+    """Return the nodes between a node of a loop and the loop's sources: inputs, results of weights met once, random
+    numbers, and weights.
     """
     graph, inner, open_ = run.graph, dict[int, Node](), [*node.inputs]
     while open_:
@@ -155,9 +155,10 @@ def _is_at_hand(run: Pass, value: int) -> bool:
 
 
 def _to_climb(run: Pass, open_: set[int], climbed: int) -> int | None:
-    """Return the value, the last made among the ``open_`` ones, whose node is to be run; None where all are sources.
+    """Return the last made of the ``open_`` values that is no source, whose node has to be run; None if all are
+    sources.
 
-    ``climbed`` is the number of nodes that are to be run already.
+    ``climbed`` is the number of nodes to be run so far.
     """
     for value in sorted(open_, key=lambda v: _place(run, v), reverse=True):
         at = run.graph.values[value].node
@@ -179,11 +180,11 @@ def _is_origin(run: Pass, node: Node) -> bool:
 
 
 def _is_source(run: Pass, value: int, at: int, open_: set[int], climbed: int) -> bool:
-    """Whether a value, made by the node ``at``, is a signal that is drawn from its state.
+    """Whether a value, made by the node ``at``, is drawn from its state and not computed from draws of its operands.
 
-    It is none where it depends on what was drawn before, or on one of the ``open_`` values that are made before it: its
-    state does not tell how. Otherwise it is where draws of its state are true to it, and those of the states that enter
-    its node are not; and where so many nodes were ``climbed`` that no better state is looked for.
+    It is not where it depends on earlier draws, or on other ``open_`` values, as its state does not tell how. Otherwise
+    it is where draws of its state are accurate and draws of its operands' states are not; and where so many nodes were
+    ``climbed`` that the search ends.
     """
     state = run.state(value)
     if not run.graph.values[value].is_signal or state is None:
@@ -201,7 +202,7 @@ def _is_source(run: Pass, value: int, at: int, open_: set[int], climbed: int) ->
 
 
 def _has_no_profile(state: State) -> bool:
-    """Whether no correlation varies with the displacement: draws of a state have all others."""
+    """Whether no correlation of a state varies with the displacement; draws reproduce all others."""
     return all(n <= 2 or kernels.positions(n) for n in state.corr.shape)
 
 
@@ -212,8 +213,8 @@ def _enters_by_profile(run: Pass, node: Node) -> bool:
 
 
 def _stands_in(run: Pass, at: int, state: State) -> bool:
-    """Whether a state, made by the node ``at``, is the Gaussian that stands for a sum of few products of signals, which
-    may never be negative (linear attention divides by sums of positive keys).
+    """Whether a state is a Gaussian in place of a sum of few products, made by the node ``at``; the sum may be
+    positive, as divisors of linear attention are.
     """
     product = state.gauss and state.tag != "exact" and at not in run.weights.weight_at
     return product and is_product(run.graph.nodes[at].op) and kernels.nonzero(state.mean)

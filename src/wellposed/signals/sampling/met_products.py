@@ -11,20 +11,20 @@ from wellposed.signals.sampling.joint_sources import CLIMBED_FOR_SHAPE, is_const
 
 
 def is_of_products(run: Pass, value: int) -> bool:
-    """Whether a value is a product of two signals, or a view, a copy or a multiple of one by known numbers."""
+    """Whether a value is a product of two signals, seen through views, copies and known factors."""
     return len(_factors(run, value)) > 1
 
 
 def _factors(run: Pass, value: int) -> list[int]:
-    """Return the signals that a value, or what it is `_plainly` made of, is a product of; none of others."""
-    at = run.graph.values[_plainly(run, value)].node
+    """Return the two signals whose product a value is, up to what `_unscaled` looks through; else none."""
+    at = run.graph.values[_unscaled(run, value)].node
     if at is None or at in run.weights.weight_at or not is_product(run.graph.nodes[at].op):
         return []
     return [v for v in run.graph.nodes[at].inputs if not is_constant(run, v)]
 
 
-def _plainly(run: Pass, value: int) -> int:
-    """Return the value that another is a view, a copy or a multiple of by known numbers; itself of others."""
+def _unscaled(run: Pass, value: int) -> int:
+    """Return the value id behind views, copies and multiplications by known numbers."""
     for _ in range(CLIMBED_FOR_SHAPE):
         at = run.graph.values[value].node
         if at is None or at in run.weights.weight_at:
@@ -39,11 +39,11 @@ def _plainly(run: Pass, value: int) -> int:
 
 
 def meets_its_sum(run: Pass, node: Node) -> bool:
-    """Whether a node multiplies a signal by a sum of this signal's own rows, weighted by others (keys by the mean of
-    keys that a query read, x xᵀ x): each row finds itself among those that were summed.
+    """Whether a node multiplies a signal by a weighted sum of the signal's own rows (keys by the mean of keys that a
+    query read, x xᵀ x): each row is in the sum that it meets.
     """
     if not is_product(node.op) or len(node.inputs) != 2 or not share_sources(run, node.inputs):
         return False
     first, second = node.inputs
     pairs = ((first, second), (second, first))
-    return any(_plainly(run, own) in [_plainly(run, v) for v in _factors(run, total)] for total, own in pairs)
+    return any(_unscaled(run, own) in [_unscaled(run, v) for v in _factors(run, total)] for total, own in pairs)

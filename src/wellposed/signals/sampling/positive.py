@@ -15,8 +15,8 @@ FOLLOWED_VARIANCES = (0.02, 1e4)
 
 
 def as_positive(graph: Graph, value: int, x: State) -> State:
-    """Return the state of a value with the shape of a log-normal of its moments where the operators before make it
-    positive and its shape so far does not.
+    """Return x, the state of a value, with a log-normal marginal of its moments where the graph's bounds make it
+    positive and its marginal does not.
     """
     if x.blocks:
         return x

@@ -78,7 +78,7 @@ def _masked(state: State, scores: State, mask: torch.Tensor, generator: torch.Ge
 
 
 def outside(x: State) -> float:
-    """Return the number that masked scores are where they are shut out: it follows from their mean unless infinite."""
+    """Return the number that masked scores have where they are shut out; -infinity unless their mean tells it."""
     if x.masked is None or x.masked.scores is None:
         return -math.inf
     kept = x.masked.mask.double().mean().item()
@@ -87,10 +87,9 @@ def outside(x: State) -> float:
 
 
 def _local_scale(state: State, generator: torch.Generator) -> torch.Tensor | float:
-    """Draw the root of the local scale, which broadcasts over elements by atoms.
+    """Draw the root of the local scale, an array that broadcasts over the atoms.
 
-    Of products with filters of few elements that see an input each (depthwise convolutions) it is the size of the
-    filter: given that, they are Gaussian, and all positions share it.
+    In depthwise convolutions it is the norm of each filter, common to all positions: given it, elements are Gaussian.
     """
     scales = evaluated(state.local_scales)
     kappa = 0.0 if scales is None else float(scales.ravel()[0])
@@ -115,7 +114,7 @@ def _two_factors(state: State, scales: Array, kappa: float, generator: torch.Gen
 
 
 def _scale_of_filters(state: State, scales: Array, kappa: float, generator: torch.Generator) -> torch.Tensor | None:
-    """Draw the root of the local scales that filters make, where each sees an input of its own; None of others."""
+    """Draw the root of the local scale where each filter sees a channel of its own: one number for each; else None."""
     inverse_dims = evaluated(state.filters.inverse_dims)
     own = [] if inverse_dims is None else [i for i, n in enumerate(inverse_dims.shape) if n == 1 < state.lengths[i]]
     if inverse_dims is None or not own or any(scales.shape[i] > 1 for i in own):
@@ -199,10 +198,10 @@ def _expected(moments: Moments, sizes: tuple[int, ...], generator: torch.Generat
 
 
 def _in_common(corr: Array, sizes: Sequence[int]) -> dict[tuple[int, ...], float]:
-    """Return which share of the variance elements have in common along which atoms, and along no others.
+    """Return variance shares of common components by the set of atoms along which each is constant: {atoms: share}.
 
-    Elements whose indices differ in the atoms D are then correlated by the sum of the shares of all sets that hold D:
-    shares are told from the average correlations for each D (Möbius inversion), as far as none is negative.
+    Elements that differ in the atoms D correlate by the sum of the shares of all sets that contain D. The shares follow
+    from the average correlation for each D (Möbius inversion), negative ones left out.
     """
     shares, atoms = corr, [i for i, n in enumerate(corr.shape) if n > 1]
     for i in atoms:
@@ -257,8 +256,8 @@ def _filtered(like: torch.Tensor, root: torch.Tensor, space: list[int], generato
 def _spectra(
     moments: Moments, sizes: tuple[int, ...], space: tuple[int, ...]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the roots of the spectra, on a torus of twice the size, of what an element has for itself and of what
-    those of other atoms share, if anything. A spectrum that is negative in places counts as 0 there.
+    """Return the roots of the spectra, on a torus of twice the size, of the independent part of each element and of the
+    part that elements of other atoms share, if any. Negative values count as 0.
     """
     corr = moments.corr
     others = [i for i, n in enumerate(corr.shape) if n > 1 and i not in space]
@@ -282,15 +281,15 @@ def _root_of_spectrum(kernel: Array, sizes: Sequence[int], space: Sequence[int])
 
 
 def _coloured(noise: torch.Tensor, root: torch.Tensor, atom: int) -> torch.Tensor:
-    """Return noise with a covariance along one dimension, given a root of that."""
+    """Return noise times the ``root`` of a covariance along the dimension ``atom``."""
     last = noise.movedim(atom, -1)
     return (last.reshape(-1, len(root)) @ root.T).reshape(last.shape).movedim(-1, atom)
 
 
 @lru_cache(maxsize=4)
 def _roots(moments: Moments, sizes: tuple[int, ...], atom: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return roots of the covariances along an atom, for all draws of a state: of what an element has for itself, and
-    of what those of other atoms share, if anything.
+    """Return matrix roots of the covariances along an atom: of the independent part of each element, and of the part
+    that elements of other atoms share, if any. Cached for all draws of a state.
     """
     corr, size = moments.corr, sizes[atom]
     others = [i for i, n in enumerate(corr.shape) if n > 1 and i != atom]
@@ -311,7 +310,7 @@ def _root(covariance: Array) -> torch.Tensor:
 
 
 def repetitions(elements: int) -> int:
-    """Return how often an operator whose operands and results have so many elements is run on samples."""
+    """Return the number of samples on which to run an operator with ``elements`` in operands and results."""
     return max(LEAST_REPETITIONS, min(MOST_REPETITIONS, ELEMENTS_OF_SAMPLES // max(elements, 1)))
 
 
@@ -354,7 +353,7 @@ def sample_operator(
 
 
 def _told(tensors: list[Any], root: int, is_signal: bool, pairs: int | None, apart: Collection[int]) -> State:
-    """Return the state that an operator's results on samples show (`state_of_samples`), with the sizes they share."""
+    """Return `state_of_samples` of an operator's results on samples, with the local scale that they show."""
     state = state_of_samples(tensors, root, pairs=pairs, apart=apart)
     kernel = shared_sizes(tensors, state) if is_signal and state.masked is None else None
     return state if kernel is None else state.amended(local_scales=LocalScales.of(kernel))

@@ -45,9 +45,9 @@ LEAST_FOR_SIZES = 3
 
 
 def states_of_draws(run: Pass, node: Node) -> list[State | None]:
-    """Return the states that the draws of a node's results show, None of indices.
+    """Return the states that draws of a node's results show, None for indices.
 
-    Where ``run.postpones``, it is None of others too: `Pass.state` then works their states out when one is asked for.
+    With ``run.postpones`` it is None for others too: `Pass.state` computes their states when they are asked for.
     """
     results: list[State | None] = []
     entering, heavy, spread = 0, False, _spread_of(run, node)
@@ -100,7 +100,7 @@ def _known(
 
 
 def _pooled(run: Pass, out: int, draws: list[torch.Tensor], totals: Totals) -> State:
-    """Return a state of the mean and variance of draws, and of what samples have in common in them if it is told."""
+    """Return a state of the draws' pooled mean and variance, with the correlation of two samples if it is reported."""
     told = draws[0].is_floating_point() and not run.postpones
     mean, samples = totals.mean, samples_of(run.graph).get(out) if told else None
     var = max(totals.second_moment - mean * mean, 0.0)
@@ -113,7 +113,7 @@ def _pooled(run: Pass, out: int, draws: list[torch.Tensor], totals: Totals) -> S
 
 
 def _stays_drawn(run: Pass, value: int) -> bool:
-    """Whether every reader of a value of a scan is run on its draws, so that no rule asks for its correlations."""
+    """Whether all readers of a scan's value are run on its draws, so that no rule asks for its correlations."""
     readers = run.graph.users().get(value, ())
     return bool(readers) and all(can_run(run, run.graph.nodes[at]) for at in readers)
 
@@ -230,12 +230,11 @@ def _correlation(centred: torch.Tensor, std: torch.Tensor, axis: int) -> float |
 
 
 def shared_sizes(draws: list[torch.Tensor], state: State) -> Array | None:
-    """Return the kernel of the variance of a local scale that draws show: elements along an axis that are uncorrelated
-    differ in size together from one position to another, as the features of tokens do of which some are zero. None
-    where sizes differ by chance.
+    """Return the kernel of a local scale that draws show, None where sizes differ by chance: uncorrelated elements
+    along an axis (features) are large or small together at a position (tokens, some of which are zero).
 
-    What correlated elements have in common of their squares at most, by their correlation, does not count, nor does
-    what all elements of a draw share.
+    The covariance of squares that correlations allow at most is subtracted, and so is what all elements of a draw
+    share.
     """
     lengths = [n for n in draws[0].shape if n > 1]
     if len(draws) < LEAST_FOR_SIZES or len(lengths) < 2 or max(lengths) < SHARED_BY:
@@ -255,8 +254,8 @@ def shared_sizes(draws: list[torch.Tensor], state: State) -> Array | None:
 
 
 def _relative_squares(draws: list[torch.Tensor], state: State, lengths: list[int]) -> torch.Tensor | None:
-    """Return the squares of draws about their mean, of shape (draws, *lengths), over their variance by position and
-    over the mean of each draw; None where a number is not finite, or few draws differ from their mean.
+    """Return squared deviations of draws, (draws, *lengths), over the variance by position and the mean of each draw;
+    None where a number is not finite, or few draws vary.
     """
     values, finite = _stacked(draws)
     if finite is not None:
@@ -269,8 +268,8 @@ def _relative_squares(draws: list[torch.Tensor], state: State, lengths: list[int
 
 
 def _sizes_alike(squares: torch.Tensor, state: State, lengths: list[int]) -> Array:
-    """Return for each axis the covariance of the relative squares of two elements along it, beyond what correlated
-    elements have at most; 0 where chance could explain it.
+    """Return for each axis the covariance of the relative squares of two elements along it, less what their correlation
+    allows at most; 0 where chance could explain it.
     """
     fourth = float(squares.square().mean())
     ends = np.ones(len(lengths))
@@ -296,8 +295,8 @@ def _told_apart(state: State, unit: Array, atom: int) -> State:
 
 
 def _alike(powers: tuple[torch.Tensor, ...], apart: Collection[int]) -> list[int]:
-    """Return the dimensions of powers, of shape (draws, *shape), along which their means do not differ by position, the
-    axes ``apart`` of the shape aside.
+    """Return the dimensions of ``powers``, each (draws, *shape), along which means do not differ by position; not the
+    axes ``apart``.
     """
     sizes = powers[0].shape[1:]
     return [1 + axis for axis, n in enumerate(sizes) if n == 1 or not (axis in apart or _differs(powers, axis))]
@@ -333,7 +332,7 @@ def _shape_of(values: torch.Tensor) -> Transport:
 
 
 def _spread_of(run: Pass, node: Node) -> Spread:
-    """Return the spread of a node's results where they have the scale of its operands: draws of states show none."""
+    """Return the spread of a node's results where it keeps the scale of its operands: draws of states show none."""
     facts = facts_of(node.op)
     found = facts.picks in ("index", "order") or facts.pads or facts.joins or facts.segments
     if not found and len(facts.terms) < 2:
@@ -346,7 +345,7 @@ def _spread_of(run: Pass, node: Node) -> Spread:
 
 
 def _spread_among(run: Pass, totals: Totals) -> Spread:
-    """Return the spread that the draws of a value of a scan show: its decays are shared by all that the scan makes."""
+    """Return the spread that draws of a scan's value show; all values of the scan share its decays."""
     if totals.infinite or min(totals.squares) <= 0.0:
         return STEADY
     logs = [math.log(square) for square in totals.squares]

@@ -13,10 +13,10 @@ MANY_ELEMENTS, HEAVY_SHARE = 512, 0.25
 
 
 class Totals(NamedTuple):
-    """What draws of one tensor sum up to, over finite elements: by draw the number of these, their sum and the sum of
-    their squares; and over all draws the largest share of all squares that one element has, or one row, where there are
-    `MANY_ELEMENTS` of these (the elements of a row may have a size in common, as quotients by one number have), whether
-    some elements are infinite, and whether some are NaN or plus infinity.
+    """Sums over draws of one tensor. ``counts``, ``sums`` and ``squares`` are the number of finite elements, their sum
+    and the sum of their squares, by draw. ``largest_share`` is the largest share of all squares that one element has,
+    or one row, if there are `MANY_ELEMENTS`. ``infinite`` and ``undefined`` say whether an element is infinite, or NaN
+    or plus infinity.
     """
 
     counts: list[int]
@@ -62,8 +62,8 @@ def totals_of(draws: list[torch.Tensor]) -> Totals:
 
 
 def _largest_share(values: torch.Tensor, shape: Sequence[int], counts: list[int]) -> float:
-    """Return the largest share of all squares of values, of shape (draws, size), that one of many elements or rows has;
-    a row is what lies along the last axes of ``shape``. In few draws a row may hold most in each of them.
+    """Return the largest share of all squares of ``values`` (draws, size) that one element or row has; a row lies along
+    the last axes of ``shape``. Few draws have no rows, as each may hold most in the same one.
     """
     parts, largest, found = values.square(), 0.0, sum(counts) >= MANY_ELEMENTS
     total = float(parts.sum())

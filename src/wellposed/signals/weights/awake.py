@@ -14,9 +14,9 @@ from wellposed.signals.weights.planned import PlannedWeights
 
 
 class Awake(PlannedWeights):
-    """Planned weights of a model whose gates have opened: what is at zero and learns counts as N(0, 1).
+    """Planned weights of a model whose gates have opened: trainable parameters at zero count as N(0, 1).
 
-    Biases and shifts stay at zero, as what they add is no signal.
+    Biases and shifts stay at zero, as they add no signal.
     """
 
     def state(self, parameter: Parameter, root: int) -> State:

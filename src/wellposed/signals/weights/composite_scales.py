@@ -34,7 +34,7 @@ LEAST_DRAWN_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """How a scale c is shared out: members get r c^power each; ``share`` of the second moment of W grows with c²."""
+    """How a scale c is shared out: members get r c^power each, r in ``members``; ``share`` of E W² grows with c²."""
 
     composite: CompositeScale
     members: dict[str, float]
@@ -43,16 +43,16 @@ class Shared:
 
 
 class CompositeScales:
-    """The composites that lead to weights, and their scales as a pass comes to them.
+    """The composites (weights of several parameters) of a graph, and their scales as a pass comes to them.
 
     Attributes:
         scale_parameters: by value id, for values that are linear in a composite's scale.
         composites: by key.
-        leaves: the parameters that are scaled through composites.
-        deferred: nodes at which no scale is chosen, since what they make is a weight itself.
-        effective: the chosen scales of composites, on their unit state.
-        open: by key, how the scale is to be shared out, for composites that a pass has come to.
-        words: for each parameter that was given its scale by a composite, how.
+        leaves: names of the parameters that are scaled through composites.
+        deferred: nodes at which no scale is chosen, as their result is a weight itself.
+        effective: by key, the chosen scales, relative to the unit state.
+        open: by key, how the scale will be distributed, for composites that the pass has met.
+        words: for each parameter scaled by a composite, the reason in words.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class CompositeScales:
         self.words: dict[str, str] = {}
 
     def _made(self) -> frozenset[int]:
-        """Return the nodes at which layers make weights."""
+        """Return the nodes at which layers compute weights."""
         made = [composite.value for composite in self.composites.values() if composite.kind == "made"]
         return frozenset([index for value in made if (index := self.graph.values[value].node) is not None])
 
     def _enter(self, key: str, composites: Mapping[str, CompositeScale], named: bool) -> bool:
-        """Take in a composite and its members; a weight that a layer makes counts where ``named`` says so."""
+        """Add a composite and its members; a weight that a layer computes only where ``named``."""
         composite = composites[key]
         if composite.kind == "made" and not named:
             return False
@@ -100,7 +100,7 @@ class CompositeScales:
         return True
 
     def parameters_of(self, value: int) -> frozenset[str]:
-        """Return the parameters that make a weight through composites."""
+        """Return the names of the parameters of a weight made by composites."""
         scaling = self.scale_parameters.get(value)
         return frozenset() if scaling is None else leaves_of(scaling.parameter, self.composites)
 
@@ -139,7 +139,7 @@ class CompositeScales:
         return rescaled(result, math.sqrt(unit)).amended(scale_parameter=key)
 
     def choose(self, key: str, scale: float, give: Callable[[str, float], float]) -> float:
-        """Share out a scale among the parameters; returns the one that the weight has then.
+        """Distribute a scale among the parameters of a composite; return the scale that the weight then has.
 
         Args:
             key: of a composite that `meet` has met.
@@ -191,7 +191,7 @@ class CompositeScales:
 
 
 def _names_a_weight(graph: Graph, use: Contraction) -> bool:
-    """Whether the operator has an argument for a weight, which takes it."""
+    """Whether the operator has a weight argument, and the weight is it."""
     node = graph.nodes[use.node]
     return use.kind in ("linear", "conv", "conv_transpose") and node.args[1].value == use.weight
 
@@ -201,7 +201,5 @@ def _second_moment(state: State | None) -> float:
 
 
 def _follows(key: str, composites: Mapping[str, CompositeScale], decided: Collection[str]) -> bool:
-    """Whether a composite is a sum of parameters that have scales of their own: a mean over steps of what it follows
-    holds a share of a step.
-    """
+    """Whether a composite is a sum of parameters that have scales of their own (a running mean of them)."""
     return composites[key].kind == "sum" and leaves_of(key, composites) <= set(decided)

@@ -27,11 +27,11 @@ class Decision:
 
 
 class Uses:
-    """The uses of weights that meet a signal, where there are several.
+    """The uses of weights that meet a signal several times.
 
     Attributes:
-        met: by parameter name and node, as decisions at the weight's scale.
-        later: the same of weights that met zeros first, without the zeros.
+        met: by parameter name and node, the decision at each use, at the weight's scale.
+        later: the same for weights that met zeros first, without the uses that met zeros.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Uses:
         }
 
     def record(self, node: int, incoming: float, before: float, level: float) -> None:
-        """Record a use at a node of a weight, of second moment ``level``, whose scale was chosen at an earlier one."""
+        """Record a later use of a weight of second moment ``level`` at ``node``; its scale was chosen before."""
         name, after = self._weight_at.get(node, ""), incoming * level
         first = self._decisions.get(name)
         if first is None or name in self._unmet or node == first.node or not 0.0 < after < math.inf:
@@ -73,7 +73,7 @@ class Uses:
         met.setdefault(node, replace(first, node=node, incoming=incoming, before=before, after=after))
 
     def record_later(self, decision: Decision) -> None:
-        """Record a use of a weight that met zeros first, where it meets a signal."""
+        """Record a decision of a weight that met zeros first, at a use where it meets a signal."""
         self.later.setdefault(decision.parameter, {}).setdefault(decision.node, decision)
 
     def mean(self, name: str) -> Decision:
@@ -90,5 +90,5 @@ class Uses:
         )
 
     def shares(self) -> dict[str, float]:
-        """Return the mean of the second moments of each weight's outputs, relative to that at its first use."""
+        """Return for each weight the mean output second moment over its uses, relative to that of the first use."""
         return {name: self.mean(name).after / self._decisions[name].after for name in self.met}

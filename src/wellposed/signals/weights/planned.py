@@ -34,23 +34,24 @@ def _own_level(parameter: Parameter) -> float:
 
 
 class PlannedWeights(Weights):
-    """Scales chosen on the way so that each contraction's output has mean 0 and the target second moment (AutoInit).
+    """Weights whose scales are chosen during a pass: each contraction's output gets mean 0 and the target second
+    moment.
 
     Source: AutoInit (arXiv 2109.08958), Algorithm 1 and Appendix A: Var(W) = ν / Σ E x².
 
     Attributes:
         decisions: what was chosen, by parameter name.
-        again: the uses of weights that meet a signal, where there are several.
-        shares: what the outputs of a weight have in the mean over its uses, relative to the first; 1 unless given.
-        centred: for each bias that cancels a mean, that mean.
-        doubts: the weights whose signal did not choose their scale, which is that of fan-in.
-        functions: at nodes that functions of a Gaussian enter, the function, the standard deviation of that, and
+        again: the uses of weights that meet signals several times.
+        shares: by parameter name, the mean output second moment over all uses, relative to the first; 1 unless given.
+        centred: by bias, the mean that it cancels.
+        doubts: weights whose signal was not trusted to choose the scale; they have that of fan-in.
+        functions: by node that a function of a Gaussian enters, the function, the Gaussian's standard deviation, and
             whether its mean is cancelled.
-        unmet: the weights that met a signal of zeros first, with the first node at which they did.
-        scales: scales that are given, by parameter name; the others are chosen. A visitor may add to them on the way.
-        targets: what the target variance is multiplied by, by the value that a contraction makes; 1 elsewhere.
-        rows: what the target variance of a table's rows is multiplied by, by parameter name; 1 for the others.
-        biases: standard deviations with which biases are drawn, by parameter name; the others are 0.
+        unmet: weights that met zeros first, with the first such node.
+        scales: given scales, by parameter name; the others are chosen. A visitor may add to them during the pass.
+        targets: factors on the target variance, by the value that a contraction makes; 1 for others.
+        rows: factors on the target variance of a table's rows, by parameter name; 1 for others.
+        biases: standard deviations of biases that are drawn, by parameter name; the others are 0.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class PlannedWeights(Weights):
         )
 
     def _met_by_spectra(self) -> dict[int, int]:
-        """Return the contractions of spectra by node, with the node that leads back from each."""
+        """Return the nodes that contract spectra, each with the node that transforms its result back."""
         graph, found = self.graph, dict[int, int]()
         spectral = [u for u in self.uses if u.data not in self.fixed and graph.values[u.data].dtype.is_complex]
         users = graph.users() if spectral else {}
@@ -148,8 +149,8 @@ class PlannedWeights(Weights):
         return make_state(parameter.shape, 0.0, std**2, roots=root).amended(transport=of_draws("uniform"))
 
     def _table(self, parameter: Parameter, root: int) -> State:
-        """Return the state of a table that is looked up, and record its scale. Of one that scores as well, scoring
-        decides, taking normalised features.
+        """Return the state of a table that is looked up, and record its scale; for a table that also scores (a tied
+        readout) the scale that scoring chooses, given normalised features.
         """
         name, uses = parameter.name, self.contractions[parameter.name]
         scoring = next((use for use in uses if use.kind != "embedding"), None)
@@ -311,7 +312,7 @@ class PlannedWeights(Weights):
         return result.changed(mean=result.mean * scale, var=result.var * scale**2)
 
     def aim(self, node: Node) -> float:
-        """Return the second moment that the output of a contraction is to have."""
+        """Return the target second moment of a contraction's output."""
         return self.target * self.targets.get(node.outputs[0], 1.0)
 
     def choose(self, name: str, node: Node, incoming: float, before: float, unit: float) -> float:
@@ -395,5 +396,5 @@ class PlannedWeights(Weights):
         return {name: one.scale * math.sqrt(self.aim(nodes[one.node]) / one.after) for name, one in met.items()}
 
     def waits(self, name: str) -> bool:
-        """Whether a weight has met nothing but zeros so far."""
+        """Whether a weight has met only zeros so far."""
         return name in self.unmet and self.decisions[name].before == 0.0

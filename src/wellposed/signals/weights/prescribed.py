@@ -45,7 +45,7 @@ class Prescribed(Protocol):
 
 
 def _shares(prescribed: Prescribed, parameter: Parameter) -> tuple[float, float]:
-    """Return the share of a parameter's rows that are drawn, and what the others, which stay, add to its variance."""
+    """Return the share of a parameter's rows that are drawn, and the second moment that the kept rows add."""
     if prescribed.rows is None:
         return 1.0, 0.0
     values, squares = parameter.values, 0.0

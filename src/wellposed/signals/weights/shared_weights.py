@@ -27,9 +27,9 @@ from wellposed.structure.twins import twins
 
 
 def remember(call: Call, rule: Rule, args: Any, kwargs: Any, results: list[State | None]) -> None:
-    """Keep how an operator made each of its results that depend on a weight which is met more than once.
+    """Record in the pass how an operator made each result that depends on a weight met more than once.
 
-    `Dependence` then compares two such results by their operands. Entries of ``results`` are replaced by those kept.
+    `Dependence` compares two such results by their operands. Recorded results replace those in ``results``.
     """
     node, dependence = call.node, call.run.dependence
     sums = node.index in call.run.weights.repeated
@@ -48,7 +48,7 @@ def remember(call: Call, rule: Rule, args: Any, kwargs: Any, results: list[State
 
 
 def note_twins(run: Pass, node: Node, results: Sequence[State | None]) -> None:
-    """Keep of which of a node's results there are twins, where one encoder meets several inputs."""
+    """Record in the pass the twins among a node's results, where one encoder runs on several inputs."""
     if not run.weights.repeated or len(run.graph.inputs) < 2:
         return
     if "twins" not in run.memo:
@@ -62,14 +62,14 @@ def note_twins(run: Pass, node: Node, results: Sequence[State | None]) -> None:
 
 
 def _described(run: Pass, value: int) -> Hashable:
-    """Return what two inputs are alike by: what is assumed of them, but for a pattern that samples of one share."""
+    """Return what two inputs have to share to be alike: their description, but for the pattern common to samples."""
     descriptor = run.inputs[value]
     known = descriptor.kind == "given" and run.graph.values[value].is_signal
     return value if known or descriptor.similarity is not None or descriptor.kind == "measured" else descriptor
 
 
 class _Again:
-    """A rule that is asked again: for the kernel of its result, given another kernel of one operand."""
+    """A rule as a linear map of kernels: from a kernel of one operand to that of the result."""
 
     def __init__(
         self, call: Call, rule: Rule, args: Any, kwargs: Any, index: int, axes: tuple[tuple[int, ...], ...], sums: bool
@@ -87,7 +87,7 @@ class _Again:
         return self._call.node.args, dict(self._call.node.kwargs)
 
     def _is_kept(self, raw: Any) -> bool:
-        """Whether an argument is the weight, or one of which the result is no linear map."""
+        """Whether an argument is the weight, or one that the result is not linear in."""
         return isinstance(raw, Ref) and raw.value in self._kept
 
     def __call__(self, at: int, kernel: Array) -> Array:
@@ -101,7 +101,7 @@ class _Again:
         return self._asked(at, kernel) if first > 0.0 else -self._asked(at, -kernel)
 
     def _asked(self, at: int, kernel: Array) -> Array:
-        """Return what `__call__` does, for a kernel that one tensor can have."""
+        """Return `__call__` for a kernel that a tensor can have (largest at displacement 0)."""
         places = iter(range(len(self.operands)))
 
         def given(state: State, raw: Any) -> State:
@@ -132,8 +132,8 @@ class _Again:
 
 
 def _order(axes: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> list[int]:
-    """Return for each atom of some axes the one that stands in its place in others: where only one operand varies, the
-    atoms that it lacks may come last. Empty where axes hold other numbers of atoms.
+    """Return for each atom of ``axes`` the atom of ``others`` in its place; atoms that an operand lacks may come last.
+    Empty where axes have other numbers of atoms.
     """
     if [len(own) for own in axes] != [len(own) for own in others]:
         return []
@@ -142,7 +142,7 @@ def _order(axes: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) -> li
 
 
 def _others(call: Call, rule: Rule) -> set[int]:
-    """Return the values that a rule is not linear in."""
+    """Return the value ids of the arguments that a rule is not linear in."""
     if isinstance(rule.additive, bool):
         return set()
     node = call.node

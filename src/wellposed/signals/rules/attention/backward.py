@@ -38,14 +38,14 @@ MOST_FOLLOWED_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What is known of the weights a_ij, for queries i and keys j or groups of them.
+    """Moments of the attention weights a_ij of queries i and keys j (or groups of them).
 
     Attributes:
-        share: (queries, keys) mean weight of one key.
-        second: by query, E sum_j a_ij².
-        spread: by query, E sum_{jl} (a_ij d_jl - a_ij a_il)²: the squared size of the softmax's derivative.
-        mixed: by query, the same with keys and values projected from the same tokens.
-        common: E a_ij a_i'j of two queries over its value for independent weights.
+        share: (queries, keys), E a_ij.
+        second: (queries,), E sum_j a_ij².
+        spread: (queries,), E sum_{jl} (a_ij d_jl - a_ij a_il)²: the squared size of the softmax's derivative.
+        mixed: (queries,), the same with keys and values projected from the same tokens.
+        common: E a_ij a_i'j for two queries, relative to independent weights.
     """
 
     share: Array
@@ -77,7 +77,7 @@ def attention(
     crossed = size**2 * (share * (pairs @ share)).sum(axis=0)  # over pairs of queries, by key
     by_value = kept * size * share.T @ (chosen.second * own) + chosen.common * crossed
     total = float(size * own.sum() + size**2 * pairs.sum())  # the weights of a query sum to 1
-    between = [float(x) for x in _across(g, token)]
+    between = [float(x) for x in _covariance_across(g, token)]
     # with respect to queries and keys; what all values share cancels, but for the weights that dropout leaves out
     shared = (kept - 1.0) * max(v.shape[-1] * v.second_moment - values, 0.0)
     strength = factor**2 * kernels.average(k.var) * (1.0 - off_diagonal(k, token))
@@ -96,7 +96,7 @@ def attention(
     )
     sent: list[tuple[int, Term]] = []
     for position, like, var, summed, crossing in (
-        (0, q, by_query, float(size * by_query.sum()) * _likewise(chosen, own, pairs, size), ()),
+        (0, q, by_query, float(size * by_query.sum()) * _coherence(chosen, own, pairs, size), ()),
         (1, k, by_key, 0.0, ()),  # a softmax does not see what is added to all its logits
         (2, v, repeats * by_value, repeats * total, between),
     ):
@@ -144,7 +144,7 @@ def _choice(
 
 
 def _gradient(g: State, token: int, rows: int) -> tuple[Array, Array]:
-    """Return the gradient's variance by query, and its covariances between different queries of one sample."""
+    """Return the variance of the gradient by query, and its covariances between different queries of one sample."""
     members = g.axes[token]
     if not members:
         return np.full(1, kernels.average(g.var)), np.zeros((1, 1))
@@ -160,10 +160,10 @@ def _gradient(g: State, token: int, rows: int) -> tuple[Array, Array]:
     return var, corr * std[:, None] * std
 
 
-def _likewise(chosen: _Choice, own: Array, pairs: Array, size: float) -> float:
-    """Return the variance of the sum of all queries' gradients over the sum of their variances.
+def _coherence(chosen: _Choice, own: Array, pairs: Array, size: float) -> float:
+    """Return Var(sum over queries of their gradients), relative to the sum of the variances.
 
-    Queries with equal weights would have the correlation of the gradients that reach them.
+    Two queries of equal weights have the correlation of the gradients that reach them.
     """
     power = float(own.sum())
     alike = chosen.common * float(np.mean(chosen.share.max(axis=1)))
@@ -171,8 +171,8 @@ def _likewise(chosen: _Choice, own: Array, pairs: Array, size: float) -> float:
     return (size * power + ratio * size**2 * float(pairs.sum())) / max(size * power, 1e-300) if power else 0.0
 
 
-def _across(g: State, token: int) -> list[float]:
-    """Return, for each axis before the tokens, the mean covariance of a sample's gradients with another's."""
+def _covariance_across(g: State, token: int) -> list[float]:
+    """Return, for each axis before the tokens, the mean covariance of gradients at two indices of that axis."""
     covariances = []
     for axis in range(token):
         members = g.axes[axis]

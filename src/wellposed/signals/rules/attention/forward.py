@@ -112,7 +112,7 @@ def attention(
 def _of_tokens(
     call: Call, q: State, k: State, v: State, given: Any, dropout: float, is_causal: bool, scale: float | None
 ) -> State:
-    """Return `attention` of queries and keys that have weights of their own, where each query sees some key."""
+    """Return `attention` where queries and keys have weights of their own, and each query sees some key."""
     token, shape = len(q.axes) - 2, call.shape()
     q, k, parts = _with_merged_axes(q, k, v, shape)
     parts = as_seen(parts, token, mask_of(call, given)[0])
@@ -162,8 +162,8 @@ def _of_tokens(
 def _of_own_keys(
     call: Call, q: State, k: State, v: State, given: Any, dropout: float, is_causal: bool, scale: float | None
 ) -> State | None:
-    """Return attention of queries that are made of what their own keys are made of (no projections, or one weight for
-    both), as it is written out: its products tell a query's own key from others. None of others.
+    """Return attention whose queries and keys depend on one another at the same token (no projections, or one weight
+    for both), by the two products and the softmax it consists of: a query's own key differs from others. Else None.
     """
     outer = [str(axis) for axis in range(len(q.axes) - 2)]
     query, key, value = (argument.value for argument in call.node.args[:3])
@@ -186,7 +186,7 @@ def _of_own_keys(
 
 def _with_merged_axes(q: State, k: State, v: State, shape: Sequence[int]) -> tuple[State, State, State]:
     """Return queries, keys and values (*batch, heads, tokens, features) with one atom for each axis but the features;
-    heads that share values keep their atoms, and so do the tokens of values.
+    atoms of heads that share values, and of the tokens of values, stay.
     """
     token = len(q.axes) - 2
     for axis in range(token + 1):
@@ -197,8 +197,8 @@ def _with_merged_axes(q: State, k: State, v: State, shape: Sequence[int]) -> tup
 
 
 def _axes_of_heads(v: State, token: int) -> tuple[int, ...] | None:
-    """Return the sizes before the axis of tokens, an axis for each atom, where heads share values beside others; None
-    where each axis has one atom.
+    """Return the lengths of the atoms before the axis of tokens, an axis each, where heads that share values lie in one
+    axis with others; None where each axis has at most one atom.
     """
     if all(len(axis) <= 1 for axis in v.axes[:token]):
         return None
@@ -208,10 +208,8 @@ def _axes_of_heads(v: State, token: int) -> tuple[int, ...] | None:
 def logits(
     call: Call, q: State, k: State, token: int, attn_mask: Any, is_causal: bool, scale: float | None
 ) -> tuple[float, float, Array, torch.Tensor | None]:
-    """Return the variance over the keys of a query's products with them, that of a bias, how many keys each query sees,
-    and the mask, if any.
-
-    The numbers of keys have one entry for each query, or one for all.
+    """Return the variance over keys of a query's logits, the variance of an added bias, the number of keys that each
+    query sees (queries,) or (1,), and the mask, if any.
     """
     width, keys_total, queries = q.shape[-1], k.shape[token], q.shape[token]
     factor = scale if scale is not None else width**-0.5
@@ -230,14 +228,14 @@ def logits(
 
 
 def _is_repeated(v: State, axis: int) -> bool:
-    """Whether an axis of values has both atoms along which they repeat and atoms along which they do not."""
+    """Whether an axis of values has some atoms that they are broadcast along, and others."""
     return len(v.axes[axis]) > 1 and len({v.corr.shape[i] for i in v.axes[axis]}) > 1
 
 
 def _output(
     call: Call, shape: Sequence[int], q: State, v: State, token: int, ratio: Array, finite_width: Sources
 ) -> State:
-    """Return the result, ``ratio`` times the values' variance by query."""
+    """Return the result of attention, of ``ratio`` (by query) times the variance of the values."""
     made = make_state(
         shape,
         v.pooled_mean,
@@ -254,8 +252,8 @@ def _output(
 
 
 def _correlation_of_results(made: State, v: State, token: int, level: float, typical: float, shared: float) -> Array:
-    """Return the correlation kernel of results of queries that see the same keys, or as many: two of one sample have
-    the covariance ``shared``; ``typical`` is how many keys one sees.
+    """Return the correlation kernel of results of queries that see equally many keys. Two results of one sample have
+    the covariance ``shared``, relative to ``level``; ``typical`` is the number of keys seen.
     """
 
     def between(moved: Array) -> Array:

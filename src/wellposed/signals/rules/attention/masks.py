@@ -25,14 +25,14 @@ from wellposed.signals.sampling.samples import outside
 
 
 def _value(call: Call) -> int | None:
-    """Return the id of the mask or bias in the graph."""
+    """Return the value id of the mask or bias."""
     raw = call.node.args[3] if len(call.node.args) > 3 else call.node.kwargs.get("attn_mask")
     return raw.value if isinstance(raw, Ref) else None
 
 
 def mask_of(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
-    """Return where keys are let through (how often, of a mask that signals decide), and the variance that a bias adds
-    to the logits.
+    """Return where keys are let through, or the frequency with which they are if signals decide, and the variance of an
+    added bias.
     """
     value = _value(call)
     if value is None:
@@ -57,7 +57,7 @@ def mask_of(call: Call, given: Any) -> tuple[torch.Tensor | None, float]:
 
 
 def _mask_of_scores(given: State) -> tuple[torch.Tensor | None, float]:
-    """Return the mask of what is added to logits, if any, and the variance over keys of what that lets through."""
+    """Return the mask in what is added to logits, if any, and the variance over keys where it lets through."""
     bias, masked = given, given.masked
     if masked is not None:
         if masked.scores is None:
@@ -79,8 +79,8 @@ def _of_bias(bias: torch.Tensor) -> tuple[torch.Tensor, float]:
 
 
 def queries_that_see_none(call: Call, given: Any, mask: torch.Tensor | None) -> tuple[torch.Tensor | None, bool]:
-    """Return to which queries a mask lets no key through (*batch, heads, queries, 1), None where there are none, and
-    whether these weigh all keys alike, as their scores are one large number; else the operator makes zeros of them.
+    """Return a mask (*batch, heads, queries, 1) of the queries that see no key, None where all see some, and whether
+    these weigh all keys evenly (their scores are one finite number), and do not give zeros.
     """
     if mask is None or mask.dtype != torch.bool or not mask.ndim:
         return None, False
@@ -98,9 +98,8 @@ def queries_that_see_none(call: Call, given: Any, mask: torch.Tensor | None) -> 
 
 
 def keys_of_queries(mask: torch.Tensor, queries: int, variance: float, even: bool) -> Array:
-    """Return how many keys each query sees under a mask, on average over samples (`over_samples`): those that see none
-    count where they weigh all alike (``even``), as if they saw so many more that logits of this ``variance`` left them
-    as even.
+    """Return the mean number of keys that each query sees under a mask (`over_samples`). With ``even``, queries that
+    see none count with all keys times exp(``variance``), for which logits of this variance would leave even weights.
     """
     counts = array_of(mask.to(torch.float64).sum(dim=-1))
     if even:

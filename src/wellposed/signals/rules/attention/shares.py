@@ -57,8 +57,8 @@ def covariance_of_weights(
 
 
 def known_shares(x: State, axis: int, shown: Array | None, variance: float) -> tuple[Array, float]:
-    """Return the sum over keys of the products of two queries' mean weights under a mask and known means of logits: of
-    one query in two samples, by query where these differ, and of two queries.
+    """Return sum over keys of the product of two queries' mean weights under a mask and known means of logits: for one
+    query in two samples (queries,) or (1,), and the mean for two queries.
 
     A ``variance`` of logits makes mean weights flatter: means count with 1 / sqrt(1 + π variance / 8), as of a sigmoid
     (MacKay 1992, "The evidence framework applied to classification networks", eq. 10).
@@ -81,9 +81,7 @@ def known_shares(x: State, axis: int, shown: Array | None, variance: float) -> t
 
 
 def _known_weights(mean: Array, at: int, query: int | None, shown: Array | None) -> Array:
-    """Return what the known means of logits, and a mask of queries by keys, make of the weights, up to a factor for
-    each query.
-    """
+    """Return exp(known means of logits) times the mask, averaged over samples: weights that are not normalised."""
     weights = np.exp(mean - mean.max(axis=at, keepdims=True))
     if shown is None or query is None or shown.ndim < 2:
         return np.asarray(weights)
@@ -94,8 +92,8 @@ def _known_weights(mean: Array, at: int, query: int | None, shown: Array | None)
 
 
 def variance_of_weights(x: State, axis: int, shares: Array) -> Array:
-    """Return the variance of the weights of a softmax along an axis, by query where ``shares``, T E a² of each query,
-    has one for each; of the shape that broadcasts over the atoms of x.
+    """Return the variance of softmax weights along an axis, of shape that broadcasts over the atoms of x; ``shares`` is
+    T E a², for each query or for all.
     """
     query, total = x.axes[axis - 1] if axis else (), x.shape[axis]
     extent = [1] * len(x.lengths)
@@ -108,15 +106,13 @@ def variance_of_weights(x: State, axis: int, shares: Array) -> Array:
 
 
 def keys_shown(mask: torch.Tensor | None, x: State, axis: int) -> Array | None:
-    """Return a mask of the keys along the last axis of logits; None of others."""
+    """Return a mask of keys along the last axis of the logits as numbers; None for other axes."""
     last = axis == len(x.shape) - 1
     return array_of(mask) if mask is not None and last and mask.shape[-1] == x.shape[axis] else None
 
 
 def is_one_number(call: Call, x: State) -> bool:
-    """Whether logits that a mask shuts out are one number: written over, or beyond what a sum in single precision keeps
-    of the scores.
-    """
+    """Whether masked logits are all one number: written over, or so large that single precision loses the scores."""
     at = call.graph.values[unviewed(call.graph, call.node.inputs[0])].node
     if at is not None and facts_of(call.graph.nodes[at].op).merges == "choice":
         return True
@@ -129,8 +125,8 @@ LARGEST_EXACT = 2.0**24
 
 
 def with_all_for_none(mask: torch.Tensor | None) -> torch.Tensor | None:
-    """Return a mask that lets all keys through for queries to which it lets none: where all scores are one number, as
-    those of padding are, the weights are even.
+    """Return a mask that shows all keys to queries that see none: their scores are one number, as for padding, and
+    weights even.
     """
     if mask is None or mask.dtype != torch.bool or not mask.ndim:
         return mask
@@ -138,11 +134,10 @@ def with_all_for_none(mask: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def keys_seen(x: State, axis: int, shown: Array | None, variance: float) -> Array:
-    """Return how many keys each query sees along an axis under a mask, averaged over samples (`over_samples`):
-    (queries,), or (1,) where all see as many.
+    """Return the number of keys that each query sees along an axis under a mask, averaged over samples
+    (`over_samples`): (queries,), or (1,) where all see the same number.
 
-    Queries to which none is let through share their weights evenly among all (`with_all_for_none`): as if they saw so
-    many more that logits of this ``variance`` left them as even.
+    Queries that see none weigh all keys evenly (`with_all_for_none`), and count as in `masks.keys_of_queries`.
     """
     if shown is None:
         return np.array([float(x.shape[axis])])
@@ -154,9 +149,8 @@ def keys_seen(x: State, axis: int, shown: Array | None, variance: float) -> Arra
 
 
 def over_samples(counts: Array) -> Array:
-    """Return how many keys each query sees on average: 1 over the mean of 1 / count, as a mean of so many values has
-    their variance over that. ``counts`` are of shape (samples, queries); samples where a query sees none (0) are left
-    out.
+    """Return the harmonic mean of ``counts`` (samples, queries) over samples without zeros: a mean of n values has
+    their variance over n.
     """
     some = counts > 0.0
     inverse = (some / np.maximum(counts, 1.0)).sum(axis=0) / np.maximum(some.sum(axis=0), 1)
@@ -164,8 +158,8 @@ def over_samples(counts: Array) -> Array:
 
 
 def variance_of_means(x: State, axis: int, shown: Array | None, counts: Array) -> float:
-    """Return the variance of Gaussian logits that makes weights as uneven as the known means of x along an axis do,
-    under a mask by which queries see these ``counts`` of keys; 0 of means that do not differ.
+    """Return the variance of Gaussian logits whose softmax is as uneven as the known means of x make it along an axis,
+    where queries see ``counts`` keys; 0 for equal means.
     """
     at, query = x.axes[axis][0], x.axes[axis - 1] if axis else ()
     if x.mean.shape[at] == 1 or not np.ptp(x.mean, axis=at).any():

@@ -112,7 +112,7 @@ def weights_along(call: Call, x: State, axis: int, features: bool) -> State:
 
 
 def _let_through(x: State, axis: int) -> tuple[torch.Tensor | None, State]:
-    """Return where masked logits are let through, and what they are there, queries and keys an atom each."""
+    """Return the mask of logits and the scores that it lets through, with one atom each for queries and keys."""
     mask = None if x.masked is None else x.masked.mask
     if x.masked is not None and x.masked.scores is not None:
         x = reshape(x.masked.scores, x.shape)
@@ -121,8 +121,8 @@ def _let_through(x: State, axis: int) -> tuple[torch.Tensor | None, State]:
 
 
 def _chance_of_logits(x: State) -> tuple[tuple[float, float], ...]:
-    """Return nodes, and their weights, of how alike two positions are by chance in the logits of features (slices,
-    codes, experts), relative to what not all have in common: Gauss-Hermite, at 0 and sqrt(3) standard deviations.
+    """Return Gauss-Hermite nodes and weights for the finite-width correlation of two positions' logits over features
+    (slots, codes, experts), relative to their uncorrelated part.
     """
     chance = x.finite_width_correlation.variance
     if not chance > 0.0:
@@ -132,9 +132,8 @@ def _chance_of_logits(x: State) -> tuple[tuple[float, float], ...]:
 
 
 def _alike_by_chance(x: State, step: float, rho: Array, made: Softmax) -> Sources:
-    """Return the finite-width correlation of the weights of two positions over features: what the logits of positions
-    that are alike by chance hand on, by the mean slope of the weights' covariance over that chance, a ``step`` about
-    ``rho``.
+    """Return the finite-width correlation of the weights of two positions: that of their logits, times the slope of the
+    weights' covariance in it, from differences of ``step`` about the correlation ``rho``.
     """
     if not step > 0.0:
         return NONE

@@ -121,7 +121,7 @@ def _by_data(call: Adjoint, gradient: State, weight: State, product: Product, sh
 
 
 def _wide(call: Adjoint, product: Product, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the data with the axes along which the operator broadcast them at full length."""
+    """Return the shape of the data after broadcasting: axes of length 1 at the length they have in the result."""
     if product.window is not None:
         return shape
     sizes = dict(zip(product.out_axes, call.graph.values[call.node.outputs[0]].shape, strict=True))
@@ -131,7 +131,7 @@ def _wide(call: Adjoint, product: Product, shape: tuple[int, ...]) -> tuple[int,
 
 
 def _letters(labels: Sequence[str]) -> dict[str, str]:
-    """Return one letter for each label; labels of one letter keep theirs."""
+    """Return one letter for each label, for einsum."""
     taken = {label for label in labels if len(label) == 1}
     free = (letter for letter in string.ascii_uppercase if letter not in taken)
     return {label: label if len(label) == 1 else next(free) for label in dict.fromkeys(labels)}
@@ -182,7 +182,7 @@ def _along_weight(call: Adjoint, term: Term, outputs: Sequence[int]) -> float:
 
 
 def _response(call: Adjoint, data: State, unit: State, product: Product) -> State | None:
-    """Return what the operator makes of the data with another weight and no bias."""
+    """Return the operator's result for the data with the weight ``unit`` and without bias."""
     states = {product.left: data, product.right: unit}
     node = call.node
 
@@ -199,7 +199,7 @@ def _response(call: Adjoint, data: State, unit: State, product: Product) -> Stat
 
 
 def _paired(call: Adjoint, gradient: State, response: State, outputs: Sequence[int]) -> float:
-    """Return the sum over pairs of positions of Cov(g) Cov(z), for one index of the axes ``outputs``."""
+    """Return the sum over pairs of positions of Cov(g, g') Cov(z, z'), for one index of the axes ``outputs``."""
     shape = gradient.shape
     whole = multiply(call.into(shape), gradient.as_new(), response.as_new())
     over = [i for i in range(len(shape)) if i not in outputs]

@@ -89,8 +89,8 @@ independent numbers."""
 
 
 def _energy_of_known_filters(call: Call, sliding: Sliding, weight: State, product: Product, raw: Array) -> float | None:
-    """Return what known filters, made of parameters that keep theirs, let through, relative to independent numbers of
-    their size: sum over pairs of taps of w w' E[x x'], given the raw kernel of the data. None of others.
+    """Return sum over pairs of taps of w w' E[x x'] for filters of known numbers, relative to independent weights of
+    their size; ``raw`` is the data's raw kernel. None for filters that are drawn or trained.
     """
     trained = weight.scale_parameter is not None or call.graph.values[product.right].kind == "parameter"
     uneven = product.transposed or len(sliding.moving) != len(sliding.steps)
@@ -103,7 +103,7 @@ def _energy_of_known_filters(call: Call, sliding: Sliding, weight: State, produc
 
 
 def _energy_of_taps(taps: Array, sliding: Sliding, raw: Array) -> float | None:
-    """`_energy_of_known_filters` of taps (out, in, *window)."""
+    """Return `_energy_of_known_filters` for numbers ``taps`` (out, in, *window)."""
     moving, members = sliding.moving, sliding.members
     rest = [dim for dim in range(raw.ndim) if dim not in (*members, *(dim for dim, _ in moving))]
     near, other = kernels.at_zero(raw, (*rest, *members)), np.zeros((1,) * raw.ndim)
@@ -122,15 +122,15 @@ def _energy_of_taps(taps: Array, sliding: Sliding, raw: Array) -> float | None:
 
 
 def _at_displacement(kernel: Array, far: Mapping[int, int]) -> float:
-    """Return what a kernel says of two positions that are so far from one another along some atoms."""
+    """Return the entry of a kernel for two positions at displacement ``far``, given by atom."""
     if any(d > 0 and kernel.shape[dim] == 1 for dim, d in far.items()):
         return 0.0
     return float(kernel[tuple(min(far.get(dim, 0), n - 1) for dim, n in enumerate(kernel.shape))])
 
 
 def _with_norms_of_windows(result: State, product: Product, window: Window) -> State:
-    """Return a convolution's result with what it knows of equal norms: a window of tokens of equal norm has one norm,
-    but not each of its channels.
+    """Return a convolution's result with `equal_norm_inverse_dim` divided by the taps: windows of tokens of equal norm
+    have one norm. It is 0 for grouped channels, which do not.
     """
     if not result.equal_norm_inverse_dim > 0.0 or window.taps == 1:
         return result
@@ -166,7 +166,7 @@ def _is_known_filter(call: Call, weight: State, product: Product) -> bool:
 
 
 def _meeting(sliding: Sliding, q: Array, raw: Array) -> tuple[Array, Array]:
-    """Return the sum of the second moments that meet in each output, and the correlation of two such sums of products.
+    """Return the sum of second moments that meet in each output, by position, and the correlation kernel of outputs.
 
     ``q`` and ``raw`` are the second moment by position and the raw kernel of one channel.
     """
@@ -185,7 +185,7 @@ def _meeting(sliding: Sliding, q: Array, raw: Array) -> tuple[Array, Array]:
 
 
 def _mean_of_windows(sliding: Sliding, raw: Array) -> Array:
-    """Return the raw kernel of the mean over all that one window holds."""
+    """Return the raw kernel of the mean over the channels and taps of one window."""
     data, members = sliding.data, sliding.members
     sizes = [sliding.channels if i in members else size for i, size in enumerate(data.lengths)]
     mean = kernels.pair_mean(raw, sizes, members) if sliding.channels > 1 else kernels.at_zero(raw, members)
@@ -194,7 +194,7 @@ def _mean_of_windows(sliding: Sliding, raw: Array) -> Array:
 
 
 def _outputs(data: State, product: Product, shape: tuple[int, ...]) -> tuple[Layout, list[int | None]]:
-    """Return the layout of the outputs, and which of the data's atoms each of theirs is (None: a new one)."""
+    """Return the layout of the outputs, and for each of its atoms the data's (None: a new one)."""
     sizes: list[int] = []
     axes: list[tuple[int, ...]] = []
     order: list[int | None] = []
@@ -212,7 +212,7 @@ def _outputs(data: State, product: Product, shape: tuple[int, ...]) -> tuple[Lay
 
 
 def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int) -> Array:
-    """Carry a raw correlation profile through a window with weights of its own for every tap."""
+    """Return a raw correlation profile by output displacement, for a window whose taps have independent weights."""
     length = corr.shape[dim]
     if axis.out == 1:
         return kernels.at_zero(corr, (dim,))
@@ -230,7 +230,7 @@ def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int
 
 
 def _fixed_filter(call: Call, sliding: Sliding, weight: State, product: Product, window: Window) -> State | None:
-    """A depthwise convolution with known numbers: taken as a box with the same sum, which it may not be."""
+    """Return a depthwise convolution with known numbers, approximated by a box filter of the same sum."""
     if product.transposed:
         return None
     total = kernels.average(weight.mean) * window.taps
@@ -275,7 +275,7 @@ NOT_SEPARABLE = 1e-5
 
 
 def _factors(filters: Array, channels: int, rank: int) -> list[Array] | None:
-    """Return the taps along each axis of filters, if each channel has the same one; None of others."""
+    """Return the taps along each axis of separable filters that all channels share; None of others."""
     values = filters.reshape(-1, *filters.shape[-rank:])
     if rank > 2 or len(values) != channels or (values != values[0]).any():
         return None
@@ -286,8 +286,8 @@ def _factors(filters: Array, channels: int, rank: int) -> list[Array] | None:
 
 
 def _through_factors(sliding: Sliding, factors: list[Array]) -> State | None:
-    """Return data through a map along each axis that slides a factor of a filter over it; None where an axis is too
-    long. Of a long axis along which moments are periodic the middle is left out, and is then what it is beside that.
+    """Return data convolved along each axis with a known factor of the filter; None where an axis is too long. Of a
+    long axis with periodic moments the middle is left out, and filled in periodically.
     """
     data = sliding.data
     for axis, step, taps in zip(sliding.space, sliding.steps, factors, strict=True):
@@ -311,8 +311,8 @@ def _through_factors(sliding: Sliding, factors: list[Array]) -> State | None:
 
 
 def _shortened(step: Axis, data: State, at: int) -> tuple[Axis | None, int]:
-    """Return a window along an axis of few enough positions, the middle of a long one left out, and the period of what
-    it makes; None where moments are not periodic, or what is left is not several times as long as the window.
+    """Return the window along an axis without the middle positions of a long axis, and the period of its output; None
+    where moments are not periodic, or too few positions are left for the window.
     """
     each = (1, step.stride) if step.transposed else (step.stride, 1)  # positions of either side that go together
     less = max(*(-(-(n - MOST_POSITIONS) // k) for n, k in zip((step.size, step.out), each, strict=True)), 0)
@@ -340,19 +340,19 @@ def _is_periodic(x: State, at: int, period: int) -> bool:
 
 
 def _without_middle(size: int, left: int) -> Indices:
-    """Return which of ``size`` positions are left where the middle ones are not."""
+    """Return the indices of ``left`` of ``size`` positions: the first and the last ones."""
     return np.concatenate([np.arange(left // 2), np.arange(size - (left - left // 2), size)])
 
 
 def _with_middle(size: int, whole: int, period: int) -> Indices:
-    """Return for each of ``whole`` positions which of ``size`` it is like, those in the middle being periodic."""
+    """Return for each of ``whole`` positions an index below ``size``, the middle ones being periodic."""
     before = size // 2 // period * period
     middle = before - period + np.arange(whole - size) % period
     return np.concatenate([np.arange(before), middle, np.arange(before, size)])
 
 
 def _at_positions(x: State, axis: int, source: Indices) -> State:
-    """Return a tensor at other positions along an axis, correlated as those are at the same displacement."""
+    """Return x at the positions ``source`` along an axis, with its kernel by displacement unchanged."""
     at = x.axes[axis][0]
     mean, var = (np.take(array, source, axis=at) if array.shape[at] > 1 else array for array in (x.mean, x.var))
     corr = kernels.by_lag(x.corr, at, kernels.lag_cap(1))

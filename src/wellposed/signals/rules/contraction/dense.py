@@ -36,8 +36,8 @@ def multiply_weight(
 ) -> State:
     """Return the product of a signal with a weight: the second moments that meet in an output add up.
 
-    A mean that the bias takes out does not count where ``centred``; ``pairs`` tells how the elements of the weight go
-    together.
+    With ``centred`` a bias cancels the mean of the output. ``pairs`` says how weight elements of one output are
+    correlated.
     """
     given, uneven = product.left_axes, not call.independent and _is_uneven(weight, product)
     data = _as_it_meets(data, product, uneven)
@@ -74,8 +74,8 @@ def multiply_weight(
 
 
 def _as_it_meets(data: State, product: Product, uneven: bool) -> State:
-    """Return a concatenation with the moments of each part where they meet other weights (``uneven``) or lie along an
-    axis of the result; else as one tensor.
+    """Return a concatenation with moments by position where parts meet different weights (``uneven``) or lie along an
+    axis of the result; else pooled.
     """
     by_part = data.blocks and (uneven or product.left_axes[data.blocks.axis] in product.out_axes)
     return laid_out(data) if by_part else pooled(data)
@@ -91,8 +91,8 @@ EQUAL_NORMS = 1e-9
 
 
 def _has_local_scales(data: State, weight: State, count: int) -> bool:
-    """Whether products with a drawn weight, sums over ``count`` elements, may vary in size from position to position:
-    not those of tokens that a norm has just given equal norms, nor of many elements of one scale.
+    """Whether products with a drawn weight, sums over ``count`` elements, get local scales: not for tokens of equal
+    norm, nor for sums over many independent elements.
     """
     if not kernels.nonzero(weight.var):
         return False
@@ -103,15 +103,15 @@ def _has_local_scales(data: State, weight: State, count: int) -> bool:
 
 
 def _is_uneven(weight: State, product: Product) -> bool:
-    """Whether a weight's elements differ from position to position, as those of a masked one do."""
+    """Whether a weight's second moment varies by position, as that of a masked weight."""
     of_either = {*product.left_axes, *product.out_axes}.issuperset(product.right_axes)
     uneven = weight.var.size > 1 and kernels.average(weight.mean**2) + kernels.average(weight.var) > 0.0
     return uneven and of_either and all(len(axis) < 2 for axis in weight.axes)
 
 
 def _met(q: Array, data: State, weight: State, product: Product, new: Sequence[str]) -> Array:
-    """Return the mean of the second moments ``q`` that meet in each output of an uneven weight: where it is masked, of
-    what its row lets through. It has the data's atoms that are not summed, and one for each of the ``new`` indices.
+    """Return the mean of the second moments ``q`` that meet in each output of an uneven weight, weighted by the squares
+    of its elements: by the data's atoms that are not summed, and one for each of the ``new`` labels.
     """
     places, first = dict(zip(product.left_axes, data.axes, strict=True)), len(data.lengths)
     places |= {label: (first + i,) for i, label in enumerate(new)}
@@ -128,8 +128,8 @@ def _met(q: Array, data: State, weight: State, product: Product, new: Sequence[s
 def _squares_by_atom(
     weight: State, product: Product, lengths: tuple[int, ...], places: Mapping[str, tuple[int, ...]]
 ) -> tuple[Array, list[int]]:
-    """Return the second moments of a weight's elements, and of each dimension the atom, among those of the data (of
-    these ``lengths``) and new ones; ``places`` gives the atoms of each label.
+    """Return E w² of a weight's elements, and for each dimension its atom, numbered as in the data (of ``lengths``) and
+    then new ones; ``places`` gives the atoms of each label.
     """
     energies = weight.mean**2 + weight.var
     order, shape = list[int](), list[int]()
@@ -144,8 +144,8 @@ def _squares_by_atom(
 def _energy_that_meets(
     data: State, summed: list[int], level: float, pairs: Pairs | None, common: Array | None
 ) -> Array | None:
-    """Return the kernel, relative to its mean's square, of the variance of the energy that meets in one output, for all
-    outputs that see the same elements (signals.md 5.7); None where it hardly varies.
+    """Return the relative variance kernel of sum x² over the summed atoms, for outputs that see the same elements
+    (signals.md 5.7); None where it hardly varies.
 
     ``level`` is the second moment of the data, and ``common`` the kernel of the mean over what is summed.
     """
@@ -165,9 +165,9 @@ def _energy_that_meets(
 def _outputs(
     data: Layout, product: Product, sizes: Mapping[str, int], shape: tuple[int, ...]
 ) -> tuple[Layout, list[str]]:
-    """Return the layout of the outputs (the data's atoms, then those of other indices), and the other indices.
+    """Return the layout of the outputs (the data's atoms, then those of new labels), and the new labels.
 
-    These are of the weight alone, or batch indices that the data lack.
+    New labels are those of the weight alone, and batch labels along which the data are broadcast.
     """
     atoms, new = list(data.lengths), []
     axes: list[tuple[int, ...]] = []
@@ -186,8 +186,8 @@ def _outputs(
 def _correlation_of_outputs(
     call: Call, corr: Array, layout: Layout, product: Product, weight: State, new: Sequence[str]
 ) -> Array:
-    """Return a correlation kernel of the data's atoms as one of the outputs', where elements of one index, among them
-    the ``new`` ones, meet weights of their own.
+    """Return the outputs' correlation kernel from that of the data: 0 for two indices of a label, a ``new`` or a batch
+    one, that have weights of their own.
     """
     given, filters = product.left_axes, product.right_axes
     sizes = dict(zip(filters, weight.shape, strict=True))
@@ -199,19 +199,19 @@ def _correlation_of_outputs(
     shared = [label for label in product.out_axes if label in given and sizes.get(label, 1) > 1]
     corr = kernels.at_zero(corr, [i for label in shared for i in layout.axes[product.out_axes.index(label)]])
     if filters[0] == "e" and "e" not in (*given, *product.out_axes):
-        return _dealt_out(corr, layout.axes[0], layout.lengths, _loads(call, sizes["e"]))
+        return _between_experts(corr, layout.axes[0], layout.lengths, _loads(call, sizes["e"]))
     return corr
 
 
 def _loads(call: Call, experts: int) -> Array | int:
-    """Return how many rows each expert gets, where that is known, else how many experts there are."""
+    """Return the number of rows of each expert where it is known, else the number of experts."""
     ends = call.graph.known.get(call.value_of(2) or -1)
     return experts if ends is None else np.diff(array_of(ends), prepend=0.0)
 
 
-def _dealt_out(corr: Array, rows: tuple[int, ...], sizes: tuple[int, ...], loads: Array | int) -> Array:
-    """Rows meet the weight of their expert: which rows one has is known, or two of n rows have one of E experts with
-    probability (n / E - 1) / (n - 1), being dealt out evenly.
+def _between_experts(corr: Array, rows: tuple[int, ...], sizes: tuple[int, ...], loads: Array | int) -> Array:
+    """Return a correlation kernel of ``rows`` after each has met its expert's weight: 0 for rows of two experts.
+    Unknown rows share one of E experts with probability (n / E - 1) / (n - 1), being dealt out evenly.
     """
     total = math.prod(sizes[i] for i in rows)
     if isinstance(loads, int):

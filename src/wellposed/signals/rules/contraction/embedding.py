@@ -46,8 +46,8 @@ def token_input(call: Call, value: int) -> int | None:
 
 @rule(overloads("embedding.default"), source="definition: rows of a table, equal where the indices are")
 def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any) -> State:
-    """Rows of a table: two positions have equal rows where they hold equal indices; looked up twice, they are one
-    signal (both corners of a box in one table).
+    """Return rows of a table by index: positions with equal indices have equal rows. Rows that are looked up twice by
+    one index are one signal, cached in the pass.
     """
     key = ("rows", call.value_of(0), _same_index(call, indices))
     rows = looked_up(call, weight, indices)  # also where they are known: the weight's scale is chosen for every use
@@ -58,8 +58,8 @@ def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any
 
 
 def _same_index(call: Call, indices: Any) -> Hashable:
-    """Return what one index is the same by: how it is made of the model's inputs, whose examples are alike by chance;
-    elsewhere its numbers.
+    """Return a cache key of an index: for one computed from the model's inputs the operators that make it, as examples
+    agree by chance; for others the numbers.
     """
     value = call.value_of(1)
     if isinstance(indices, torch.Tensor):
@@ -80,8 +80,8 @@ def _makers(graph: Graph) -> Same:
 
 
 def _are_found_in_it(call: Call) -> bool:
-    """Whether the index of rows was found among these rows themselves, as that of the nearest code is: which rows are
-    chosen, and what they have in common with what they are near to, is not followed.
+    """Whether the index depends on the table itself, as the index of the nearest code does; how the chosen rows depend
+    on what they are near to is not followed.
     """
     table, index = call.value_of(0), call.value_of(1)
     if table is None or index is None or index in call.graph.inputs or index in call.graph.known:
@@ -109,26 +109,32 @@ def looked_up(call: Call, weight: State, indices: Any) -> State:
         return make_state(shape, mean, var, roots=call.root())
     made = _rows(call, shape, mean, var, equal, weight)
     stays = tokens is None or call.run.inputs[tokens].kind == "given"  # others are drawn anew
-    found = _found(call, weight.shape[0]) if tokens == value else _found_known(call, indices) if stays else None
+    found = (
+        _padding_factors(call, weight.shape[0])
+        if tokens == value
+        else _padding_factors_of_known(call, indices)
+        if stays
+        else None
+    )
     return made if found is None else made.with_moments(mean=made.mean * found, var=made.var * found)
 
 
 def _table(call: Call) -> Parameter | None:
-    """Return the parameter whose rows are looked up, if its numbers are known; None of another table."""
+    """Return the parameter whose rows are looked up if its values are known, else None."""
     table = next((p for p in call.graph.parameters.values() if p.value == call.value_of(0)), None)
     known = table is not None and table.values is not None and table.values.ndim > 1 and not table.values.is_meta
     return table if known else None
 
 
 def _row_of_padding(call: Call) -> int:
-    """Return the row that an embedding holds for padding; -1 if there is none."""
+    """Return the row that an embedding reserves for padding; -1 for none."""
     told = call.node.args[2] if len(call.node.args) > 2 else -1
     return told if isinstance(told, int) else -1
 
 
 def _empty_rows(call: Call) -> list[int]:
-    """Return which rows of a table hold zeros and keep them: that of padding, unless a model has drawn it with the
-    others, or any of a table that is not trained.
+    """Return the rows of a table that are zero and stay so: that for padding unless the model has drawn it too, or any
+    in a table that is not trained.
     """
     table, padding = _table(call), _row_of_padding(call)
     if table is None or table.values is None:
@@ -139,9 +145,9 @@ def _empty_rows(call: Call) -> list[int]:
     return [padding] if padding >= 0 and not bool(table.values[padding].any()) else []
 
 
-def _found(call: Call, rows: int) -> Array | None:
-    """Return what an input finds at each position, by how much that is more than what a table with one row of padding
-    holds, and 0 where there is padding; None where the model does not mask the padding that its example has.
+def _padding_factors(call: Call, rows: int) -> Array | None:
+    """Return, by position, 0 for padding and else the factor on the table's second moment, rows / (rows - 1), as its
+    mean includes the padding row; None where the model does not mask padding that its example has.
     """
     padding, tokens = _row_of_padding(call), call.value_of(1)
     example = None if tokens is None else call.graph.example.get(tokens)
@@ -155,21 +161,23 @@ def _found(call: Call, rows: int) -> Array | None:
     if padding < 0:
         empty = _empty_rows(call)
         padding = empty[0] if len(empty) == 1 else -1
-    return _where(call, example != padding) * rows / (rows - 1) if padding >= 0 else None
+    return _by_atoms(call, example != padding) * rows / (rows - 1) if padding >= 0 else None
 
 
-def _found_known(call: Call, indices: Any) -> Array | None:
-    """Return what known indices find at each position, as `_found`."""
+def _padding_factors_of_known(call: Call, indices: Any) -> Array | None:
+    """Return the factors of `_padding_factors` for known indices."""
     if not isinstance(indices, torch.Tensor) or indices.is_meta:
         return None
     empty, rows = _empty_rows(call), call.graph.values[call.node.inputs[0]].shape[0]
     if not 0 < len(empty) < rows:
         return None
-    return _where(call, ~torch.isin(indices, torch.tensor(empty, device=indices.device))) * rows / (rows - len(empty))
+    return (
+        _by_atoms(call, ~torch.isin(indices, torch.tensor(empty, device=indices.device))) * rows / (rows - len(empty))
+    )
 
 
-def _where(call: Call, condition: torch.Tensor) -> Array:
-    """Return 1 at the positions of the result where a condition holds, and 0 elsewhere, by atom."""
+def _by_atoms(call: Call, condition: torch.Tensor) -> Array:
+    """Return a condition at the positions of the result as 0 and 1, with one dimension for each atom of the result."""
     sizes = [size for size in call.shape()[:-1] if size != 1] + [1] * (call.shape()[-1] != 1)
     return array_of(condition.double()).reshape(sizes)
 
@@ -179,9 +187,9 @@ ROWS = 1024
 
 
 def _shortened(call: Call, weight: State) -> State:
-    """Return a table's state as its rows are met where those that are looked up have a largest norm (``max_norm``).
+    """Return a table's state with ``max_norm``: rows that are looked up have at most this norm.
 
-    Only these have been brought to it: what is known of the whole table is of others too.
+    Values of the whole table do not tell: rows that were never looked up may be larger.
     """
     value = call.value_of(0)
     at = None if value is None else call.graph.values[value].node
@@ -203,7 +211,7 @@ def _shortened(call: Call, weight: State) -> State:
 
 
 def _equalities(indices: torch.Tensor) -> list[float | None]:
-    """For each axis, the share of pairs of different positions along it that hold the same index."""
+    """Return for each axis the fraction of pairs of different positions that hold equal indices; None for none."""
     result: list[float | None] = []
     for axis in range(indices.ndim):
         size = indices.shape[axis]
@@ -221,8 +229,8 @@ def _equalities(indices: torch.Tensor) -> list[float | None]:
 def _rows(
     call: Call, shape: tuple[int, ...], mean: float, var: float, equal: list[float | None], weight: State
 ) -> State:
-    """Return rows of a table at the places of an index: ``equal`` is for each of its axes the probability that two
-    positions hold the same token, None where they are independent.
+    """Return rows of a table at positions of an index. ``equal`` gives for each axis the probability of equal indices
+    at two positions, None for independent ones.
     """
     made = make_state(shape, mean, var, tag=weight.tag, roots=call.root())
     values = [equal[axis] if axis < len(equal) else None for axis, size in enumerate(shape) if size != 1]
@@ -230,12 +238,12 @@ def _rows(
     for index in np.ndindex(*corr.shape):
         moved = [values[i] for i, k in enumerate(index) if k]
         # equal tokens at random places: two positions agree with one probability however they differ
-        corr[index] = 1.0 if not moved else _agree([float(v) for v in moved if v is not None])
+        corr[index] = 1.0 if not moved else _probability_of_equal([float(v) for v in moved if v is not None])
     return made.with_moments(corr=corr, marginal=Marginal(weight.gauss, transport=weight.transport))
 
 
-def _agree(shares: list[float]) -> float:
-    """Probability of equal indices at positions that differ along several axes.
+def _probability_of_equal(shares: list[float]) -> float:
+    """Return the probability of equal indices at positions that differ along several axes.
 
     An axis along which everything is equal (positions, the same in every sample) does not count.
     """
@@ -267,7 +275,7 @@ def embedding_bag(
     per_sample_weights: Any = None,
     *rest: Any,
 ) -> State:
-    """Sums (0), of which each row may have a weight, means (1) or maxima of rows."""
+    """Return sums (``mode`` 0), weighted or not, means (1) or maxima (2) of rows."""
     shape = call.shape()
     count = (
         indices.numel()

@@ -27,7 +27,7 @@ from wellposed.signals.integration.windows import Axis
 
 
 class Sliding(NamedTuple):
-    """How windows slide over a tensor, which has one atom in each axis that they sum over."""
+    """Windows that slide over a tensor with one atom in each axis that they sum over."""
 
     data: State
     channel_axis: int
@@ -89,10 +89,11 @@ def with_later_facts(
     finite_width: FiniteWidth,
     centre: Callable[[Array], Array],
 ) -> State:
-    """Return a convolution's result with what norms, pools and functions may ask of it, each worked out on demand.
+    """Return a convolution's result with local scales and `Filters`, which norms, pools and functions read; lazily.
 
-    The sums ``total`` of second moments meet weights of second moment ``unit``; ``order`` gives the data's atoms in the
-    order of the result's, and ``centre`` takes out of energies what centred filters do not see.
+    ``total`` are the sums of second moments by position, ``unit`` is the second moment of a weight, ``order`` gives the
+    data's atoms in the order of the result's, and ``centre`` removes from a variance kernel what centred filters do not
+    see.
     """
     # convolutions in a row: each scale is worked out from the one before, not all from the last
     evaluated(sliding.data.local_scales)
@@ -128,7 +129,8 @@ def with_later_facts(
 
 
 def _local_scales(sliding: Sliding, outputs: int, centre: Callable[[Array], Array]) -> tuple[Array, Array] | None:
-    """Return how the energy that meets in one output varies: its kernel, relative to its mean, and that of two outputs.
+    """Return the relative variance kernel of sum x² over one window, and that for two outputs; None where it hardly
+    varies.
 
     kappa = mean over pairs of taps of Cov(x², x²) / (E x²)², over the channels that a filter spans (signals.md 5.7),
     less what filters that are centred do not see (``centre``). Outputs that see the same channels see the same energy.
@@ -164,9 +166,8 @@ WIDE = 64
 
 
 def energy_kernel(data: State) -> Array | None:
-    """Return Cov(x_p², x_{p+d}²) / (E x²)² of a function of a Gaussian whose local scale may vary; None of others.
-
-    It tells no pairs of positions apart.
+    """Return Cov(x_p², x_{p+d}²) / (E x²)² by displacement, for a function of a Gaussian with or without local scales;
+    None of others.
     """
     base, fn = data.gaussian_source()
     if base.lengths != data.lengths or not kernels.nonzero(base.var):
@@ -182,8 +183,8 @@ def energy_kernel(data: State) -> Array | None:
 
 
 def _scales(data: State) -> Array | None:
-    """Return the kernel of the local scale of a function of a Gaussian, that of the Gaussian where one element knows
-    nothing of it but channels share it.
+    """Return the kernel of the local scale of ``data``, or else of the Gaussian that it is a function of: channels may
+    share a scale that one element does not show.
     """
     base, _ = data.gaussian_source()
     own = scales_of_squares(data, data.local_scales)
@@ -191,7 +192,7 @@ def _scales(data: State) -> Array | None:
 
 
 def _uneven_filters(sliding: Sliding) -> Array | None:
-    """Return what a norm per channel will add to the correlation: filters differ in how smooth they are."""
+    """Return `quadratic.channel_norm_correction` of a convolution's output; None for windows of one tap."""
     moving = [(i, step) for i, step in sliding.moving if step.out > 1]
     if math.prod(step.kernel for _, step in moving) == 1:
         return None
@@ -211,8 +212,8 @@ def _uneven_filters(sliding: Sliding) -> Array | None:
 
 @lru_cache(maxsize=16)
 def _patch(data: State, channel_axis: int, dims: tuple[int, ...]) -> tuple[Array, float]:
-    """Return the covariance kernel of a filter's input, less its mean over positions, and channels' correlation: a
-    norm asks for both twice.
+    """Return the covariance kernel of a filter's input, less its mean over positions, along ``dims``, and the
+    correlation of two channels; cached.
     """
     covariance = data.covariance()
     members = data.axes[channel_axis]
@@ -228,7 +229,7 @@ def _patch(data: State, channel_axis: int, dims: tuple[int, ...]) -> tuple[Array
 
 
 def inverse_of_filters(data: State, product: Product) -> Inverse:
-    """Return what it does to gradients to divide each output channel by its own variance: filters differ in theirs."""
+    """Return `quadratic.inverse_variance` of the filters of a product, which norms per channel divide by."""
     data, window = pooled(data), product.window
     if window is None:
         summed = [i for i, label in enumerate(product.left_axes) if label not in product.out_axes]
@@ -237,7 +238,7 @@ def inverse_of_filters(data: State, product: Product) -> Inverse:
 
 
 def _filters(data: State, product: Product) -> tuple[Array, list[int], list[int], list[int], int, float]:
-    """Return what one filter sees: the first arguments of `quadratic.channel_norm_correction`, but for steps."""
+    """Return the arguments of `quadratic.residual_share` and `inverse_variance` for the filters of a convolution."""
     window = product.window
     assert window is not None
     places = [product.left_axes.index(f"s{i}") for i in range(len(window.kernel))]

@@ -94,9 +94,8 @@ def _of_weight(call: Call, data: State, weight: State, product: Product) -> Stat
 
 
 def _without_common_mean(data: State) -> State:
-    """Return a signal with what varies between features alone: where local scales tau differ, the mean of a function
-    of sqrt(tau) times a Gaussian differs with them, alike in all features, and a weight whose sums are 0 passes it on
-    to none. The mean of tau stands for all, as it does exactly of functions f(c x) = c f(x).
+    """Return a signal without the variance of its mean over local scales, which all features share: a weight whose sums
+    are 0 passes it on to no output. The mean of tau stands for all, exactly for functions with f(c x) = c f(x).
     """
     base, fn = data.gaussian_source()
     if fn is None or evaluated(base.local_scales) is None or not data.pooled_var > 0.0:
@@ -116,8 +115,8 @@ def _of_centred_weight(call: Call, data: State, weight: State, product: Product,
 
 
 def _known_map(call: Call, data: State, weight: State, product: Product) -> State | None:
-    """Return the product with a matrix of known numbers (a filter bank, a graph's Laplacian) as the map along one axis
-    that it is: what its rows have in common, and with what else is made of the data, is then known. None of others.
+    """Return the product with a matrix of known numbers (a filter bank, a graph's Laplacian) as a linear map along one
+    axis, whose correlations and dependence are known; None for other weights.
     """
     labels = [label for label in product.left_axes if label not in product.out_axes]
     made = [label for label in product.right_axes if label not in product.left_axes]
@@ -131,7 +130,7 @@ def _known_map(call: Call, data: State, weight: State, product: Product) -> Stat
 
 
 def _mapped(call: Call, data: State, axis: int, matrix: torch.Tensor, scale: float) -> State:
-    """Return a known map along one axis; of complex numbers, with the energy of its real and its imaginary part."""
+    """Return a known map along one axis; of a complex matrix with mean 0, and E|y|² as the variance."""
     if not matrix.is_complex():
         return mapped(data, axis, scale * array_of(matrix), pairs=True)
     real, imaginary = (
@@ -143,8 +142,8 @@ def _mapped(call: Call, data: State, axis: int, matrix: torch.Tensor, scale: flo
 
 
 def _known_matrix(call: Call, weight: State, product: Product, made: str, summed: str) -> torch.Tensor | None:
-    """Return the numbers of a weight that is a small known matrix, the same for all that is batched, as (made, summed);
-    None of one that is trained, or anything else.
+    """Return the numbers of an untrained weight as a small matrix (made, summed), common to all batch indices; else
+    None.
     """
     trained = weight.scale_parameter is not None or call.graph.values[product.right].kind == "parameter"
     if trained or max(weight.shape) > kernels.MOST:
@@ -164,7 +163,7 @@ def _known_matrix(call: Call, weight: State, product: Product, made: str, summed
 
 
 def _of_factors(call: Call, states: Mapping[int, State]) -> State | None:
-    """Return the product of three factors of a weight or more, each drawn for itself: sums of products of n numbers.
+    """Return an einsum of three or more independently drawn factors of a weight: sums of products.
 
     With k terms and second moments q and means m of the factors, E y² = k Π q + k (k - 1) Π m².
     """
@@ -199,15 +198,15 @@ def _with_weight(call: Call, product: Product) -> Product | None:
 
 
 def _is_of_learned_tokens(call: Call, data: State, weight: State, product: Product) -> bool:
-    """Whether a weight is keys or values that other weights made of learned tokens (memory slots, latents): they have
-    in common what those tokens have, as keys and values of signals do.
+    """Whether a weight is keys or values that other weights made of learned tokens (memory slots, latents): its
+    features are correlated as those of a signal's keys and values are.
     """
     made = weight.scale_parameter is None and bool(weight.finite_width_correlation.amounts.size)
     return made and (data.known_as(Softmax) is not None or call.node.index in score_products(call.graph))
 
 
 def _pairs(call: Call, weight: State, product: Product) -> Pairs | None:
-    """Return how the elements of a weight go together that one output sums; None of those that are independent."""
+    """Return `Pairs` of the weight elements that one output sums; None where these are independent."""
     labels = product.right_axes
     summed = [i for i, label in enumerate(labels) if label not in product.out_axes and weight.shape[i] > 1]
     count = math.prod(weight.shape[i] for i in summed)
@@ -220,8 +219,8 @@ def _pairs(call: Call, weight: State, product: Product) -> Pairs | None:
 def _share_of_sums(
     call: Call, weight: State, product: Product, summed: list[int], count: int
 ) -> tuple[float, bool] | None:
-    """Return E (sum w)² / E sum w² over the ``count`` elements along the axes ``summed`` of a weight, and whether its
-    filters differ in size by less than those of independent numbers do; None where nothing is known of that.
+    """Return E (sum w)² / E sum w² over ``count`` elements along the axes ``summed``, and whether all filters have one
+    norm; None where elements are independent.
     """
     atoms = [atom for i in summed for atom in weight.axes[i]]
     if is_centred(call, weight, atoms):
@@ -235,8 +234,8 @@ def _share_of_sums(
 
 
 def _of_known_filters(values: torch.Tensor, summed: list[int]) -> tuple[float, bool]:
-    """Return E (sum w)² / E sum w² over the axes ``summed`` of known filters, and whether they differ in size by less
-    than filters of independent numbers do.
+    """Return E (sum w)² / E sum w² of known filters over the axes ``summed``, and whether their norms vary less than
+    those of independent numbers.
     """
     values = values.to(torch.complex128 if values.is_complex() else torch.float64)
     count = math.prod(values.shape[i] for i in summed)
@@ -253,20 +252,20 @@ MEAN_ERRORS = 3.0
 
 
 def _mean_level(weight: State, product: Product) -> float:
-    """Return a weight's mean where it is more than the chance of a draw, and all outputs see the same data; else 0."""
+    """Return a weight's mean where it is significant and all outputs see the same data; else 0."""
     mean = weight.pooled_mean
     count = math.prod(weight.shape)
     return mean if product.groups == 1 and mean * mean * count > MEAN_ERRORS**2 * kernels.average(weight.var) else 0.0
 
 
 def _keeps_axes(product: Product) -> bool:
-    """Whether the outputs have the data's axes, those of the weight in the place of what is summed."""
+    """Whether outputs have the data's axes in order, with the weight's axes in place of the summed ones."""
     axes, outputs = product.left_axes, product.out_axes
     return len(axes) == len(outputs) and all(a == b for a, b in zip(axes, outputs, strict=True) if a in outputs)
 
 
 def _with_common_part(call: Call, result: State, data: State, product: Product, level: float) -> State:
-    """Add the product with a weight's mean ``level``: ``level`` times the sum of the data that an output reads."""
+    """Return ``result`` plus the product with the weight's mean: ``level`` times the sum that an output reads."""
     axes, outputs = product.left_axes, product.out_axes
     summed = [i for i, label in enumerate(axes) if label not in outputs]
     count = math.prod(data.shape[i] for i in summed)
@@ -284,7 +283,7 @@ def _with_common_part(call: Call, result: State, data: State, product: Product, 
 
 
 def operand_states(call: Call, args: Any, kwargs: Any) -> dict[int, State]:
-    """Return the states among an operator's arguments, or in lists among them, by the value that has them."""
+    """Return the states among an operator's arguments and lists in them, by value id."""
     states: dict[int, State] = {}
 
     def collect(raw: Any, resolved: Any) -> None:

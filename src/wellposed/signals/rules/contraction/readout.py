@@ -17,11 +17,11 @@ LEAST_SHARE = 0.02
 
 
 def with_own_row(call: Call, made: State, data: State, product: Product) -> State:
-    """Return the product of a signal with a table, with what those rows add that the signal still holds.
+    """Return the product ``made`` of a signal with a table, with the variance that each token's own row adds.
 
-    One of the table's rows at each position is the token's own. Where the signal correlates with it by rho, in d
-    features, their product has the mean d rho std(signal) std(row), beside the variance d E[signal²] var(row) that all
-    rows have. Of all elements, that is one in as many as there are rows.
+    Where the signal correlates with that row by rho, in d features, their product has the mean d rho std(signal)
+    std(row), beside the variance d E[signal²] var(row) of all rows. One element in as many as the table has rows is
+    such.
     """
     tokens = tied_readouts(call.graph).get(call.node.index, ())
     summed = [size for label, size in zip(product.left_axes, data.shape, strict=True) if label not in product.out_axes]
@@ -30,15 +30,17 @@ def with_own_row(call: Call, made: State, data: State, product: Product) -> Stat
     table = math.prod(made.shape) // max(math.prod(data.shape) // summed[0], 1)
     if summed[0] < LEAST_SHARE * table:
         return made
-    found = sum(_alike(call, data, rows) ** 2 for value in tokens if (rows := call.run.state(value)) is not None)
+    found = sum(
+        _correlation_with_rows(call, data, rows) ** 2 for value in tokens if (rows := call.run.state(value)) is not None
+    )
     if not found:
         return made
     own = summed[0] * min(found, 1.0) * kernels.average(data.var) / data.second_moment
     return made.amended(var=made.var * (1.0 + own / table))
 
 
-def _alike(call: Call, data: State, rows: State) -> float:
-    """Return the correlation of a signal with the rows of the tokens at its positions, 0 of other positions."""
+def _correlation_with_rows(call: Call, data: State, rows: State) -> float:
+    """Return the correlation of a signal with the rows of the tokens at its positions; 0 for other shapes."""
     if math.prod(data.shape) != math.prod(rows.shape) or data.shape[-1] != rows.shape[-1]:
         return 0.0
     rows = rows if rows.shape == data.shape else reshape(rows, data.shape)

@@ -61,18 +61,18 @@ def recurrent(
 
 
 def _kept(call: Call) -> list[torch.Tensor | None]:
-    """Return the numbers of the weights of a stack that are patterns which a model keeps, None for each other one."""
+    """Return the numbers of a stack's weights, None for each that is no kept pattern (`kept_pattern`)."""
     values = [ref_of(argument) for argument in call.node.args[2]]
     return [None if value is None else kept_pattern(call.run, value) for value in values]
 
 
 def _widest(projected: bool, kept: Sequence[torch.Tensor | None], widths: tuple[int, int]) -> int:
-    """Return how many of the units and features of a stack are run: all where a part of it does something else."""
+    """Return the largest number of units and features to run: all where projections or kept patterns need them."""
     return max(widths) if projected or any(matrix is not None for matrix in kept) else WIDTH
 
 
 def _initial_states(hidden: list[Any]) -> list[State] | None:
-    """Return the states of hidden states, constants counting as 0; None where one is neither signal nor constant."""
+    """Return the states of the initial hidden tensors, 0 for constants; None where one has no state."""
     start = [make_state(tuple(h.shape), 0.0, 0.0) if isinstance(h, torch.Tensor) else h for h in hidden]
     return start if all(isinstance(h, State) for h in start) else None
 
@@ -80,7 +80,7 @@ def _initial_states(hidden: list[Any]) -> list[State] | None:
 def _sampled_part(
     x: State, start: list[State], batch_first: bool, features: int, units: int
 ) -> tuple[State, list[State]]:
-    """Return the part of the input and of the hidden states that is run."""
+    """Return the part of the input and of the hidden states that is run: few samples, steps and features."""
     x = laid_out(x)
     stacked = start[0].shape[0]
     last, steps = len(x.axes) - 1, max(min(STEPS, WORK // (units * stacked)), FEWEST_STEPS)
@@ -119,7 +119,7 @@ def _cut(x: State, limits: dict[int, int]) -> State:
 
 
 def _narrowed(weight: State, takes_input: bool, features: int, width: int, narrow: int) -> State:
-    """Return a weight of a layer that is ``narrow`` in place of ``width``, whose products have the same variance."""
+    """Return a weight of a layer with ``narrow`` of ``width`` units, scaled so that products have the same variance."""
     shape, sizes = weight.shape, {width: narrow, 2 * width: 2 * narrow} if narrow < width else {}
     rows = shape[0] // width * narrow if narrow < width else shape[0]
     if len(shape) == 1:  # gate by gate

@@ -52,7 +52,7 @@ def batch_norm(
 
 
 def _by_blocks(call: Adjoint, term: Term, x: State, eps: float, gain: Any) -> Sent:
-    """The channels of a concatenation are those of several tensors, each with statistics of its own."""
+    """Return the gradient for a concatenation of channels: each block has statistics of its own."""
     y = call.run.states[call.node.outputs[0]]
     follows = y is not None and term.base is not None and term.base.serial == y.serial
     bases = y.blocks if y is not None and follows and len(y.blocks) == len(x.blocks) else (None,) * len(x.blocks)
@@ -171,20 +171,19 @@ def _spread(unit: State, over: list[int], centre: bool) -> float:
 
 
 def _filters(call: Adjoint, over: list[int]) -> float:
-    """Return E[1 / s²] E[s²] over the filters that make the channels.
-
-    The rule of a contraction that the norm follows undoes what does not go back through its filters (`FILTERS`).
+    """Return E[1 / s²] E[s²] over the random filters that make the channels. Records in the memo, for the rule of the
+    contraction before the norm, the factor of what goes back through its own filters (`FILTERS`).
     """
     value = source(call)
     inverse = _inverse(call, value)
     if inverse is not None:
         call.run.memo[FILTERS, value] = inverse.through / inverse.alone
         return inverse.alone
-    return 1.0 / (1.0 - _unevenness(call, over).get(value, 0.0))
+    return 1.0 / (1.0 - _relative_variances(call, over).get(value, 0.0))
 
 
 def _inverse(call: Adjoint, value: int) -> Inverse | None:
-    """Return what the filters of the contraction that makes a value do to gradients; None where none makes it."""
+    """Return `Inverse` for the filters of the contraction that makes a value, None for other values; cached."""
     key = "inverse", value
     if key not in call.run.memo:
         node = call.graph.values[value].node
@@ -197,10 +196,10 @@ def _inverse(call: Adjoint, value: int) -> Inverse | None:
     return kept
 
 
-def _unevenness(call: Adjoint, over: list[int]) -> dict[int, float]:
-    """Return 1 - 1 / (E[1 / s²] E[s²]) of what filters make and of its sums, by value, 0 left out.
+def _relative_variances(call: Adjoint, over: list[int]) -> dict[int, float]:
+    """Return 1 - 1 / (E[1 / s²] E[s²]), where not 0, by value id, for results of filters and sums of these; cached.
 
-    It is 2 / n for a chi-squared variable with n degrees of freedom, half the variance of s² / E s² per E: in a sum of
+    It is 2 / n for a chi-squared variable with n degrees of freedom, half its relative variance. In a sum of
     independent parts it adds up with the squares of their shares of the variance.
     """
     key = "unevenness", tuple(over)
@@ -235,7 +234,7 @@ LEAST_FREEDOM = 3.0
 
 
 def _without_common(gradient: State, unit: State, over: list[int], common: Sequence[State], centre: bool) -> State:
-    """Return g - mean(g) - y mean(g y), ``common`` being the independent parts of mean(g y)."""
+    """Return g - mean(g) - y mean(g y); ``common`` are independent parts whose sum is mean(g y)."""
     (p, q, *parts), layout = align_many((gradient, unit, *common))
     sizes, axes = layout.lengths, layout.axes
     dims = [i for axis in over for i in axes[axis]]

@@ -46,9 +46,7 @@ def _elementwise(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | Non
 
 
 def _leaves_bounds(x: State, function: Pointwise) -> bool:
-    """Whether x, or what it is a function of, is known by moments alone, and a Gaussian of these lies in part where
-    there is no function.
-    """
+    """Whether ``function`` is undefined within three standard deviations of x, whose marginal is not known."""
     base, inner = x.gaussian_source()
     if base.transport is not None or not kernels.nonzero(base.var):
         return False
@@ -112,7 +110,7 @@ _SLOPES = overloads(
     _SLOPES, tag="approximate", source="the chain rule: a gradient times the derivative, a function of the same signal"
 )
 def with_slope(call: Call, gradient: Any, *rest: Any) -> State | None:
-    """A gradient in a forward that differentiates, times the derivative at a signal, or at its function's value."""
+    """Return a gradient inside a forward pass, times a function's derivative at a signal, or at its value."""
     at = next((i for i, item in enumerate(rest) if isinstance(item, State)), None)
     if at is None or not isinstance(gradient, State):
         return None

@@ -33,7 +33,7 @@ from wellposed.signals.rules.shape.backward import source
 
 
 def _spread(state: State, axis: int, weights: Array) -> State:
-    """Return the gradient of an average over windows, whose weights are (output, input), with respect to its input."""
+    """Return the gradient with respect to the input of an average over windows of ``weights`` (output, input)."""
     if weights.shape[0] > 1:
         return mapped(state, axis, weights.T)
     shape = list(state.shape)
@@ -178,7 +178,7 @@ def _largest(call: Adjoint, term: Term, x: State, steps: Sequence[tuple[int, Axi
     gradient = settled(call, term)
     taps = math.prod(step.kernel for _, step in steps)
     base, _ = source_of(pooled(x))
-    chance = _chance(base, steps, taps)
+    chance = _probability_of_largest(base, steps, taps)
     # which of a window's elements is the largest does not depend on what they have in common with other windows
     base = base.amended(corr=np.ones((1,) * base.corr.ndim))
     matrices = [_matrix(step, False) for _, step in steps]
@@ -195,7 +195,7 @@ def _largest(call: Adjoint, term: Term, x: State, steps: Sequence[tuple[int, Axi
     ]
 
 
-def _chance(base: State, steps: Sequence[tuple[int, Axis]], taps: int) -> Pointwise:
+def _probability_of_largest(base: State, steps: Sequence[tuple[int, Axis]], taps: int) -> Pointwise:
     """Return π: the probability that an element is the largest of its window, given its value.
 
     The window's elements share one average correlation r: π(t) = E Φ(sqrt(1 - r) z + sqrt(r) v)^(n - 1), z the
@@ -229,7 +229,7 @@ def _varying(
     around: Pointwise,
     chance: Pointwise,
 ) -> State:
-    """Return the part that depends on which element is the largest, without its factor ``around``.
+    """Return the core of the part of the gradient that depends on which element is largest; its factor is ``around``.
 
     An element is the largest of two windows with probability one over the size of their union. In any case the sum
     over all positions is that over all windows: this sets the covariance of elements that share a window.
@@ -260,7 +260,7 @@ def _varying(
 
 
 def _sharing(matrix: Array, step: Axis) -> Array:
-    """Return the share of pairs of positions at each displacement that lie in one window, relative to 0."""
+    """Return, by displacement, the share of pairs of positions that lie in one window, relative to displacement 0."""
     inside, size = (matrix > 0).astype(np.float64), step.size
     lags = range(min((step.kernel - 1) * step.dilation + 2, size))
     pairs = np.array([float((inside[:, : size - d] * inside[:, d:]).sum()) / (size - d) for d in lags])

@@ -84,12 +84,12 @@ def max_pool(
 
 
 class Padded(NamedTuple):
-    """The tensor that one with a constant, or repetitions of its border, around it was made of.
+    """A padded tensor.
 
     Attributes:
-        of: the tensor inside.
-        around: for each axis how many elements lie before it and after it.
-        value: the constant; None of repetitions.
+        of: the tensor before padding.
+        around: for each axis the number of elements added before and after.
+        value: the constant that surrounds it; None for replicated borders.
     """
 
     of: State
@@ -98,7 +98,7 @@ class Padded(NamedTuple):
 
 
 def _padding_of(call: Call, x: State) -> Padded | None:
-    """Return how padding has made a tensor, None of other ones and of other views of it."""
+    """Return the padding that made x; None of other tensors."""
     found: Padded | None = call.run.memo.get(("padded", x.serial, x.layout))
     return found
 
@@ -108,8 +108,8 @@ LARGEST_WINDOW = 400
 
 
 def _composed(first: list[Axis], second: list[Axis]) -> list[Axis] | None:
-    """Return the windows whose maxima are those over the ``second`` windows of maxima over the ``first`` ones, which
-    must lie at every place and reach both ends; None of others, and of too large ones.
+    """Return the windows over which a maximum equals that over the ``second`` windows of maxima over the ``first``
+    ones. None unless the first have stride 1 and cover the axis, or where windows would be too large.
     """
     if len(first) != len(second):
         return None
@@ -124,8 +124,8 @@ def _composed(first: list[Axis], second: list[Axis]) -> list[Axis] | None:
 
 
 def _is_ignored(padded: Padded, space: list[int], steps: list[Axis]) -> bool:
-    """Whether a maximum that leaves the padding out, or takes its constant, is that over the padded tensor: what a
-    border repeats must lie in every window that has a repetition of it.
+    """Whether the maximum over windows of the inner tensor equals that of the padded one: for a constant, or where each
+    window that holds replicated elements holds the border element too.
     """
     pairs = [(padded.around[axis], step) for axis, step in zip(space, steps, strict=True)]
     return padded.value is not None or all(

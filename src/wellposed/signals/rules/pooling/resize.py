@@ -55,7 +55,7 @@ def pad(call: Call, x: State, widths: Any, mode: str | float = "constant", value
 
 
 def _beside_numbers(given: State, x: State, constant: float) -> State:
-    """Return a padded tensor that varies between weight draws as far as it is not the padding that makes its size."""
+    """Return x, ``given`` padded, with a spread reduced to the share of its second moment that varies."""
     if not constant or not math.isfinite(constant) or not x.second_moment:
         return x
     share = given.second_moment * math.prod(given.shape) / (x.second_moment * math.prod(x.shape))
@@ -63,20 +63,20 @@ def _beside_numbers(given: State, x: State, constant: float) -> State:
 
 
 def _around(rank: int, steps: list[tuple[int, int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return for each axis how many positions are put before and after its own."""
+    """Return for each axis the number of positions added before and after it."""
     widths_of = {axis: (before, after) for axis, before, after in steps}
     return tuple(widths_of.get(axis, (0, 0)) for axis in range(rank))
 
 
 def _with_shape_of(given: State, x: State, constant: float) -> State:
-    """Return a padded tensor with the shape of the marginal before, where 0 or more of the same surrounds it."""
+    """Return x, ``given`` padded, with the marginal of ``given`` where it is padded by zeros or by its own elements."""
     shape = one_signed(given) if constant == 0.0 else x.marginal  # 0 is within the range of what never crosses it
     return x if shape.transport is None else x.amended(transport=shape.transport)
 
 
 def _widened(call: Call, x: State, axis: int, before: int, after: int, mode: str, constant: float) -> State:
-    """Return x with so many positions more before and after those of an axis, by AutoInit's rule where elements count
-    as independent.
+    """Return x with positions added before and after along an axis; with AutoInit's rule where elements are
+    independent.
     """
     if before == 0 and after == 0:
         return x
@@ -91,7 +91,7 @@ def _widened(call: Call, x: State, axis: int, before: int, after: int, mode: str
 
 
 def _resized_axis(x: State, axis: int, size: int) -> State:
-    """Return a tensor like x, of another size along one axis, which gets an atom where it has none."""
+    """Return a state like x with another size along one axis, which gets an atom if it has none."""
     if x.axes[axis]:
         return x.changed(layout=x.layout.resized(x.axes[axis][0], size))
     layout = Layout((*x.lengths, size), (*x.axes[:axis], (len(x.lengths),), *x.axes[axis + 1 :]))
@@ -100,16 +100,14 @@ def _resized_axis(x: State, axis: int, size: int) -> State:
 
 
 def _pairs_of_sources(corr: Array, dim: int, source: Indices, size: int) -> Array:
-    """Return a correlation kernel by pair of new positions, each a copy of the old position ``source``, or -1, a
-    number.
-    """
+    """Return a correlation kernel by pair of new positions, copies of the old positions ``source`` (-1: a constant)."""
     matrix = kernels.matrix_of(corr, dim, size)[..., source[:, None], source]
     known = (source >= 0)[:, None] & (source >= 0)
     return kernels.by_pair(np.where(known, matrix, np.eye(source.size)), dim)
 
 
 def _padded(x: State, axis: int, before: int, after: int, mode: str, value: float) -> State:
-    """Return x padded along one axis, by a ``value`` or by positions of its own, each position told apart."""
+    """Return x padded along one axis with a ``value`` or copies of its positions, with moments by position."""
     x = merge_atoms(laid_out(x) if x.blocks and x.blocks.axis == axis else x, axis)
     if not x.axes[axis]:
         x = _resized_axis(x, axis, 1)

@@ -32,8 +32,8 @@ def mean(call: Call, x: State, dim: Any = None, keepdim: bool = False, *, dtype:
 
 
 def _mean(call: Call, x: State, axes: list[int], *, keepdim: bool) -> State:
-    """Return the mean over axes: over one along which tensors that depend on one another were put together, that of
-    their sum.
+    """Return the mean over axes; of a concatenation of dependent blocks along one of them as the weighted sum of their
+    means.
     """
     blocks = x.blocks if x.blocks.axis in axes and not call.independent else ()
     if not depend(blocks):

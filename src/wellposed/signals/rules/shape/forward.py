@@ -55,15 +55,15 @@ def viewed(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | tuple[State
 
 
 def seen_through(call: Call, x: State, steps: Steps) -> State:
-    """Return the state after a view: where axes ended inside others, a part is found in what these views began with."""
+    """Return the state after a view; a slice of axes that end inside others is one of the chain's first tensor."""
     chain = followed(call, x, steps)
     part = chain.result() if chain.crossed and any(isinstance(step, Cut) for step in steps) else None
     return part or through(call, x, steps, chain.result)
 
 
 def _merged(call: Call, x: State) -> State:
-    """Return a state whose features may be those of several positions, each with a finite-width correlation of its own,
-    over which they average.
+    """Return x with the finite-width correlation that is left where features of several positions become the features
+    of one.
     """
     count = merged_positions(call.graph).get(call.node.index, 1)
     return (
@@ -159,7 +159,7 @@ def reordered(x: State, axis: int, source: Indices) -> State:
 
 
 def _reordered_blocks(x: State, axis: int, source: Indices) -> State | None:
-    """Return what `reordered` does of a concatenation, part by part; None of others, and of parts that are cut."""
+    """Return `reordered` of a concatenation block by block; None for other states, and where blocks are cut apart."""
     if x.blocks and axis != x.blocks.axis:
         return concatenate([reordered(part, axis, source) for part in x.blocks], x.blocks.axis)
     if x.blocks and len(x.blocks) == x.shape[axis] and len(source) <= MOST_PARTS and source.min() >= 0:

@@ -98,7 +98,7 @@ def added(call: Call, target: State, source: State, dim: int, index: Any, kind: 
 
 
 def _with_atom(x: State, axis: int) -> tuple[State, int]:
-    """Return a state with one atom in an axis, and which."""
+    """Return a state with exactly one atom in an axis, and the atom."""
     x = pooled(x)
     if len(x.axes[axis]) > 1:
         x = merge_atoms(x, axis)
@@ -110,10 +110,10 @@ def _with_atom(x: State, axis: int) -> tuple[State, int]:
 
 
 def _sums(call: Call, x: State, axis: int, names: Indices, count: int, *, mean: bool) -> State:
-    """Return the sums (means) of the positions along an axis that have one name, for each name.
+    """Return sums (or means) over the positions of an axis with equal index ``names``, below ``count``.
 
-    With s_j the standard deviations and r the average correlation of two positions, the variance of a sum is
-    sum s_j² (1 - r) + (sum s_j)² r.
+    With s_j the standard deviations and r the average correlation of two positions, the variance of a sum is sum s_j²
+    (1 - r) + (sum s_j)² r.
     """
     x, atom = _with_atom(x, axis)
     size = x.lengths[atom]
@@ -123,7 +123,7 @@ def _sums(call: Call, x: State, axis: int, names: Indices, count: int, *, mean: 
         return mapped(x, axis, np.eye(count)[names].T * weight[:, None], pairs=True)
 
     def by_name(array: Array, power: int) -> Array:
-        """Return the sums of a map over positions of one name, in the place of these, times ``weight`` ** ``power``."""
+        """Return the sums of a map over positions of equal names, along ``atom``, times ``weight`` ** ``power``."""
         full = np.moveaxis(
             np.broadcast_to(array, [size if i == atom else n for i, n in enumerate(array.shape)]), atom, 0
         )
@@ -149,9 +149,9 @@ def _summed(
     apart: float,
     counts: tuple[Array, float] = (np.zeros(1), 0.0),
 ) -> State:
-    """Return sums given their mean, the sum of the variances (``alone``), the ``squares`` of the sum of the standard
-    deviations, and the product of two different ones of these (``apart``). Where the number of summands is random,
-    ``counts`` are the variance and the covariance that the means add.
+    """Return sums along an atom from their ``mean``, the sum of variances (``alone``), the square of the sum of
+    standard deviations (``squares``), and the product of two different sums of these (``apart``). For a random number
+    of summands, ``counts`` are the variance and the covariance that it adds through the means.
     """
     same = np.take(x.corr, [0], axis=atom)
     other = kernels.off_diagonal_mean(x.corr, x.lengths, atom)
@@ -172,7 +172,7 @@ def _summed(
 
 
 def _random_sums(call: Call, x: State, axis: int, count: int) -> State:
-    """Return the sums of the positions along an axis that have one name, where names are random: n of N have each."""
+    """Return sums over positions along an axis with equal names, which are random: size / ``count`` positions each."""
     x, atom = _with_atom(x, axis)
     load = x.lengths[atom] / count
     pairs = x.lengths[atom] * (x.lengths[atom] - 1) / count**2

@@ -61,7 +61,7 @@ def gather(call: Call, x: State, *rest: Any, **kwargs: Any) -> State:
 
 
 def _rows_picked(call: Call, x: State, axis: int, names: torch.Tensor | None, rows: Rows) -> State:
-    """Return whole rows along an axis that an index picks, known by ``names`` or not."""
+    """Return whole rows along an axis at the index ``names``, or at an unknown index (None) that ``rows`` describes."""
     shape = call.shape()
     if names is not None and _is_stretch(names):
         return seen_through(call, x, (Cut(axis, int(names[0]), int(names[-1]) + 1),))
@@ -71,11 +71,11 @@ def _rows_picked(call: Call, x: State, axis: int, names: torch.Tensor | None, ro
 
 
 class Rows(NamedTuple):
-    """Whole rows that an index picks: of each sample in an order of its own, where it differs along axes.
+    """How an unknown index picks whole rows.
 
     Attributes:
-        apart: the axes, beside the one that is picked from, along which the index differs.
-        ordered: whether it is an order of all positions.
+        apart: the axes, beside the one that is picked from, along which the index differs (one order per sample).
+        ordered: whether the index is a permutation of all positions.
     """
 
     apart: tuple[int, ...]
@@ -83,8 +83,8 @@ class Rows(NamedTuple):
 
 
 def _rows_of_samples(graph: Graph, node: Node, axis: int) -> Rows | None:
-    """Return which rows along an axis the index of a node picks, which is alike along those axes along which it was
-    repeated; None where it is alike along no other axis.
+    """Return how the index of a node picks rows along an axis: it is the same along axes that it was broadcast to. None
+    where it is broadcast along no other axis.
     """
     value = next(v for v in node.inputs if not graph.values[v].is_signal)
     shape = graph.values[value].shape
@@ -100,7 +100,7 @@ def _rows_of_samples(graph: Graph, node: Node, axis: int) -> Rows | None:
 
 
 def _before_repetition(graph: Graph, value: int) -> tuple[int, set[int]]:
-    """Return what a value repeats, or itself, and along which of its axes it does."""
+    """Return the value that another one is broadcast from, or itself, and the axes that it is broadcast along."""
     rank, repeated = len(graph.values[value].shape), set[int]()
     for _ in range(REPETITIONS):
         before = _seen_by_view(graph, value)
@@ -119,23 +119,23 @@ def _seen_by_view(graph: Graph, value: int) -> int | None:
 
 
 def _widened(before: tuple[int, ...], after: tuple[int, ...], rank: int) -> set[int] | None:
-    """Return the axes that a view repeats a tensor of this ``rank`` along; None of one that moves elements."""
+    """Return the axes, of a tensor of ``rank``, that a view broadcasts; None for views that move elements."""
     if len(before) == len(after) == rank and all(n in (1, m) for n, m in zip(before, after, strict=True)):
         return {a for a, (n, m) in enumerate(zip(before, after, strict=True)) if n < m}
     return set[int]() if [n for n in before if n > 1] == [n for n in after if n > 1] else None
 
 
 def _shuffled(x: State, axis: int, apart: Sequence[int]) -> State:
-    """Return all rows along an axis in orders of their own along the axes ``apart``. As if they were in the old one:
-    what follows sees which rows there are, and not where, but for what two samples have at one place.
+    """Return x with its rows along an axis in unknown orders, one for each index of the axes ``apart``. Moments by
+    position stay as if the order were the old one; only correlations across ``apart`` are averaged.
     """
     corr = _mixed(x, x.corr, x.axes[axis], apart)
     return x.changed(corr=corr, links=(), origin=None, marginal=one_signed(x))
 
 
 def _mixed(x: State, picked: Array, atoms: Sequence[int], apart: Sequence[int]) -> Array:
-    """Return the kernel of what was picked along some atoms of x with an index for each position along the axes
-    ``apart``: what two of these have at one place of the result lay at any two places of x.
+    """Return ``picked``, a kernel along some atoms of x, for one unknown index per position of the axes ``apart``: two
+    such positions have the correlation of two random places of x.
     """
     at = kernels.equal_along(picked.shape, [atom for a in apart for atom in x.axes[a]])
     return np.where(at, picked, kernels.pair_mean(x.corr, x.lengths, atoms))
@@ -153,7 +153,7 @@ def _is_stretch(names: torch.Tensor) -> bool:
 
 
 def names_along(index: torch.Tensor, axis: int) -> torch.Tensor | None:
-    """Return an index along an axis that is the same at all other positions; None for another one."""
+    """Return the 1-D index along an axis, where it is the same at all positions of the other axes; else None."""
     if index.ndim < 2:
         return index.flatten()
     first = index
@@ -177,7 +177,7 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
 
 
 def _picked_by_one(call: Call, x: State, axis: int, item: Any) -> State | None:
-    """Return elements picked by one index along an axis; None of a mask over several axes."""
+    """Return elements picked by one index along an axis; None for a mask over several axes."""
     if isinstance(item, torch.Tensor) and item.dtype == torch.bool and item.ndim == 1:
         item = item.nonzero().flatten()
     if not hasattr(item, "shape") or getattr(item, "dtype", None) == torch.bool or not x.axes[axis]:
@@ -207,8 +207,8 @@ def diagonal(call: Call, x: State, offset: int = 0, dim1: int = 0, dim2: int = 1
 
 
 def _seen(call: Call, x: State, *rest: Any, **kwargs: Any) -> tuple[State, torch.Tensor] | None:
-    """Return masked scores, as they are where they are let through, and whether the mask lets each of the elements
-    through that known indices pick; None elsewhere.
+    """Return the scores below a mask, and for each element that known indices pick whether the mask lets it through;
+    None for other tensors.
     """
     given = [item for arg in (*rest, *kwargs.values()) for item in (arg if isinstance(arg, (list, tuple)) else [arg])]
     if x.masked is None or x.masked.scores is None or any(isinstance(item, (State, Unknown)) for item in given):
@@ -218,13 +218,13 @@ def _seen(call: Call, x: State, *rest: Any, **kwargs: Any) -> tuple[State, torch
 
 
 def _shown(picked: State, x: State, seen: torch.Tensor) -> State:
-    """Return elements picked from scores that a mask shuts out in part: those that are shut out are its numbers."""
+    """Return ``picked``, elements of the masked scores x, under the mask ``seen``."""
     return picked if bool(seen.all()) else shut_out(picked, seen, outside(x))
 
 
 def _picked_at(x: State, indices: Any, where: list[int], shape: tuple[int, ...]) -> State | None:
-    """Return elements picked by indices of neighbouring axes together (a triangle of a matrix, tokens of each sample),
-    else None; the other axes stay as they are.
+    """Return elements picked by one index for each of several neighbouring axes (a triangle of a matrix, tokens of each
+    sample); None where axes are no neighbours, or an index is a mask. Other axes stay.
     """
     picks = [indices[axis] for axis in where]
     if len(where) < 2 or where != list(range(where[0], where[-1] + 1)):
@@ -248,8 +248,8 @@ def _picked_at(x: State, indices: Any, where: list[int], shape: tuple[int, ...])
 
 
 def _are_own(picks: list[Any], size: int) -> bool:
-    """Whether of two indices the first is known and says of each sample its own number, while the second is not known:
-    elements of each sample, in an order of its own.
+    """Whether two indices pick elements of each sample from that sample: the first is known, arange(``size``) along
+    axis 0, and the second is unknown.
     """
     first, second = picks
     if not isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor) or first.ndim != len(second.shape):
@@ -268,9 +268,9 @@ def picked_along(
     once: bool = False,
     apart: Sequence[int] = (),
 ) -> State:
-    """Return elements picked by index along one axis, each with its own moments where the index (``names``) is known;
-    the other axes stay as they are. With ``once`` picks of one element stand for different ones. Positions that differ
-    along the axes ``apart`` have indices of their own, which are not known.
+    """Return elements picked by an index along one axis: with moments by position where the index ``names`` is known,
+    else averaged. With ``once`` no element is picked twice. Positions that differ along the axes ``apart`` have unknown
+    indices of their own.
     """
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     flat, i = math.prod(index_shape), x.axes[axis][0]
@@ -297,8 +297,8 @@ def picked_along(
 
 
 def _random_picks(x: State, atom: int, count: int) -> tuple[Array, Array, float]:
-    """Return mean and variance of ``count`` random picks along an atom, and the probability that two are one element:
-    that is 1 / size where there are more picks than elements.
+    """Return mean and variance of ``count`` random picks along an atom, and the probability that two of them are one
+    element (0, or 1 / size for more picks than elements).
     """
     size = x.lengths[atom]
     mean = x.mean.mean(axis=atom, keepdims=True)
@@ -307,8 +307,8 @@ def _random_picks(x: State, atom: int, count: int) -> tuple[Array, Array, float]
 
 
 def _known_picks(x: State, atom: int, places: Indices, once: bool) -> tuple[Array, Array, float]:
-    """Return mean and variance of picks of known ``places`` along an atom, and the share of pairs that are one element:
-    none where each is picked ``once``.
+    """Return mean and variance at known ``places`` along an atom, and the share of pairs that are one element (0 with
+    ``once``).
     """
     mean, var = (np.take(m, places, axis=atom) if m.shape[atom] > 1 else m for m in (x.mean, x.var))
     times = np.bincount(places, minlength=x.lengths[atom]) if not once else np.ones(1)
@@ -316,14 +316,14 @@ def _known_picks(x: State, atom: int, places: Indices, once: bool) -> tuple[Arra
 
 
 def _by_pair(corr: Array, atom: int, places: Indices, once: bool) -> bool:
-    """Whether pairs of what is picked are told apart: where some pick the same, or pairs were told apart before."""
+    """Whether the kernel of picked elements is by pair: where some elements are picked twice, or it was before."""
     if not kernels.LEAST <= places.size <= kernels.MOST:
         return False
     return bool(kernels.positions(corr.shape[atom])) or (not once and np.unique(places).size < places.size)
 
 
 def _picked(call: Call, x: State) -> State:
-    """Return elements picked anyhow: pooled moments, and the correlation of an average pair."""
+    """Return elements picked in an unknown way: pooled mean and variance, average correlation of two elements."""
     shape, total = call.shape(), math.prod(x.lengths)
     if x.shape == shape and not x.mean.any():
         return pooled(x).changed(links=(), function=None)

@@ -64,8 +64,8 @@ def write(call: Call, x: Any, y: Any, *rest: Any, **kwargs: Any) -> State | None
 
 
 def _positions(call: Call, target: State, source: State, box: Box) -> dict[int, State]:
-    """Return by index what the positions of an axis hold that were written one by one, as a loop over time does, once
-    this one is; nothing where a node writes something else.
+    """Return, by index, the states written so far to single positions of an axis (a loop over time), with this one.
+    Takes the entry of the target out of the memo. Empty where a node writes anything else.
     """
     if len(box.stretches) != 1 or (at := box.stretches[0]).stop - at.start != 1 or target.shape[at.axis] > MOST_TIMES:
         return {}
@@ -77,8 +77,8 @@ def _positions(call: Call, target: State, source: State, box: Box) -> dict[int, 
 
 
 def replaced(target: State, source: State, box: Box, *, frequencies: bool = False) -> State:
-    """Return a tensor with other elements in a box, in the order of its axes; ``frequencies`` are told apart one by
-    one.
+    """Return a tensor with the elements of ``source`` in a box, whose axes are in order; for ``frequencies`` with
+    moments by position.
     """
     stretches = box.stretches
     for stretch in stretches:
@@ -88,8 +88,8 @@ def replaced(target: State, source: State, box: Box, *, frequencies: bool = Fals
 
 
 def _replaced(target: State, source: State, stretches: tuple[Stretch, ...], *, apart: bool, frequencies: bool) -> State:
-    """Return a tensor with those of ``source`` in a box of these stretches; parts are kept ``apart`` as blocks where
-    there are few, as blocks lie along one axis.
+    """Return ``target`` with ``source`` in the box of these stretches. A few parts are kept ``apart`` as blocks, along
+    one axis.
     """
     if not stretches:
         return expand(source, target.shape)
@@ -109,7 +109,7 @@ def _replaced(target: State, source: State, stretches: tuple[Stretch, ...], *, a
 
 
 def _between_steps(target: State, inner: State, stretch: Stretch) -> State:
-    """Return a tensor whose positions at the steps of a stretch are those of ``inner``."""
+    """Return ``target`` with ``inner`` at the positions of a stretch with steps."""
     axis, start, stop, step = stretch.axis, stretch.start, stretch.stop, stretch.step
     size = target.shape[axis]
     others = [range(first, size, step) for first in range(step) if first != start % step and first < size]
@@ -170,8 +170,8 @@ def index_put(call: Call, x: Any, indices: Any, y: Any, accumulate: bool = False
 
 
 def _along_an_axis(call: Call, target: State, indices: Any, source: State) -> State | None:
-    """Return a tensor that is overwritten at known places of one axis, or of neighbouring axes by an index of each
-    (samples of unequal length padded), position by position; None of other writes.
+    """Return a tensor overwritten by rows at known places of one axis, or of neighbouring axes with an index each
+    (samples of unequal length, padded), with moments by position; None for other writes.
     """
     axes = [axis for axis, item in enumerate(indices) if item is not None]
     items = [indices[axis] for axis in axes]
@@ -192,12 +192,12 @@ def _along_an_axis(call: Call, target: State, indices: Any, source: State) -> St
 
 
 def _are_neighbours(axes: list[int]) -> bool:
-    """Whether there are axes, one beside the other."""
+    """Whether axes are consecutive, and there is one at least."""
     return bool(axes) and axes[-1] - axes[0] == len(axes) - 1
 
 
 def _laid_out(target: State, source: State, places: torch.Tensor, axes: list[int]) -> State:
-    """Return rows at ``places`` along one axis that stands for the ``axes`` of the target; the first row elsewhere."""
+    """Return rows of ``source`` at ``places`` of the flattened ``axes`` of the target, and row 0 at other places."""
     first, after = axes[0], target.shape[axes[-1] + 1 :]
     size = math.prod(target.shape[axes[0] : axes[-1] + 1])
     shape = (*target.shape[:first], size, *after)
@@ -208,9 +208,7 @@ def _laid_out(target: State, source: State, places: torch.Tensor, axes: list[int
 
 
 def _flat(items: list[torch.Tensor], sizes: tuple[int, ...]) -> torch.Tensor | None:
-    """Return the places, along several axes of some sizes in one, that an index of each names; None of masks beside
-    other indices.
-    """
+    """Return places in the flattened axes of ``sizes`` from an index of each axis; None for a mask among several."""
     if any(item.dtype == torch.bool for item in items):
         return items[0].nonzero().flatten() if len(items) == 1 else None
     places = torch.zeros((), dtype=torch.long)
@@ -224,7 +222,7 @@ def _mask_of(call: Call, written: torch.Tensor, extent: list[int]) -> State:
 
 
 def _indexed(indices: Any, shape: tuple[int, ...]) -> float:
-    """Return how many elements some indices pick."""
+    """Return the number of elements that indices pick."""
     count = float(math.prod(shape))
     picked = [(axis, item) for axis, item in enumerate(indices) if item is not None]
     for axis, item in picked:

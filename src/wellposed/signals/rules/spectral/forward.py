@@ -58,12 +58,12 @@ def transform(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | None:
 
 
 def _atoms(x: State, described: Transform) -> list[tuple[int, int, int]]:
-    """Return axis, atom and length of what is transformed; axes of length 1 are as they were."""
+    """Return axis, atom and length of each transformed axis longer than 1."""
     return [(a, x.axes[a][0], n) for a, n in zip(described.axes, described.lengths, strict=True) if x.axes[a]]
 
 
 def _between_wholes(call: Call, x: State, described: Transform) -> State:
-    """A transform of all positions, to all frequencies or to the half that tells those of real numbers."""
+    """Return the transform of all positions, to all frequencies or to the half that those of real numbers need."""
     atoms = _atoms(x, described)
     moved = [i for _, i, _ in atoms]
     kernel = _covariance(x, atoms)
@@ -93,9 +93,9 @@ def _covariance(x: State, atoms: list[tuple[int, int, int]]) -> Array:
 
 
 def _of_both_halves(var: Array, i: int, n: int, own: float, others: list[tuple[int, int]]) -> Array:
-    """Return the variance of all n frequencies along an atom from that of half a spectrum, of which those that are
-    their own mirror image count with the part ``own``. The mirror image of (k, l) is (-k, -l): ``others`` are the other
-    transformed atoms and their lengths.
+    """Return the variance of all n frequencies along atom i from that of half a spectrum. Frequencies that are their
+    own mirror image are multiplied by ``own``. (k, l) mirrors (-k, -l): ``others`` are the other transformed atoms and
+    lengths.
     """
     var = np.broadcast_to(var, [*var.shape[:i], n // 2 + 1, *var.shape[i + 1 :]])
     weights = np.full(n // 2 + 1, 1.0)
@@ -146,10 +146,11 @@ def _mean_from_half(x: State, atoms: list[tuple[int, int, int]]) -> Array:
 
 
 def _powers_by_position(call: Call, value: int, n: int) -> Array | None:
-    """Return the second moments, up to a factor, at the n positions of the real numbers of a half spectrum.
+    """Return the second moments of the real signal behind a half spectrum, up to a factor: array (n,).
 
-    A product of spectra is a cyclic convolution, and so are the second moments where one factor is white: what zeros
-    fill up has less at its end than at its start. None where a spectrum is not known to be that of a signal.
+    A product of spectra is a cyclic convolution. With one white factor second moments are convolved too: behind a
+    zero-padded signal they are smaller at the end than at the start. None where a spectrum is not that of a known
+    signal.
     """
     index = call.graph.values[value].node
     if index is None:
@@ -171,14 +172,14 @@ def _powers_by_position(call: Call, value: int, n: int) -> Array | None:
 
 
 def _powers_read(call: Call, node: Node, n: int) -> list[Array]:
-    """Return the second moments by position behind each spectrum that a node reads; none unless all are known."""
+    """Return the second moments by position behind each spectrum that a node reads; none if one is unknown."""
     found = [_powers_by_position(call, v, n) for v in node.inputs if call.graph.values[v].dtype.is_complex]
     known = [powers for powers in found if powers is not None]
     return known if len(known) == len(found) else []
 
 
 def _powers_of(x: State, axis: int, n: int) -> Array:
-    """Return the second moments along an axis that is cut, or filled up with zeros, to n positions."""
+    """Return the second moments along an axis after it is cut or zero-padded to n positions: array (n,)."""
     x = merge_atoms(x, axis)
     others = [i for i in range(len(x.lengths)) if i not in x.axes[axis]]
     powers = kernels.mean_over(np.asarray(x.var + x.mean**2), others).ravel()
