@@ -14,7 +14,7 @@ Array = npt.NDArray[np.float64]
 MOST_STEPS, EXACT = 60, 1e-12
 """Steps of Newton at most, and the relative size of one after which the next is below rounding. Chosen."""
 NEAR_ZERO = -40.0
-"""Logarithm of a number x beside 1 - x of which x is below rounding."""
+"""Logarithm of x below which exp(-x) is 1 to rounding. Chosen."""
 
 
 def ndtr(x: npt.ArrayLike) -> Array:
