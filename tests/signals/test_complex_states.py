@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import wellposed as wp
 from wellposed.methods.carrying import number_in
 
 from .test_local_scales import assert_alike, predicted_and_measured
@@ -146,3 +147,23 @@ def test_powers_of_a_modulus_have_its_own_tails(point: float):
     model, z = Modulus(point), torch.randn(64, 128, dtype=torch.cfloat)
     predicted, measured = predicted_and_measured(model, z, draws=8)
     assert_alike(predicted["pow"], measured["pow"], 0.1)
+
+
+class Mixed(nn.Module):
+    """A known complex matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer(
+            "matrix", torch.randn(16, 16, dtype=torch.cfloat, generator=torch.Generator().manual_seed(0))
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.cfloat) @ self.matrix
+
+
+def test_a_known_complex_matrix_keeps_both_parts_of_the_mean_apart():
+    graph = wp.trace(Mixed(), torch.zeros(4, 16))
+    (*_, signal) = wp.propagate(graph, inputs=wp.Input.white(1.0, 1.0))
+    made = Mixed()(torch.randn(20_000, 16, generator=torch.Generator().manual_seed(1)) + 1.0)
+    assert signal.second_moment == pytest.approx(float(made.abs().square().mean()), rel=0.02)

@@ -235,3 +235,10 @@ def test_maps_of_known_numbers_along_two_long_axes_tell_pairs_apart_along_one_at
     tracemalloc.stop()
     assert made.second_moment == pytest.approx(1.0, rel=1e-6)  # turned white noise is white
     assert most < 10 * 8 * MOST_PAIRS  # bytes of some kernels; one of all pairs has 1.9 GB
+
+
+@pytest.mark.parametrize(("window", "length"), [(142, 400), (143, 400), (224, 400), (143, 144)])
+def test_means_over_long_windows_vary_by_the_share_of_one_element(window: int, length: int):
+    """Of white elements it is 1 / window, whatever number of displacements lie within a window (144 is a square)."""
+    graph = wp.trace(nn.AvgPool1d(window, stride=1), torch.zeros(2, 2, length))
+    assert [signal.second_moment for signal in wp.propagate(graph)][-1] == pytest.approx(1 / window)

@@ -51,7 +51,7 @@ def _lags_needed(kernel: Array, dim: int, step: Axis, cap: int) -> Array:
 
 def _promoted(kernel: Array, dim: int, length: int) -> Array:
     lengths = list(kernel.shape)
-    lengths[dim] = max(length, lengths[dim])
+    lengths[dim] = max(length + bool(kernels.positions(length)), lengths[dim])  # a square is the length of one by pair
     return kernels.promote(kernel, lengths)
 
 

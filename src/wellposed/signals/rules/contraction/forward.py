@@ -138,7 +138,7 @@ def _mapped(call: Call, data: State, axis: int, matrix: torch.Tensor, scale: flo
         for part in (matrix.real, matrix.imag)
     )
     both = combine(call, real, imaginary, 1.0, 1.0)
-    return both.with_moments(mean=np.zeros((1,) * both.mean.ndim), var=both.mean**2 + both.var)
+    return both.with_moments(mean=np.zeros((1,) * both.mean.ndim), var=real.mean**2 + imaginary.mean**2 + both.var)
 
 
 def _known_matrix(call: Call, weight: State, product: Product, made: str, summed: str) -> torch.Tensor | None:
