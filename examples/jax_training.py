@@ -17,7 +17,7 @@ from flax import nnx
 
 import wellposed.jax as wj
 
-CLASSES, SIZE, LAYERS, STEPS = 4, 64, 16, 150
+CLASSES, SIZE, LAYERS, STEPS = 4, 64, 16, 80
 LOSS = optax.softmax_cross_entropy_with_integer_labels
 
 

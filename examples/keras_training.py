@@ -26,7 +26,7 @@ def data(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     patterns = np.random.default_rng(0).normal(size=(CLASSES, SIZE))
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, CLASSES, count)
-    return (patterns[labels] + 2 * rng.normal(size=(count, SIZE))).astype("float32"), labels
+    return (patterns[labels] + 1.5 * rng.normal(size=(count, SIZE))).astype("float32"), labels
 
 
 def build(name: str) -> keras.Model:
@@ -41,7 +41,7 @@ def accuracy(model: keras.Model, x: np.ndarray, y: np.ndarray) -> float:
 
 
 def main() -> None:
-    x, y = data(1000, seed=1)
+    x, y = data(512, seed=1)
     print(f"Keras runs on {keras.config.backend()}")
 
     own = build("own")

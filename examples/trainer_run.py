@@ -27,10 +27,10 @@ def sentences(count: int, length: int = 16, words: int = 32) -> list[dict[str, t
 def trainer(folder: str, data: list[dict[str, torch.Tensor]]) -> transformers.Trainer:
     transformers.set_seed(0)
     config = transformers.GPT2Config(
-        vocab_size=32, n_positions=16, n_embd=64, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
+        vocab_size=32, n_positions=16, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0
     )
     arguments = transformers.TrainingArguments(
-        folder, max_steps=60, per_device_train_batch_size=16, report_to="none", save_strategy="no", disable_tqdm=True,
+        folder, max_steps=40, per_device_train_batch_size=16, report_to="none", save_strategy="no", disable_tqdm=True,
         logging_strategy="no", use_cpu=True,
     )  # fmt: skip
     return transformers.Trainer(transformers.GPT2LMHeadModel(config), arguments, train_dataset=data)

@@ -10,10 +10,28 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 T = TypeVar("T")
+_GLANCE = 0.005
+"""Seconds between two looks at the processor time, which some systems take long to tell."""
 
 
 class OutOfTime(Exception):
     """The processor time that was given is over."""
+
+
+@dataclass
+class _Limit:
+    """The processor time at which loops end, and the time from which on it is looked at again."""
+
+    end: float
+    over: bool = False
+    next: float = 0.0
+
+    def is_over(self) -> bool:
+        """Whether the processor time was over when it was looked at last."""
+        now = time.monotonic()
+        if not self.over and now >= self.next:
+            self.over, self.next = time.process_time() > self.end, now + _GLANCE
+        return self.over
 
 
 @dataclass
@@ -24,7 +42,7 @@ class _Watch:
     busy: bool = False
 
 
-_END: ContextVar[float | None] = ContextVar("end", default=None)
+_LIMIT: ContextVar[_Limit | None] = ContextVar("limit", default=None)
 _WATCH: ContextVar[_Watch | None] = ContextVar("watch", default=None)
 
 
@@ -34,11 +52,11 @@ def until(end: float | None) -> Iterator[None]:
 
     None sets no limit.
     """
-    token = _END.set(end)
+    token = _LIMIT.set(None if end is None else _Limit(end))
     try:
         yield
     finally:
-        _END.reset(token)
+        _LIMIT.reset(token)
 
 
 @contextmanager
@@ -57,13 +75,13 @@ def walked(items: Sequence[T]) -> Iterator[T]:
     Raises:
         OutOfTime: there is none left.
     """
-    end, watch = _END.get(), _WATCH.get()
+    limit, watch = _LIMIT.get(), _WATCH.get()
     mine = watch is not None and not watch.busy
     if watch is not None and mine:
         watch.busy = True
     try:
         for done, item in enumerate(items):
-            if end is not None and time.process_time() > end:
+            if limit is not None and limit.is_over():
                 raise OutOfTime
             if watch is not None and mine:
                 watch.told(done, len(items))

@@ -13,6 +13,9 @@ import threading
 import time
 from contextlib import suppress
 
+if os.environ.get("KERAS_BACKEND") == "jax":
+    sys.modules["tensorflow"] = None  # not installed: Keras would load it, which takes seconds, to save a model
+
 import keras
 import numpy as np
 from keras import layers
@@ -80,7 +83,7 @@ def subclassed():
 
 
 def recurrent():
-    return keras.Sequential([keras.Input((6, 10)), layers.Bidirectional(layers.LSTM(8)), layers.Dense(4)])
+    return keras.Sequential([keras.Input((3, 10)), layers.Bidirectional(layers.LSTM(8)), layers.Dense(4)])
 
 
 def transformer():
@@ -279,8 +282,9 @@ def of_own_classes():
 def lifetimes():
     """Return what calls say that end the process or its copy, and which process answers the calls between them.
 
-    It is the same for two calls, after an error and after its copy died; another after it was killed or too late. All
-    of that is seen in one row of calls, as a process takes seconds to start.
+    It is the same for two calls, after an error and after its copy died; another after it was too late: on JAX while it
+    worked, on TensorFlow while it started in the place of one that was killed. All of that is seen in one row of calls,
+    as a process takes seconds to start.
     """
     model, seen = table(layers.Dense(3)), []
 
@@ -293,9 +297,9 @@ def lifetimes():
     option = refused(wk.plan, model, method="kaimin")
     died = refused(wk.plan, table(Deadly()))
     ask()
-    os.kill(seen[-1], signal.SIGKILL)
-    processes._running._process.wait()
-    ask()
+    if keras.config.backend() == "tensorflow":
+        os.kill(seen[-1], signal.SIGKILL)
+        processes._running._process.wait()
     hung = refused(wk.initialize_, model, time_limit=0.01)
     ask()
     return {"option": option, "died": died, "hung": hung, "processes": [seen.index(pid) for pid in seen]}
@@ -306,16 +310,22 @@ def waits(_module):
 
 
 def interrupted():
-    """Ask what takes ten minutes, and print the process that is asked; again after Ctrl-C.
-
-    `main` of a process that others end.
-    """
+    """Ask what takes ten minutes, and print the process that is asked; again after Ctrl-C."""
     model = table(layers.Dense(3))
     while True:
         wk.plan(model)
-        print(processes._running._process.pid, flush=True)
+        print(os.getpid(), processes._running._process.pid, flush=True)
         with suppress(KeyboardInterrupt):
             run(model, waits, (), {})
+
+
+def all_interrupted(times):
+    """Ask as often, each time in a copy of this process, which others end, and print how it ended."""
+    for _ in range(times):
+        if not (copy := os.fork()):
+            interrupted()
+        _, status = os.waitpid(copy, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
 
 
 def unpicklable(_module):

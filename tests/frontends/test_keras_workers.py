@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 @pytest.fixture(autouse=True)
 def seeded_keras():
+    seed()
+
+
+def seed():
     keras.utils.clear_session(free_memory=False)
     keras.utils.set_random_seed(0)
 
@@ -52,14 +57,25 @@ def said(request):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
-def test_plans_and_values_are_those_of_torch_bit_for_bit(said):
+@cache
+def here(function):
+    """Return what a function says in this process, once for all backends that it is compared with."""
+    seed()
+    return function()
+
+
+def initialised():
+    """Return the six models after they were initialised as one, what they were before, and the plan."""
     models, whole = keras_sent.together()
     before = keras_sent.digests(models)
-    plan = wk.initialize_(whole)
+    return models, before, wk.initialize_(whole)
+
+
+@pytest.mark.slow
+def test_plans_and_values_are_those_of_torch_bit_for_bit(said):
+    models, before, plan = here(initialised)
     assert wp.Plan.model_validate_json(said["plan"]) == plan
-    keras.utils.clear_session(free_memory=False)
-    assert wp.Plan.model_validate_json(said["based"]) == keras_sent.planned_on_a_base()
+    assert wp.Plan.model_validate_json(said["based"]) == here(keras_sent.planned_on_a_base)
     assert said["digests"] == keras_sent.digests(models)
     assert all(before[name] != digest for name, digest in said["digests"].items())
     frozen = [one for one in plan.prescriptions.values() if one.reason.startswith("left alone: frozen")]
@@ -68,8 +84,7 @@ def test_plans_and_values_are_those_of_torch_bit_for_bit(said):
 
 @pytest.mark.slow
 def test_what_a_worker_checks_is_what_is_checked_here(said):
-    models, whole = keras_sent.together()
-    wk.initialize_(whole)
+    models, _, _ = here(initialised)
     rng = [np.random.default_rng(draw) for draw in range(12)]
     verdict = wk.check(models[5], inputs=[one.normal(size=(8, 12, 12, 3)).astype("float32") for one in rng], draws=4)
     theirs = json.loads(said["check"])
@@ -80,20 +95,20 @@ def test_what_a_worker_checks_is_what_is_checked_here(said):
 
 @pytest.mark.slow
 def test_a_training_is_prepared_as_here(said):
-    here, theirs = keras_sent.trained(), said["trained"]
-    assert theirs["plan"] == here["plan"]
-    assert theirs["page"] == here["page"]
-    assert theirs["rate"] == here["rate"]
+    own, theirs = here(keras_sent.trained), said["trained"]
+    assert theirs["plan"] == own["plan"]
+    assert theirs["page"] == own["page"]
+    assert theirs["rate"] == own["rate"]
     assert theirs["decayed"] == ["net/dense/kernel", "net/dense_1/kernel"]
     assert theirs["accuracy"] > 0.9
 
 
 @pytest.mark.slow
 def test_gradients_are_scored_and_refined_as_here(said):
-    here, theirs = keras_sent.agreeing(), said["agreeing"]
-    assert theirs["actions"] == here["actions"]
+    own, theirs = here(keras_sent.agreeing), said["agreeing"]
+    assert theirs["actions"] == own["actions"]
     assert theirs["layers"] == ["agreeing/first", "agreeing/last"]
-    assert theirs["cosines"] == pytest.approx(here["cosines"], rel=1e-5)  # sums may go in another order
+    assert theirs["cosines"] == pytest.approx(own["cosines"], rel=1e-5)  # sums may go in another order
     before, after, *promised = theirs["cosines"]
     assert [before, after] == pytest.approx(promised, rel=1e-5), "what a plan promises is what it comes to"
     assert before != after
@@ -107,7 +122,7 @@ def test_variables_are_trained_at_the_rates_of_a_plan(said):
 
 @pytest.mark.slow
 def test_activations_are_shaped_as_on_torch(said):
-    assert said["shaped"] == keras_sent.shaped()
+    assert said["shaped"] == here(keras_sent.shaped)
     assert said["shaped"]["again"]
 
 
@@ -139,29 +154,32 @@ def test_classes_and_functions_that_nobody_can_import_are_planned_as_here(said):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the process answers one call elsewhere")
 def test_one_process_answers_all_calls_and_is_remade_where_it_died(said):
-    assert said["processes"] == [0, 0, 0, 3, 4]
+    assert said["processes"] == [0, 0, 0, 3]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the process answers one call elsewhere")
-@pytest.mark.parametrize(
-    "signals", [[signal.SIGKILL], [signal.SIGINT, signal.SIGTERM]], ids=["killed", "interrupted-terminated"]
-)
-def test_a_process_ends_with_the_one_that_asks(signals):
+def test_a_process_ends_with_the_one_that_asks():
     """One that was interrupted has answered another call before it asks again what it is ended in."""
     if importlib.util.find_spec("jax") is None:
         pytest.skip("jax is not installed")
-    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": os.pathsep.join(sys.path)}
-    code = "from tests.frontends.keras_sent import interrupted; interrupted()"
+    environment = {
+        **os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHONWARNINGS": "ignore::RuntimeWarning",  # JAX's, of the copies, which are made before it is used
+    }  # fmt: skip
+    rows = [[signal.SIGKILL], [signal.SIGINT, signal.SIGTERM]]
+    code = f"from tests.frontends.keras_sent import all_interrupted; all_interrupted({len(rows)})"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as asking:
-        for number in signals:
-            session = asking.stdout.readline().strip()
-            wait_until(lambda one=session: len(in_session(one)) == 2)  # the process, and its copy that does the job
-            asking.send_signal(number)
-            wait_until(lambda one=session: not in_session(one))
+        for signals in rows:
+            for number in signals:
+                asks, session = asking.stdout.readline().split()
+                wait_until(lambda one=session: len(in_session(one)) == 2)  # the process, and its copy that does the job
+                os.kill(int(asks), number)
+                wait_until(lambda one=session: not in_session(one))
+            assert int(asking.stdout.readline()) == -signals[-1]
         rest = asking.communicate()[0]
     assert rest == ""
-    assert asking.returncode == -signals[-1]
+    assert asking.returncode == 0
 
 
 def in_session(session):

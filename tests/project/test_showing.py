@@ -26,7 +26,7 @@ HOSTILE = "[bold]a[/]\x1b[31m\x07<b>\u202e[/nonsense]"
 
 @pytest.fixture(scope="module")
 def deep() -> dict[str, object]:
-    model = nn.Sequential(*(layer for _ in range(100) for layer in (nn.Linear(4, 4), nn.Tanh())))
+    model = nn.Sequential(*(layer for _ in range(40) for layer in (nn.Linear(4, 4), nn.Tanh())))
     x = torch.randn(8, 4)
     graph = wp.trace(model, x)
     verdict = wp.check(graph, draws=2)
@@ -54,7 +54,7 @@ def deep() -> dict[str, object]:
         "signals": wp.propagate(graph, backward=True),
         "verdict": verdict,
         "comparison": verdict.comparisons[0],
-        "explanation": wp.explain(model, "198", x),
+        "explanation": wp.explain(model, "78", x),
     }
 
 
@@ -93,7 +93,7 @@ def test_answers_say_what_they_are(deep: dict[str, object]) -> None:
     assert re.match(r"Relative rate \S+ by rule ntk: NTK\^-0.5", said["relative"])
     assert re.match(r"Learning rate \S+; plateau \S+ to \S+ \(unsafe\): \d+ learning rates from", said["rate"])
     assert said["agreement"].startswith("Gradients of 2 sub-batches: GradCosine ")
-    assert re.match(r"Structure of 200 operations in \d+ groups, on 1 branches that meet at 0$", said["structure"])
+    assert re.match(r"Structure of 80 operations in \d+ groups, on 1 branches that meet at 0$", said["structure"])
     assert re.match(
         r"Signals under current weights: predicted and measured, \d+ compared, \d+ off$", said["initialisation"]
     )

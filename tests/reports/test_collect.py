@@ -184,6 +184,7 @@ def test_what_the_budget_is_over_for_is_left_out_and_said_the_least_important_fi
     whole = wp.report(model, example, draws=2, budget=None, options=alone)
     assert not any("left out" in note for note in whole.notes)
     clock = itertools.count()
+    monkeypatch.setattr("wellposed.limit._GLANCE", 0.0)
     monkeypatch.setattr(time, "process_time", lambda: next(clock) * 1e-3)  # of every node that is visited
     order, kept = ["measured", "signals", "gradients", "compared", "rates"], []
     for budget in (0.004, 0.05, 0.13, 0.2, 0.5, 2.0):

@@ -16,7 +16,6 @@ from unittest.mock import patch
 
 import keras
 import torch
-from keras.src.backend.torch import random as backend_random
 from keras.src.layers.convolutional.base_conv import BaseConv
 from keras.src.layers.convolutional.base_conv_transpose import BaseConvTranspose
 from torch import Tensor
@@ -32,8 +31,11 @@ _CONVOLUTIONS = tuple(f"conv{kind}{rank}d" for kind in ("", "_transpose") for ra
 @contextmanager
 def whole_operators() -> Iterator[None]:
     """Put the whole operators in the place of Keras' own inside the block."""
+    from keras.src.backend.torch import random as backend_random  # it takes a second that other backends do not need
+
+    noise = ((backend_random, "dropout", _dropout), (backend_random, "torch_seed_generator", _generator))
     with ExitStack() as stack:
-        for owner, name, make in _REPLACED:
+        for owner, name, make in (*_REPLACED, *noise):
             stack.enter_context(patch.object(owner, name, make(getattr(owner, name))))
         yield
 
@@ -258,6 +260,4 @@ _REPLACED: tuple[tuple[Any, str, Callable[[Function], Function]], ...] = (
     (keras.layers.GroupNormalization, "call", _group_norm),
     (keras.layers.SpectralNormalization, "call", _spectral_norm),
     (keras.Layer, "_maybe_build", _build),
-    (backend_random, "dropout", _dropout),
-    (backend_random, "torch_seed_generator", _generator),
 )
