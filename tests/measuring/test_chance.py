@@ -216,3 +216,23 @@ def test_filters_that_keep_their_values_are_one_set_behind_drawn_offsets() -> No
     plan = wp.plan(graph)
     assert [plan.prescriptions[f"convolutions.0.{name}"].action for name in ("weight", "bias")] == ["keep", "write"]
     assert graph.outputs[0] in one_set_of(graph, plan)
+
+
+def test_a_sum_of_parameters_that_cancel_is_rounding():
+    """As the log-determinant of a rotation, which the logarithms of its factors add up to."""
+
+    class Net(nn.Module):
+        def __init__(self, offset):
+            super().__init__()
+            half = torch.randn(8, generator=torch.Generator().manual_seed(0))
+            self.logs = nn.Parameter(torch.cat([half, -half + 1e-7 * half.flip(0)]))
+            self.layer, self.offset = nn.Linear(16, 16), offset
+
+        def forward(self, x):
+            return self.layer(x) * self.logs.exp(), self.logs.sum() + self.offset
+
+    for offset, alike in ((0.0, True), (1e-3, False)):
+        graph = wp.trace(Net(0.0), torch.randn(16, 16))
+        measured = wp.measure(wp.trace(Net(offset), torch.randn(16, 16)), draws=4)
+        verdict = wp.checks.compare(wp.propagate(graph), measured, draws=4, weight_draws=4, graph=graph)
+        assert verdict.ok is alike

@@ -20,11 +20,8 @@ from wellposed.signals.integration.special import ndtri
 from wellposed.signals.signal import Signal
 
 ROUNDING = 1e-12
-"""Share of the second moment of what an operator reads below which its result is rounding where 0 is predicted: single
-precision has 24 bits, and sums lose some."""
-
-DOUBLE_ROUNDING = 1e-15
-"""Such a share below which the prediction of a sum is rounding itself: predictions are made in double precision."""
+"""Share of the second moment of what an operator reads below which its result is rounding. Chosen: single precision has
+24 bits, and sums lose some."""
 _MANY = 10_000
 """Elements from which on a binomial count is normal."""
 
@@ -117,7 +114,7 @@ def without_rounding(
         for out in node.outputs:
             name = graph.values[out].name
             told, seen = predicted.get(name), measured.get(name)
-            least = DOUBLE_ROUNDING * level if _cancels(node) else 0.0
+            least = ROUNDING * level if _cancels(node) else 0.0
             if told is None or seen is None or told.second_moment > least:
                 if parts := [rounded[i] for i in node.inputs if i in rounded]:
                     rounded[out] = max(parts)  # a concatenation may be split again
@@ -141,6 +138,9 @@ def _level_before(graph: Graph, node: Node, measured: Mapping[str, Signal], roun
     """
     named = ((i, measured.get(graph.values[i].name)) for i in node.inputs)
     level = max((rounded.get(i, signal.second_moment) for i, signal in named if signal is not None), default=0.0)
+    for parameter in graph.parameters.values() if level == 0.0 else ():
+        if parameter.value in node.inputs and parameter.values is not None and parameter.values.numel():
+            level = max(level, float(parameter.values.detach().abs().double().square().mean()))
     if node.op in NORMS:  # of equal numbers it returns the rounding of their differences over √ε
         level /= max(float(named_arguments(node).get("eps") or 1.0), ROUNDING)
     return level

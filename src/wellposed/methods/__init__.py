@@ -244,7 +244,7 @@ def _version(prescriptions: Mapping[str, Prescription]) -> Literal[1, 2]:
 
 
 def _figures(graph: Graph, prescriptions: Mapping[str, Prescription]) -> dict[str, JsonValue]:
-    """Return, by name, figures of kept parameters' values, by which a plan recognises them again."""
+    """Return, under `KEPT` by name, figures of kept parameters' values, by which a plan recognises them again."""
     held: dict[str, JsonValue] = {}
     for name, parameter in graph.parameters.items():
         values = parameter.values  # of a sharded parameter the whole, if that is small; on meta what is made again
@@ -306,7 +306,7 @@ def _of_its_kind(graph: Graph, drawn: Drawn) -> Drawn:
 
 
 def _placed(prescription: Prescription, other: Prescription | None) -> Prescription:
-    """Return a prescription with the place (module, node) that another prescription of the same parameter states."""
+    """Return a prescription with the base's widths, depth, branch and repeats that another of its parameter states."""
     if other is None:
         return prescription
     fields = {field: getattr(other, field) for field in ("base_in", "base_out", "depth", "branch", "repeats")}

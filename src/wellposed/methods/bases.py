@@ -29,7 +29,8 @@ class Base:
         repeats: by name, for parameters that several sums of a stream share, the number of sums over the base's, if it
             is known.
         head_dim: size of the base's attention heads, where all have one and it is known.
-        single: values of branches of a kind of which the base has equally many, so that they do not grow with depth.
+        single: values of branches of a kind of which the base has at least as many, so that they do not grow with
+            depth.
         remarks: other differences, for the plan's warnings.
     """
 
@@ -169,7 +170,8 @@ class _Place:
 
     Attributes:
         part: before, in one, between several, or after the branches; and which of its sides are finite.
-        within: the kind of the branch and the parameter's index there; else its index in the part, from its end.
+        within: what the branch holds (last parts of names) and the parameter's index there; elsewhere its index in the
+            part, after the branches from the end.
     """
 
     part: tuple[str | bool, ...]
@@ -322,7 +324,7 @@ def _depths(graph: Graph, base: Graph, streams: Sequence[Stream]) -> tuple[float
 
 
 def _single(graph: Graph, base: Graph, streams: Sequence[Stream], small: Sequence[Stream]) -> frozenset[int]:
-    """Return the values of branches of which model and base have equally many (positions that are added once)."""
+    """Return the values of branches of kinds of which the base has at least as many (positions that are added once)."""
 
     def by_kind(one: Graph, every: Sequence[Stream]) -> dict[object, list[int]]:
         """Return the values of branches by their kind: modules and weights, numbers left out."""

@@ -16,7 +16,7 @@ from wellposed.structure.carriers import offset_of
 
 
 def times(graph: Graph, before: Prescription, factor: float, words: str) -> Prescription:
-    """Return a prescription scaled by ``factor``, which is added to the constants that its parameter carries.
+    """Return a prescription scaled by ``factor``, which multiplies the constant that its parameter carries.
 
     Raises:
         PlanError: the parameter is kept as the model makes it, and its values are not known.

@@ -152,7 +152,7 @@ def _is_constant(graph: Graph, name: str) -> bool:
 
 
 def _alike(graph: Graph, one: str, other: str) -> bool:
-    """Whether two parameters hold equal numbers; on meta, whether the values made again for them are equal."""
+    """Whether two parameters hold equal numbers, on one device; false on meta, where no numbers are held."""
     first, second = graph.parameters[one], graph.parameters[other]
     mine, theirs = first.values, second.values
     if mine is None or theirs is None or first.shape != second.shape or mine.dtype != theirs.dtype:

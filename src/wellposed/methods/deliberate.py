@@ -189,7 +189,7 @@ def _without_padding(graph: Graph, parameter: Parameter, values: Tensor) -> Tens
 
 
 def _marked(parameter: Parameter, selected: bool) -> Deliberate | None:
-    """Return what the mark of another library (transformers) says of a parameter; None without a mark."""
+    """Return what the mark of another library says of a parameter; None without a mark."""
     if not selected and is_loaded(parameter):
         return Deliberate("loaded", "filled by a checkpoint, as transformers marks it")
     if getattr(parameter.tensor, "_no_reinit", False):

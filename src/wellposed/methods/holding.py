@@ -162,7 +162,9 @@ def ends_of(
 
 
 def score_aims(graph: Graph, request: Request, target: float, readout: float | None) -> dict[ScoredProduct, float]:
-    """Return the target second moments of the scalar products that some parameter may scale."""
+    """Return the target second moments of the scalar products that some parameter may scale, and of those that a
+    function takes in and whose factors one layer makes (`ScoredProduct.shared`).
+    """
     found: dict[ScoredProduct, float] = {}
     for product in scored_products(graph):
         sides = tuple(side for side in product.sides if request.kept.keys().isdisjoint(side.carriers))
@@ -215,7 +217,7 @@ def _opened_by_gradients(
 
 
 def _scalable(graph: Graph, request: Request, kind: Branches) -> Iterator[tuple[Stream, list[ResidualBranch]]]:
-    """Yield the streams that are held, with their branches that have carriers."""
+    """Yield the streams that are held, with their branches that have carriers, none of which is kept."""
     for stream in residual_streams(graph) if kind != "full" else ():
         if len(stream.sums) > 1 or kind != "auto":
             own = [b for b in stream.branches if b.carriers and request.kept.keys().isdisjoint(b.carriers)]

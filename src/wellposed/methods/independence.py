@@ -126,7 +126,9 @@ def _is_coarse(values: Floats) -> bool:
 
 
 def _of_equal(values: Tensor, number: float, groups: int) -> Found | None:
-    """Return the pattern of a weight whose first elements hold many equal numbers; None for draws."""
+    """Return the pattern of a weight whose first elements all equal ``number``; None if it is 0 everywhere, or one
+    number in too few elements.
+    """
     if only_number(values) is not None:
         enough = values.numel() >= (FEW if _is_half(values) else 2)
         return Found("constant", f"all {number:.4g}") if number != 0.0 and enough else None
@@ -134,7 +136,7 @@ def _of_equal(values: Tensor, number: float, groups: int) -> Found | None:
 
 
 def _of_zeros(values: Tensor, groups: int) -> Found | None:
-    """Return the pattern of a weight with many exact zeros; None for draws."""
+    """Return the pattern of a weight with many exact zeros; None if it has none."""
     matrix = values.detach() if values.ndim == 2 else _only_tap(values.detach())
     if matrix is not None:
         wide = len(matrix) // groups <= matrix.shape[1]
@@ -159,8 +161,8 @@ def _only_tap(values: Tensor) -> Tensor | None:
 
 
 def _of_rows(values: Tensor, groups: int, coarse: bool) -> Found | None:
-    """Return the pattern of a weight whose shorter side is orthogonal, whose rows have one norm up to rounding, or
-    whose neighbours are alike; else None.
+    """Return the pattern of a weight whose shorter side is orthogonal with equal norms, up to rounding, or whose
+    neighbours are alike; else None.
     """
     matrix = _first_block(values, groups)
     if matrix is None or (side := len(matrix)) < (8 if coarse else 2):

@@ -203,7 +203,7 @@ def _last(graph: Graph, uses: Mapping[int, Contraction]) -> set[int]:
 
 
 def _activated(graph: Graph, node: int) -> bool:
-    """Whether a function of one number reads a node's result."""
+    """Whether an elementwise function follows a node, directly or behind other nodes."""
     reached = set(graph.nodes[node].outputs)
     for later in graph.nodes[node + 1 :]:
         if not reached.isdisjoint(later.inputs):

@@ -278,7 +278,7 @@ def _with_phases(
     factors: Mapping[int, float],
     prescriptions: Mapping[str, Prescription],
 ) -> dict[str, str]:
-    """Return in words, by weight, the variance of periodic functions' arguments together with drawn biases."""
+    """Return in words, by weight, the second moment of periodic functions' arguments together with drawn biases."""
     found: dict[str, str] = {}
     read = entered(graph)
     for use in uses:

@@ -33,9 +33,9 @@ _UNIFORM = 2.1
 def signs_of_training(graph: Graph) -> dict[str, str]:
     """Return in words, by name, all signs that a model was trained; reads whole weights.
 
-    Signs are: gains of norms that vary; nonzero counters of batches; weights and biases that do not have PyTorch's
-    uniform distribution though within its bounds, and smaller biases; and matrices with a singular value beyond those
-    of independent draws (Marchenko & Pastur 1967, for rows and columns of one size).
+    Signs are: gains of norms that vary; nonzero counters of batches; weights distributed as PyTorch's uniform draws,
+    but with elements beyond their bound; biases beyond that bound, or smaller than such draws are; and matrices with a
+    singular value beyond those of independent draws (Marchenko & Pastur 1967, for rows and columns of one size).
     """
     return _gains_and_counters(graph) | _weights_and_biases(graph)
 
@@ -112,7 +112,7 @@ def _beyond_bound(values: Tensor, fan_in: int) -> bool:
 
 
 def _has_outlier(values: Tensor) -> bool:
-    """Whether a matrix's largest singular value, for unit variance, is beyond √rows + √columns by no chance."""
+    """Whether a matrix's largest singular value, for unit variance, is beyond √rows + √columns by more than chance."""
     matrix = values.flatten(1)[:_LARGEST, :_LARGEST].double()
     shorter = min(matrix.shape)
     if shorter < _LEAST:

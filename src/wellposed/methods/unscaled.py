@@ -176,7 +176,7 @@ def _reads(graph: Graph, node: Node, name: str, nodes: list[Node]) -> bool:
 
 
 def _degree(graph: Graph, nodes: list[Node], weight: int, name: str) -> float | None:
-    """Return k if c times the parameter makes the weight c^k times as large; None if there is no such k.
+    """Return k if c times the parameter makes the weight c^k times as large; None if no such k is found.
 
     The nodes that make the weight are run on random numbers of two sizes: no formula is trusted with what a model does
     to its weights.

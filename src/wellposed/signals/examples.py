@@ -225,8 +225,8 @@ _INDICES = (torch.int32, torch.int64)
 
 
 class _Figures(NamedTuple):
-    """Statistics of an example: the number of independent elements, the shares of zeros and of non-finite numbers, and
-    whether all elements have one sign or are 0.
+    """Statistics of an example: the number of independent elements, their mean and mean square, the shares of zeros and
+    of non-finite numbers, and whether all elements have one sign or are 0.
     """
 
     independent: int

@@ -21,7 +21,7 @@ MOST_LEVELS, LOOKED_AT_FIRST = 8, 256
 
 
 def levels_of(data: Array) -> tuple[tuple[float, float], ...] | None:
-    """Return the distinct values of elements with their shares, if they are few; else None."""
+    """Return the distinct values of elements with their shares, if they are few among many elements; else None."""
     if len(np.unique(data.ravel()[:LOOKED_AT_FIRST])) > MOST_LEVELS or data.size <= MOST_LEVELS * MOST_LEVELS:
         return None
     values, counts = np.unique(data, return_counts=True)

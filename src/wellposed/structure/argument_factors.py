@@ -186,7 +186,9 @@ def _tell_a_size(numbers: Tensor) -> bool:
 
 
 def _is_added_to(graph: Graph, node: Node, value: int, root: int, factor: float) -> bool:
-    """Whether a node adds to a value a phase, or a function of the value itself, before the function that follows."""
+    """Whether a node adds a phase, or a function of the same, to a value that is ``factor`` times ``root``; false for
+    factors of 1 and -1.
+    """
     return abs(factor) != 1.0 and (_is_shift(graph, node, value) or adds_its_own(graph, node, value, root))
 
 

@@ -23,7 +23,7 @@ from wellposed.structure.positive_inputs import positive_inputs
 
 @once
 def bounds(graph: Graph) -> dict[int, Bounds]:
-    """Return the bounds of each node's first result, from the definitions of operators and the bounds of their
+    """Return, by value id, the bounds of nodes' results, from the definitions of operators and the bounds of their
     operands; inputs that are read as positive (`positive_inputs`) count as such.
     """
     found = dict.fromkeys(positive_inputs(graph), POSITIVE)
@@ -128,7 +128,7 @@ def _between(node: Node, bounds_of: Callable[[Ref], Bounds]) -> Bounds:
 
 
 def _least(graph: Graph, node: Node) -> float | None:
-    """Return c for a ``where`` that returns at least c (a softplus that a model writes itself); None for others."""
+    """Return c for a ``where(x > c, x, ...)`` (a softplus that a model writes itself); None for others."""
     condition, chosen = (ref_of(argument) for argument in node.args[:2])
     at = None if condition is None else graph.values[condition].node
     if at is None or chosen is None:

@@ -56,8 +56,8 @@ def carriers_of(graph: Graph, value: int, readers: Collection[int]) -> Carriers:
 def scaling_of(graph: Graph, value: int, absorbing: frozenset[int], through: int) -> Carriers:
     """Return the parameters that carry a factor on ``value``; nodes in ``absorbing`` undo the factor, and may read it.
 
-    Unlike for a branch, the walk back goes through embeddings and sums too. The factor is taken by the weights after
-    ``through`` contractions on the way back, and by all biases on the way.
+    Unlike for a branch, tables whose rows are looked up carry it too: embeddings, and positions that are added. The
+    factor is taken by the weights after ``through`` contractions on the way back, and by all biases on the way.
     """
     walk = _Walk(graph, _facts(graph), absorbing=absorbing, whole=True, through=through)
     # Nothing that is followed lies after the value, so that what else reads it is known beforehand.
@@ -162,7 +162,7 @@ class _Walk:
         return Carriers(tuple(dict.fromkeys(self.parameters)), frozenset(self.uses), frozenset(self.values))
 
     def read_elsewhere(self, value: int) -> str:
-        """Return in words what else reads a value and would see the factor; for nothing."""
+        """Return in words what else reads a value and would see the factor; an empty string for nothing."""
         index = self.graph.values[value].node
         assert index is not None
         node = self.graph.nodes[index]
@@ -338,7 +338,7 @@ class _Walk:
         return f"no factor of the product at {node.name} can carry it: {reasons[0]}"
 
     def _all(self, node: Node) -> Followed:
-        """Follow all terms of a sum."""
+        """Follow all operands that a node adds or puts together."""
         followed = []
         for argument in scaled_by(node):
             value = ref_of(argument)

@@ -22,7 +22,8 @@ _SHARES = frozenset({torch.ops.aten.softmax.int, torch.ops.aten._softmax.default
 
 
 def ends_in(graph: Graph, node: Node, value: int, root: int, factor: float) -> bool:
-    """Whether a node that reads a value is the last operator of a function of it that is written as several operators.
+    """Whether a node that reads a value is the last operator of a function of it that is written as several operators,
+    or a softmax.
 
     Args:
         graph: from `wellposed.trace`.

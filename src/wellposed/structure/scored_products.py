@@ -48,7 +48,7 @@ class ScoredProduct:
         leaves: whether they are outputs of the model, or no later node contracts signals.
         scores: for outputs, how many are scored together.
         sides: the factors that have carriers.
-        shared: whether there are none because the carriers make other things too: one layer for q, k and v.
+        shared: whether there are none because what makes a factor makes other things too: one layer for q, k and v.
     """
 
     node: int

@@ -36,8 +36,8 @@ LARGEST_RELATIVE_VARIANCE = 0.25
 
 
 def linear(call: Call, x: State, scale: float, shift: float = 0.0) -> State:
-    """Return the state of scale * x + shift, of the layout of x. Whatever x is known as (a function of a Gaussian
-    tensor, a statistic, a linear map, masked scores), the result is known as too.
+    """Return the state of scale * x + shift, of the layout of x. What x is known as (a function of a Gaussian tensor, a
+    statistic, masked scores), the result is known as too; a linear map or a standardised tensor stays one for shift 0.
     """
     if scale == 1.0 and shift == 0.0:
         return x

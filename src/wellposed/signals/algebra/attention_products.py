@@ -90,8 +90,8 @@ def scores_as_weights(call: Call, scores: State, product: Product) -> Softmax | 
 
 
 def _is_over_channels(call: Call, product: Product, token: str) -> bool:
-    """Whether the summed ``token`` is a channel, so that keys and values share no tokens. Features of learned tokens
-    are channels as well, and do not count.
+    """Whether the summed ``token`` is a channel, so that keys and values share no tokens. Learned tokens, of which
+    features are channels too, do not count.
     """
     made = dict(zip(product.right_axes, channels(call.graph)[product.right], strict=True))
     return made[token] and not any(made[label] for label in product.right_axes if label not in product.left_axes)

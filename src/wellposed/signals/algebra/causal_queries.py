@@ -20,8 +20,8 @@ MOST_TOKEN_GROUPS = 128
 
 
 def flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys: int) -> Seen | None:
-    """Return the attention weights of queries that weigh all keys they see equally; None where all see the same keys,
-    or there are too few queries, or too many that do not fall into equal groups.
+    """Return the attention weights of queries that weigh all keys they see equally, averaged over samples; None without
+    a mask by query and key, for too few queries, and for too many that do not fall into equal groups.
     """
     size = _group_size(queries, keys)
     if not size:
@@ -39,7 +39,9 @@ def flat_weights(mask: torch.Tensor | None, is_causal: bool, queries: int, keys:
 
 
 def _group_size(queries: int, keys: int) -> int:
-    """Return how many neighbouring tokens form one group of `Seen`; 0 where there are too few or too many queries."""
+    """Return how many neighbouring tokens form one group of `Seen`; 0 where there are too few queries, or too many that
+    do not fall into equal groups.
+    """
     if queries < kernels.LEAST:
         return 0
     if max(queries, keys) <= MOST_TOKEN_GROUPS:
@@ -129,8 +131,9 @@ def levels_of_seen(v: State, token: int, seen: Seen | None) -> Array:
 def with_pairs(
     made: State, v: State, token: int, seen: Seen, ratio: Array, met: float, features: int = -1
 ) -> tuple[State, Array]:
-    """Return the results of queries that see different keys, and their correlation kernel by pair of queries: the
-    overlap of the keys that two queries see, plus ``met`` for weights that are correlated. ``v`` is from `grouped`.
+    """Return the results of queries that see different keys, and their correlation kernel by pair of queries: that of
+    the means over the values that they see, plus ``met`` times the overlap of their keys, as weights are correlated.
+    ``v`` is from `grouped`.
 
     Where tokens are in groups, the tokens of the result are split into two atoms: groups (by pair), and tokens of a
     group.

@@ -39,7 +39,8 @@ def cut(call: Call, x: State, step: Cut, *, follows: bool = True) -> State:
 
 def _links_of_part(call: Call, whole: State, step: Cut) -> tuple[Link, ...]:
     """Return links from a slice of ``whole`` to the same slice of its parents, along an axis of uncorrelated elements
-    (a norm's result follows the norm's argument). None for results of repeated weights, which `Dependence` follows.
+    (a norm's result follows the norm's argument). Empty for other slices, and for results of repeated weights, which
+    `Dependence` follows.
     """
     if step.drop or whole.roots & REPEATED or _is_correlated(whole, step.axis):
         return ()

@@ -180,8 +180,8 @@ def _with_common_squares(
     var: Array,
     together: Array,
 ) -> tuple[Array, Array]:
-    """Return covariance kernel and variance of a product of mean ``mean``, enlarged by the covariance of the squares of
-    its factors: that of their local scales (kernel ``together``), or of gates met again, whichever is larger.
+    """Return covariance kernel and variance of a product of mean ``mean``, corrected for the covariance of the squares
+    of its factors: that of their local scales (kernel ``together``), or of gates met again, whichever is larger.
     """
     more = squares_in_common(call, *states)
     if not (more or together.any()):

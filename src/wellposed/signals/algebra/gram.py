@@ -32,7 +32,8 @@ class GramTerms(NamedTuple):
 
 def gram_terms(call: Call, left: State, right: State, product: Product) -> GramTerms | None:
     """Return what the dependence of two tensors adds to their product, by pair of positions: a tensor times its own
-    transpose (a Gram matrix), or times a tensor computed from it. None where the factors are independent.
+    transpose (a Gram matrix), or times a tensor computed from it. None for independent factors, for factors whose
+    atoms do not correspond, and for too many positions.
 
     Positions i and j have the mean sum_k Cov(x_ik, y_jk) beside the product of the means, and where i and j differ,
     their correlation at finite width adds to the variance.

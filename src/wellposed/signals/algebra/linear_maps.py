@@ -60,7 +60,7 @@ def mapped(x: State, axis: int, weights: Array, *, pairs: bool = False, sign: in
 
 
 def _told_apart_along(x: State, at: int, size: int) -> State:
-    """Return x with its kernel by pair of positions along the atom ``at`` alone, where it would be too large."""
+    """Return x with a kernel by displacement along all atoms but ``at``, where one by pair would be too large."""
     if size**2 * (x.corr.size // x.corr.shape[at]) <= MOST_PAIRS:
         return x
     return x.amended(corr=kernels.by_displacement(x.corr, [i for i in range(x.corr.ndim) if i != at]))

@@ -99,7 +99,7 @@ def scales_of_product(x: State, y: State, p: Aligned, q: Aligned) -> tuple[Local
 
 def scales_by_factor(call: Call, x: State, y: State, p: Aligned, q: Aligned) -> LocalScales | None:
     """Return the local scales of a Gaussian x times y, where one element of y multiplies many of x (a router's weight,
-    all features of a token): they vary as y² does. None where x is no Gaussian or y multiplies few.
+    all features of a token): those of x, multiplied by y². None for other factors, and where y² hardly varies.
     """
     rank = max(len(x.axes), len(y.axes))
     own, others = ((1,) * (rank - len(state.axes)) + state.shape for state in (x, y))
@@ -175,7 +175,7 @@ def scales_after_attention(
 
 def _log_scales_of_mean(scales: Array, values: State, axis: int, lifted: float) -> tuple[Array, float]:
     """Return the kernel of Cov(ln tau) of means of the values over an axis (one dimension for each axis), and the
-    variance that the query's own tau adds, of which the part ``lifted`` of the result depends.
+    variance that the query's own tau adds, on which the part ``lifted`` of the result depends.
     """
     kernel = np.log1p(np.clip(scales, 0.0, LARGEST_VARIANCE))
     mean = kernels.pair_mean(kernel, values.lengths, values.axes[axis])

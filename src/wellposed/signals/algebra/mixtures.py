@@ -89,7 +89,9 @@ def overwritten(call: Call, target: State, source: State, share: float) -> State
 
 
 def within(call: Call, x: State, kept: torch.Tensor, number: float, most: int = LARGEST_MASK) -> State | None:
-    """Return x where the mask ``kept`` holds, else ``number``, by position; None for more than ``most`` elements."""
+    """Return x where the mask ``kept`` holds, else ``number``, by position; None for masks of more than ``most``
+    elements, and for independent elements.
+    """
     if kept.numel() > most or call.independent:
         return None
     inside = multiply(call, x, _by_position(kept))

@@ -126,7 +126,9 @@ def _divided(
 
 
 def _of_few(x: State, dims: list[int], centre: bool) -> Transport | None:
-    """Return the transport of one of a few independent Gaussians divided by their root mean square; else None."""
+    """Return the transport of one of a few Gaussians divided by their root mean square: independent ones, or with
+    ``centre`` equally correlated ones. Else None.
+    """
     count = math.prod(x.lengths[i] for i in dims)
     longest = max((x.corr.shape[i] for i in dims), default=1)
     if (

@@ -180,7 +180,7 @@ def slice_by_slice(call: Call, x: State, y: State, operate: Operation) -> State 
 
 
 def _goes_by_slices(stack: State, other: State) -> bool:
-    """Whether slices of a stack depend on one another, or on an ``other`` that is not made of the whole stack."""
+    """Whether slices of a stack depend on one another or on ``other``, which is not made of the whole stack."""
     share = 1 < len(stack.blocks) <= MOST_PARTS and any(block.roots & other.roots for block in stack.blocks)
     return (depend(stack.blocks) or share) and not _is_made_of(other, stack)
 

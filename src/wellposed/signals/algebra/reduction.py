@@ -150,11 +150,12 @@ def _by_shared_scale(x: State, dims: list[int]) -> list[Array]:
 
 
 def _marginal(x: State, result: State) -> Marginal:
-    """Return the marginal of ``result``, a mean of x over few elements.
+    """Return the marginal of ``result``, a mean of x.
 
-    For x that is never negative it is a Gamma variable's, or a log-normal one's where x has heavier tails or a local
-    scale, with the same zero. Else it is a Gamma variable's with the skewness of x divided by √count. Where that is
-    small, it is that of a Gaussian with local scales, with the excess kurtosis of x divided by the count.
+    For a function x that is never negative it is a Gamma variable's, or a log-normal one's where x has heavier tails or
+    a local scale, with the same zero. Else it is a Gamma variable's with the skewness of x times the ratio of the
+    standard deviations (1 / √count for independent elements). Where either is nearly symmetric, it is a Gaussian's
+    with local scales, with the excess kurtosis of x times the ratio of the variances.
     """
     before, after = kernels.average(x.var), kernels.average(result.var)
     if (x.function is None and x.transport is None) or x.gauss or after <= 0.0:

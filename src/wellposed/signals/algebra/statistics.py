@@ -212,7 +212,9 @@ def _without_atoms(y: State, atoms: list[int]) -> State:
 
 
 def _standardised(call: Call, x: State, form: Standardised) -> State | None:
-    """Return the state of a standardised form with the axes of x; None where no mean gives the scale of x."""
+    """Return the state of a standardised form with the axes of x; None where no mean gives the scale of x, or moments
+    are not finite.
+    """
     of, factor = form.of, form.factor
     kinds = _kinds(of, factor)
     if not form.centred and all(kind == "mean" for kind, _ in kinds):

@@ -72,9 +72,9 @@ class Pairs(NamedTuple):
         return (max(float(made.ravel()[0]) / level, 0.0) if level > 0.0 else 1.0), made
 
     def energies(self, kernel: Array, common: Array, level: float) -> Array:
-        """Return the variance kernel of the sum of squares that meets in an output, relative to its mean. ``kernel`` is
-        that for all terms, ``common`` the kernel of the mean over terms relative to their second moment, and ``level``
-        the part that all positions share.
+        """Return the variance kernel of the sum of squares that meets in an output, relative to its squared mean.
+        ``kernel`` is that for all terms, ``common`` the kernel of the mean over terms relative to their second moment,
+        and ``level`` the part of the second moment that all elements share, their squared mean.
 
         Of Gaussian terms of correlation R, Var(sum x²) / n² = 2 mean R²; where means are taken out, 2 (mean R² - r²), r
         being the mean of R.
@@ -87,7 +87,7 @@ class Pairs(NamedTuple):
         return np.maximum(kernel - lost, 0.0) / left**2
 
     def mean_square_correlation(self, square: float, mean: float) -> float:
-        """Return the mean square correlation of a sum's terms, ``square`` for all of them, of this mean."""
+        """Return the mean square correlation of the terms that meet, from the ``square`` and ``mean`` for all terms."""
         kept = 1.0 - (1.0 - self.share) * mean
         return max(square - (1.0 - self.share**2) * mean**2, 0.0) / kept**2 if kept > 0.0 else 0.0
 
@@ -158,7 +158,7 @@ def finite_width_of_sum(
 def _known_by_position(data: State, summed: Collection[int]) -> tuple[float, float] | None:
     """Return c / (c + m), the random share of what differs between positions, where known means differ too (sines of
     positions), and the finite-width correlation 2 tr(C M) / (tr C + tr M)² of a random and a known part. C are the
-    variances of features, M the squares of their means, c and m the averages. None where means do not differ.
+    variances of features, M those of their means over positions, c and m the averages. None where means do not differ.
     """
     free = tuple(i for i in range(len(data.lengths)) if i not in summed)
     if all(data.mean.shape[i] == 1 for i in free):

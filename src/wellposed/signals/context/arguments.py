@@ -197,7 +197,9 @@ def _of_complex(values: torch.Tensor, root: int) -> State:
 
 
 def _by_position(values: torch.Tensor, root: int, largest: int) -> State:
-    """Return the state of finite values: by position, with variance 0, where there are at most ``largest``."""
+    """Return the state of finite values: by position, with variance 0, where at most ``largest`` of them are
+    `told_apart`; else with the correlations of a large table.
+    """
     state = state_of_tensor(values, root)
     different = told_apart(values) if values.numel() > largest else values
     if different.numel() > largest or values.ndim == 0:

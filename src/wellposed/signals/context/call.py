@@ -53,7 +53,7 @@ class Pass:
         states: by value id; None for values that are not followed.
         memo: cached results of rules, by keys that the rules choose.
         alive: cached states that are kept only while something else holds them.
-        draws: by value id, the draws of values that are run on draws (`sampling/joint_draws.py`).
+        draws: by value id, the draws of values that were drawn together (`sampling/joint_draws.py`).
         held: by value id, the factor by which a visitor has multiplied a value and its draws (`hold`).
         drawn: the values whose states were estimated from draws.
         postpones: whether such states are computed when they are first asked for.

@@ -16,7 +16,7 @@ OCTAVE = math.log(2.0)
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """How real passes differ from a rule's state of a value, as a mapping of that state.
+    """How a value in real passes differs from its rule's state.
 
     Attributes:
         octaves: log2 of the factor on the rule's second moment.
@@ -39,7 +39,7 @@ class Correction:
         return math.pow(2.0, self.octaves)
 
     def in_words(self) -> str:
-        """Return the correction in words: the factor, and the mean if it has one."""
+        """Return the correction in words: the factor on the second moment, and how it varies over draws if known."""
         moved = f"second moment times {self.factor:.3g}"
         return moved if self.spread is None else f"{moved}, which varies by {self.spread:.2f} octaves over weight draws"
 

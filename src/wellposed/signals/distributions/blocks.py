@@ -283,8 +283,8 @@ def _by_position(
 
 
 def _covariance_by_pair(aligned: Sequence[Aligned], widths: Sequence[int], lengths: tuple[int, ...]) -> Array | None:
-    """Return the covariance kernel by pair of positions of independent parts, where the kernel of some part is by pair;
-    else None.
+    """Return the covariance kernel by pair of positions of independent parts; None where the kernel of no part is by
+    pair, or the positions are too few or too many for one.
     """
     total, start = sum(widths), 0
     told = any(a.cat_corr is not None and kernels.positions(a.cat_corr.shape[-1]) for a in aligned)

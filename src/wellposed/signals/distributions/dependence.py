@@ -52,7 +52,7 @@ class Dependence:
         return bit
 
     def keep(self, x: State, made: Made) -> State:
-        """Record how x was made; return it with one root, shared by all states of this ``made.key``, for its roots."""
+        """Record how x was made; return it with a root that all states of ``made.key`` share in place of its own."""
         self.made[x.serial] = made
         if made.key not in self._roots:
             self._roots[made.key] = self.root() | REPEATED

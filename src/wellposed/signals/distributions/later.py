@@ -17,7 +17,7 @@ from wellposed.signals.distributions.state import Ancestry, Link, Marginal, Stat
 
 
 class LaterMoments(Moments):
-    """Moments that ``make`` computes at the first access; until then ``varies`` says the variance is not 0."""
+    """Moments that ``make`` computes at the first access; with ``varies`` the variance counts as > 0 until then."""
 
     __slots__ = ("_make", "varies")
 

@@ -56,7 +56,7 @@ def _usual_scales(kappa: float) -> tuple[Array, Array]:
 
 
 def scales_of_squares(x: State, scales: Lazy | None) -> Array | None:
-    """Return the kernel of the relative variance of x² over local scales: a known mean does not scale."""
+    """Return the covariance kernel of E[x² | local scale] / E x²: a known mean does not scale."""
     kernel = evaluated(scales)
     if kernel is None or x.function is not None or not kernels.nonzero(x.mean):
         return kernel

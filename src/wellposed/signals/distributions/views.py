@@ -38,7 +38,7 @@ MOST_SHOWN = 1 << 24
 
 
 def pooled(state: State) -> State:
-    """Return a concatenation as one state whose elements lie in any block with equal chances; others as they are."""
+    """Return a concatenation as one state without blocks, whose moments are pooled over them; others as they are."""
     return state.amended(blocks=WHOLE) if state.blocks else state
 
 
@@ -178,7 +178,7 @@ def _repeating(state: State, link: Link, members: tuple[int, ...], member: int) 
 
 def _behind(link: Link, dims: Dims, inner: Link) -> Link | None:
     """Return the link to the parent of ``inner``, the composition of a link by a number with ``inner``, along atoms
-    that only one of the two combines; None where both combine some.
+    that only one of the two combines; None where both combine one, ``inner`` is a mean, or its parent lacks the atom.
     """
     further = inner.places(len(link.parent.lengths))
     factor = link.operate(np.ones(()), ())
@@ -232,7 +232,8 @@ def in_rank(mask: torch.Tensor, rank: int) -> torch.Tensor:
 
 def _mask_in(mask: torch.Tensor, before: Sequence[int], shape: Sequence[int]) -> torch.Tensor:
     """Return the mask of a tensor of shape ``before`` as one of the tensor in ``shape``, as small as broadcasting
-    allows; a large one is reduced to the axes of queries and keys if it varies along these alone.
+    allows. A large one that cannot be viewed so, and keeps its last two axes (queries and keys), is reduced to these:
+    true where it is for any index of the others.
     """
     whole = mask.broadcast_to(tuple(before))
     try:
@@ -328,7 +329,7 @@ def _reshape_blocks(state: State, shape: tuple[int, ...]) -> State:
 
 
 def _is_stack(state: State, shape: Sequence[int], axis: int) -> bool:
-    """Whether a view gives the parts of a concatenation, each of width 1 in the new axis, an axis of their own."""
+    """Whether a view gives the parts of a concatenation, all of one width, an axis of their own."""
     widths = {block.shape[state.blocks.axis] for block in state.blocks}
     return len(widths) == 1 and shape[axis + 1 : axis + 2] == (widths.pop(),)
 

@@ -11,7 +11,7 @@ MOST_ENTRIES = 1 << 22
 
 
 def bounded(kernel: Array, sizes: Sequence[int]) -> Array:
-    """Return a kernel without pairs and with shorter profiles where it has too many entries."""
+    """Return a kernel by displacement, with profiles no longer than `lag_cap` allows."""
     kernel = by_displacement(kernel)
     cap = lag_cap(sum(length > 2 for length in kernel.shape))
     return shorten(kernel, sizes, [cap] * kernel.ndim)

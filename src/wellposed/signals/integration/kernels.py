@@ -325,7 +325,9 @@ def _is_no_product(u: Array, along: Sequence[Array], power: float) -> bool:
 
 
 def _autocorrelation_by_pair(u: Array, lengths: Sequence[int], dim: int) -> Array:
-    """Return `autocorrelation` by pair along the atom ``dim``, times that of the averages along the others."""
+    """Return `autocorrelation` by pair along the atom ``dim``, averaged over the others, times the correlation along
+    these of the root mean squares over ``dim``.
+    """
     size = u.shape[dim]
     rows = np.moveaxis(u, dim, 0).reshape(size, -1)
     matrix = rows @ rows.T / rows.shape[1]

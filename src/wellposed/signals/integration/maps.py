@@ -65,8 +65,8 @@ def mean_at_pairs(values: Array, lengths: Sequence[int]) -> Array:
 def covariance_with_mean(std: Array, corr: Array, sizes: Sequence[int], over: Sequence[int]) -> Array:
     """Return C(p), the covariance of position p with the mean over the atoms ``over``, at lag 0 along the others.
 
-    C(p) = s_p mean_q s_q R(p - q). Profiles are summed by FFT; along atoms where the kernel has no profile C is
-    constant.
+    C(p) = s_p mean_q s_q R(p - q). Profiles are summed by FFT, along short axes by matrices; along atoms of
+    ``over`` where the kernel has length 1 or 2, C(p) / s_p is constant.
     """
     kernel = at_zero(corr, [dim for dim in range(corr.ndim) if dim not in over])
     paired = [dim for dim in over if positions(kernel.shape[dim])]

@@ -115,7 +115,7 @@ def standardised(values: Array) -> Transport:
 
 def of_values(values: Array) -> Transport | None:
     """Return the transport of a variable given as a function of a Gaussian at the nodes; None where it is all but
-    Gaussian.
+    Gaussian, constant or not finite.
     """
     if not np.isfinite(values).all() or float(values.max() - values.min()) <= 0.0:
         return None
@@ -225,7 +225,7 @@ def of_product(first: Array, second: Array, rho: float = 0.0) -> Transport:
 
 @lru_cache(maxsize=256)
 def _of_product(first: bytes, second: bytes, rho: float) -> Transport:
-    """Return `of_product` of rounded values; each factor is averaged over groups of neighbouring nodes."""
+    """Return `of_product` of rounded values, averaged over groups of neighbouring nodes (x alone for ``rho`` != 0)."""
     groups = np.arange(0, WEIGHTS.size, FACTORS)
     weights = np.add.reduceat(WEIGHTS, groups)
 

@@ -42,7 +42,8 @@ def nodes_of_codebook(run: Pass, node: Node) -> list[Node] | None:
 
 
 def _is_source(run: Pass, value: int, at: int) -> bool:
-    """Whether a value, made by the node ``at`` from no codebook, is drawn from its state: a weight's result, or a state
-    estimated from draws. Draws of other values may be unrelated to what they were computed from.
+    """Whether draws begin at a value, made by the node ``at`` from no codebook: a weight's result, a constant, or a
+    value with draws from which its state was estimated. Draws of other values, made on the way to the index, may be
+    unrelated to what these were computed from.
     """
     return at in run.weights.weight_at or (value in run.drawn and value in run.draws) or is_constant(run, value)

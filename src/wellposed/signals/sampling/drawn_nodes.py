@@ -40,7 +40,7 @@ CANCELLING_MEANS = 0.1
 
 
 def is_drawn(run: Pass, node: Node) -> bool:
-    """Whether a node is run on draws. May add nodes to ``run.scanned`` (scans) and ``run.too_large``.
+    """Whether a node is run on draws. May add its results to ``run.scanned`` (scans), or the node to ``run.too_large``.
 
     A softmax is not, unless the logits were drawn before a number of each query was subtracted. Others are, where they
     can be, if they choose among signals, pick or mask signals by indices or conditions found among them, subtract

@@ -72,7 +72,7 @@ def _at_its_scales(run: Pass, inner: list[Node], node: Node) -> list[Node]:
 def _draw_with_weights(run: Pass, node: Node) -> bool:
     """Run a node, and all before it, on draws of the model's inputs and weights.
 
-    Draws made before are discarded: made again, they are the same. Results are cached for the next such node
+    Draws that are made on the way are discarded: made again, they are the same. They are cached for the next such node
     (`_again`).
 
     Returns:

@@ -213,8 +213,8 @@ def _enters_by_profile(run: Pass, node: Node) -> bool:
 
 
 def _stands_in(run: Pass, at: int, state: State) -> bool:
-    """Whether a state is a Gaussian in place of a sum of few products, made by the node ``at``; the sum may be
-    positive, as divisors of linear attention are.
+    """Whether a state, made by the node ``at``, is a Gaussian in place of a sum of few products; the sum itself may
+    never be negative, as divisors of linear attention are not.
     """
     product = state.gauss and state.tag != "exact" and at not in run.weights.weight_at
     return product and is_product(run.graph.nodes[at].op) and kernels.nonzero(state.mean)

@@ -16,7 +16,9 @@ def is_of_products(run: Pass, value: int) -> bool:
 
 
 def _factors(run: Pass, value: int) -> list[int]:
-    """Return the two signals whose product a value is, up to what `_unscaled` looks through; else none."""
+    """Return the operands, without constants, of the product that a value is behind what `_unscaled` looks through;
+    none for other values, and for results of weights.
+    """
     at = run.graph.values[_unscaled(run, value)].node
     if at is None or at in run.weights.weight_at or not is_product(run.graph.nodes[at].op):
         return []

@@ -113,7 +113,7 @@ def _pooled(run: Pass, out: int, draws: list[torch.Tensor], totals: Totals) -> S
 
 
 def _stays_drawn(run: Pass, value: int) -> bool:
-    """Whether all readers of a scan's value are run on its draws, so that no rule asks for its correlations."""
+    """Whether all readers of a scan's value can be run on its draws, so that no rule asks for its correlations."""
     readers = run.graph.users().get(value, ())
     return bool(readers) and all(can_run(run, run.graph.nodes[at]) for at in readers)
 

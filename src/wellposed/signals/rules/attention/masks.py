@@ -98,8 +98,9 @@ def queries_that_see_none(call: Call, given: Any, mask: torch.Tensor | None) -> 
 
 
 def keys_of_queries(mask: torch.Tensor, queries: int, variance: float, even: bool) -> Array:
-    """Return the mean number of keys that each query sees under a mask (`over_samples`). With ``even``, queries that
-    see none count with all keys times exp(``variance``), for which logits of this variance would leave even weights.
+    """Return the number of keys that each query sees under a mask, averaged over samples (`over_samples`). With
+    ``even``, queries that see none count with all keys times exp(``variance``), for which logits of this variance would
+    leave even weights.
     """
     counts = array_of(mask.to(torch.float64).sum(dim=-1))
     if even:

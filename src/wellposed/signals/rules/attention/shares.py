@@ -81,7 +81,7 @@ def known_shares(x: State, axis: int, shown: Array | None, variance: float) -> t
 
 
 def _known_weights(mean: Array, at: int, query: int | None, shown: Array | None) -> Array:
-    """Return exp(known means of logits) times the mask, averaged over samples: weights that are not normalised."""
+    """Return exp(known means of logits) times the average of the mask over samples: weights that are not normalised."""
     weights = np.exp(mean - mean.max(axis=at, keepdims=True))
     if shown is None or query is None or shown.ndim < 2:
         return np.asarray(weights)

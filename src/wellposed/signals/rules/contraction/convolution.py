@@ -90,7 +90,7 @@ independent numbers."""
 
 def _energy_of_known_filters(call: Call, sliding: Sliding, weight: State, product: Product, raw: Array) -> float | None:
     """Return sum over pairs of taps of w w' E[x x'] for filters of known numbers, relative to independent weights of
-    their size; ``raw`` is the data's raw kernel. None for filters that are drawn or trained.
+    their size; ``raw`` is the data's raw kernel. None for filters that are drawn or trained, transposed, or too many.
     """
     trained = weight.scale_parameter is not None or call.graph.values[product.right].kind == "parameter"
     uneven = product.transposed or len(sliding.moving) != len(sliding.steps)
@@ -230,7 +230,9 @@ def _through_window(corr: Array, dim: int, axis: Axis, marginal: Array, cap: int
 
 
 def _fixed_filter(call: Call, sliding: Sliding, weight: State, product: Product, window: Window) -> State | None:
-    """Return a depthwise convolution with known numbers, approximated by a box filter of the same sum."""
+    """Return a depthwise convolution with known numbers, approximated by a box filter of the same sum (1 for numbers on
+    meta). None for transposed convolutions, and for sums near 0.
+    """
     if product.transposed:
         return None
     total = kernels.average(weight.mean) * window.taps
@@ -286,8 +288,8 @@ def _factors(filters: Array, channels: int, rank: int) -> list[Array] | None:
 
 
 def _through_factors(sliding: Sliding, factors: list[Array]) -> State | None:
-    """Return data convolved along each axis with a known factor of the filter; None where an axis is too long. Of a
-    long axis with periodic moments the middle is left out, and filled in periodically.
+    """Return data convolved along each axis with a known factor of the filter; None where an axis is too long, or of
+    length 1. Of a long axis with periodic moments the middle is left out, and filled in periodically.
     """
     data = sliding.data
     for axis, step, taps in zip(sliding.space, sliding.steps, factors, strict=True):

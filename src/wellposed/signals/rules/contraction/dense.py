@@ -103,7 +103,7 @@ def _has_local_scales(data: State, weight: State, count: int) -> bool:
 
 
 def _is_uneven(weight: State, product: Product) -> bool:
-    """Whether a weight's second moment varies by position, as that of a masked weight."""
+    """Whether a weight's variance differs by position, as that of a masked weight."""
     of_either = {*product.left_axes, *product.out_axes}.issuperset(product.right_axes)
     uneven = weight.var.size > 1 and kernels.average(weight.mean**2) + kernels.average(weight.var) > 0.0
     return uneven and of_either and all(len(axis) < 2 for axis in weight.axes)
@@ -205,7 +205,8 @@ def _correlation_of_outputs(
 
 def _loads(call: Call, experts: int) -> Array | int:
     """Return the number of rows of each expert where it is known, else the number of experts."""
-    ends = call.graph.known.get(call.value_of(2) or -1)
+    offsets = call.value_of(2)
+    ends = None if offsets is None else call.graph.known.get(offsets)
     return experts if ends is None else np.diff(array_of(ends), prepend=0.0)
 
 

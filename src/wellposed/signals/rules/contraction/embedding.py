@@ -59,7 +59,7 @@ def embedding(call: Call, weight: State, indices: Any, *rest: Any, **kwargs: Any
 
 def _same_index(call: Call, indices: Any) -> Hashable:
     """Return a cache key of an index: for one computed from the model's inputs the operators that make it, as examples
-    agree by chance; for others the numbers.
+    agree by chance; for others the numbers, or the value id where they are not known.
     """
     value = call.value_of(1)
     if isinstance(indices, torch.Tensor):
@@ -146,8 +146,8 @@ def _empty_rows(call: Call) -> list[int]:
 
 
 def _padding_factors(call: Call, rows: int) -> Array | None:
-    """Return, by position, 0 for padding and else the factor on the table's second moment, rows / (rows - 1), as its
-    mean includes the padding row; None where the model does not mask padding that its example has.
+    """Return, by position, 0 for padding and else rows / (rows - 1), a factor on the table's mean and variance, which
+    include the padding row. None where no such row is known, or the model does not mask padding that its example has.
     """
     padding, tokens = _row_of_padding(call), call.value_of(1)
     example = None if tokens is None else call.graph.example.get(tokens)
@@ -275,7 +275,7 @@ def embedding_bag(
     per_sample_weights: Any = None,
     *rest: Any,
 ) -> State:
-    """Return sums (``mode`` 0), weighted or not, means (1) or maxima (2) of rows."""
+    """Return sums (``mode`` 0), weighted or not, or means (1) of rows; maxima (2) count as means."""
     shape = call.shape()
     count = (
         indices.numel()

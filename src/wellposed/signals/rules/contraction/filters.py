@@ -130,7 +130,7 @@ def with_later_facts(
 
 def _local_scales(sliding: Sliding, outputs: int, centre: Callable[[Array], Array]) -> tuple[Array, Array] | None:
     """Return the relative variance kernel of sum x² over one window, and that for two outputs; None where it hardly
-    varies.
+    varies, and for more than `WIDE` unrelated channels.
 
     kappa = mean over pairs of taps of Cov(x², x²) / (E x²)², over the channels that a filter spans (signals.md 5.7),
     less what filters that are centred do not see (``centre``). Outputs that see the same channels see the same energy.
@@ -192,7 +192,9 @@ def _scales(data: State) -> Array | None:
 
 
 def _uneven_filters(sliding: Sliding) -> Array | None:
-    """Return `quadratic.channel_norm_correction` of a convolution's output; None for windows of one tap."""
+    """Return `quadratic.channel_norm_correction` of a convolution's output; None for windows of one tap, and where it
+    is negligible.
+    """
     moving = [(i, step) for i, step in sliding.moving if step.out > 1]
     if math.prod(step.kernel for _, step in moving) == 1:
         return None
@@ -229,7 +231,7 @@ def _patch(data: State, channel_axis: int, dims: tuple[int, ...]) -> tuple[Array
 
 
 def inverse_of_filters(data: State, product: Product) -> Inverse:
-    """Return `quadratic.inverse_variance` of the filters of a product, which norms per channel divide by."""
+    """Return `quadratic.inverse_variance` of the filters of a product, whose variances norms per channel divide by."""
     data, window = pooled(data), product.window
     if window is None:
         summed = [i for i, label in enumerate(product.left_axes) if label not in product.out_axes]

@@ -206,7 +206,9 @@ def _is_of_learned_tokens(call: Call, data: State, weight: State, product: Produ
 
 
 def _pairs(call: Call, weight: State, product: Product) -> Pairs | None:
-    """Return `Pairs` of the weight elements that one output sums; None where these are independent."""
+    """Return `Pairs` of the weight elements that one output sums; None where these count as independent, and for
+    transposed convolutions.
+    """
     labels = product.right_axes
     summed = [i for i, label in enumerate(labels) if label not in product.out_axes and weight.shape[i] > 1]
     count = math.prod(weight.shape[i] for i in summed)
@@ -219,8 +221,8 @@ def _pairs(call: Call, weight: State, product: Product) -> Pairs | None:
 def _share_of_sums(
     call: Call, weight: State, product: Product, summed: list[int], count: int
 ) -> tuple[float, bool] | None:
-    """Return E (sum w)² / E sum w² over ``count`` elements along the axes ``summed``, and whether all filters have one
-    norm; None where elements are independent.
+    """Return E (sum w)² / E sum w² over ``count`` elements along the axes ``summed``, and whether norms of filters vary
+    less than those of independent numbers; None where no dependence of the elements is known.
     """
     atoms = [atom for i in summed for atom in weight.axes[i]]
     if is_centred(call, weight, atoms):
@@ -265,7 +267,9 @@ def _keeps_axes(product: Product) -> bool:
 
 
 def _with_common_part(call: Call, result: State, data: State, product: Product, level: float) -> State:
-    """Return ``result`` plus the product with the weight's mean: ``level`` times the sum that an output reads."""
+    """Return ``result`` plus the product with the weight's mean: ``level`` times the sum that an output reads.
+    Unchanged for transposed convolutions.
+    """
     axes, outputs = product.left_axes, product.out_axes
     summed = [i for i, label in enumerate(axes) if label not in outputs]
     count = math.prod(data.shape[i] for i in summed)

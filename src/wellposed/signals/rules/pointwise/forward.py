@@ -46,7 +46,9 @@ def _elementwise(call: Call, x: State, *rest: Any, **kwargs: Any) -> State | Non
 
 
 def _leaves_bounds(x: State, function: Pointwise) -> bool:
-    """Whether ``function`` is undefined within three standard deviations of x, whose marginal is not known."""
+    """Whether ``function`` is undefined three standard deviations from the mean of x, or of the Gaussian that x is a
+    function of; False where the transport of that is known.
+    """
     base, inner = x.gaussian_source()
     if base.transport is not None or not kernels.nonzero(base.var):
         return False

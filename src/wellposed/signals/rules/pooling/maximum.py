@@ -109,7 +109,7 @@ LARGEST_WINDOW = 400
 
 def _composed(first: list[Axis], second: list[Axis]) -> list[Axis] | None:
     """Return the windows over which a maximum equals that over the ``second`` windows of maxima over the ``first``
-    ones. None unless the first have stride 1 and cover the axis, or where windows would be too large.
+    ones. None unless the first have stride 1 and cover the axis, for dilated windows, and for too large ones.
     """
     if len(first) != len(second):
         return None

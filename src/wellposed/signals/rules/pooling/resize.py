@@ -69,7 +69,9 @@ def _around(rank: int, steps: list[tuple[int, int, int]]) -> tuple[tuple[int, in
 
 
 def _with_shape_of(given: State, x: State, constant: float) -> State:
-    """Return x, ``given`` padded, with the marginal of ``given`` where it is padded by zeros or by its own elements."""
+    """Return x, ``given`` padded, with the transport of ``given`` where that never crosses 0, and is padded by zeros or
+    by its own elements.
+    """
     shape = one_signed(given) if constant == 0.0 else x.marginal  # 0 is within the range of what never crosses it
     return x if shape.transport is None else x.amended(transport=shape.transport)
 

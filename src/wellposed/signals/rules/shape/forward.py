@@ -55,7 +55,9 @@ def viewed(call: Call, x: Any, *rest: Any, **kwargs: Any) -> State | tuple[State
 
 
 def seen_through(call: Call, x: State, steps: Steps) -> State:
-    """Return the state after a view; a slice of axes that end inside others is one of the chain's first tensor."""
+    """Return the state after a view. Once axes have ended inside others, a slice is taken from the tensor with which
+    the chain of views began.
+    """
     chain = followed(call, x, steps)
     part = chain.result() if chain.crossed and any(isinstance(step, Cut) for step in steps) else None
     return part or through(call, x, steps, chain.result)

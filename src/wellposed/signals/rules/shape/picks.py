@@ -84,7 +84,7 @@ class Rows(NamedTuple):
 
 def _rows_of_samples(graph: Graph, node: Node, axis: int) -> Rows | None:
     """Return how the index of a node picks rows along an axis: it is the same along axes that it was broadcast to. None
-    where it is broadcast along no other axis.
+    for an index of several axes that is broadcast along no other axis.
     """
     value = next(v for v in node.inputs if not graph.values[v].is_signal)
     shape = graph.values[value].shape
@@ -177,7 +177,9 @@ def index(call: Call, x: Any, indices: Any) -> State | None:
 
 
 def _picked_by_one(call: Call, x: State, axis: int, item: Any) -> State | None:
-    """Return elements picked by one index along an axis; None for a mask over several axes."""
+    """Return elements picked by one index along an axis; None for a mask over several axes or an unknown one, and along
+    an axis of length 1.
+    """
     if isinstance(item, torch.Tensor) and item.dtype == torch.bool and item.ndim == 1:
         item = item.nonzero().flatten()
     if not hasattr(item, "shape") or getattr(item, "dtype", None) == torch.bool or not x.axes[axis]:
@@ -208,7 +210,7 @@ def diagonal(call: Call, x: State, offset: int = 0, dim1: int = 0, dim2: int = 1
 
 def _seen(call: Call, x: State, *rest: Any, **kwargs: Any) -> tuple[State, torch.Tensor] | None:
     """Return the scores below a mask, and for each element that known indices pick whether the mask lets it through;
-    None for other tensors.
+    None for other tensors, and for unknown indices.
     """
     given = [item for arg in (*rest, *kwargs.values()) for item in (arg if isinstance(arg, (list, tuple)) else [arg])]
     if x.masked is None or x.masked.scores is None or any(isinstance(item, (State, Unknown)) for item in given):
@@ -269,8 +271,8 @@ def picked_along(
     apart: Sequence[int] = (),
 ) -> State:
     """Return elements picked by an index along one axis: with moments by position where the index ``names`` is known,
-    else averaged. With ``once`` no element is picked twice. Positions that differ along the axes ``apart`` have unknown
-    indices of their own.
+    else averaged. With ``once`` equal entries of ``names`` stand for different elements. Positions that differ along
+    the axes ``apart`` have unknown indices of their own.
     """
     x = merge_atoms(x, axis) if len(x.axes[axis]) > 1 else pooled(x)
     flat, i = math.prod(index_shape), x.axes[axis][0]
