@@ -270,7 +270,7 @@ def _before(graph: Graph, factors: Collection[str]) -> frozenset[str]:
     weighted = {use.node: use.parameter for use in contractions(graph)}
     found: set[str] = set()
     others = set(graph.outputs)  # values that anything else reads
-    for node in reversed(graph.nodes):
+    for node in (one for one in reversed(graph.nodes) if one.index not in graph.dead_nodes):
         name, alone = weighted.get(node.index), others.isdisjoint(node.outputs)
         if name and alone:
             found.add(name)
