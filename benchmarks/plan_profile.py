@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import pstats
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,8 @@ def profiled(name: str) -> dict[str, Any]:
     graph = wp.trace(model, inputs)
     profile = cProfile.Profile()
     profile.runcall(wp.plan, graph)
-    stats: dict[Key, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    profile.create_stats()
+    stats: dict[Key, Any] = profile.stats
     spent = Counter[Key]()
     for key, told in stats.items():
         for owner, share in owners(stats, key).items():

@@ -138,9 +138,10 @@ def _level_before(graph: Graph, node: Node, measured: Mapping[str, Signal], roun
     """
     named = ((i, measured.get(graph.values[i].name)) for i in node.inputs)
     level = max((rounded.get(i, signal.second_moment) for i, signal in named if signal is not None), default=0.0)
-    for parameter in graph.parameters.values() if level == 0.0 else ():
-        if parameter.value in node.inputs and parameter.values is not None and parameter.values.numel():
-            level = max(level, float(parameter.values.detach().abs().double().square().mean()))
+    for i in node.inputs if level == 0.0 else ():
+        values = graph.parameters[graph.values[i].name].values if graph.values[i].kind == "parameter" else None
+        if values is not None and values.numel():
+            level = max(level, float(values.detach().abs().double().square().mean()))
     if node.op in NORMS:  # of equal numbers it returns the rounding of their differences over √ε
         level /= max(float(named_arguments(node).get("eps") or 1.0), ROUNDING)
     return level

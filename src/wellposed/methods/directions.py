@@ -130,7 +130,7 @@ def balanced(
         weights = weights_of({name: math.exp(log / 2) for name, log in logs.items()})
         passed = run(weights)
         chooser = _Chooser(weights, left.all, target)
-        told = gradients_of(passed, until=chooser.before, adjust=chooser).warnings
+        told = gradients_of(passed, until=chooser.data, adjust=chooser).warnings
         forward = forward or {name: decision.scale for name, decision in weights.decisions.items()}
         off = {name: math.log(ratio) for name, ratio in chooser.ratios.items()}
         logs = {name: logs.get(name, 2 * math.log(weights.decisions[name].scale)) for name in off}
@@ -300,7 +300,7 @@ class _Chooser:
 
     Attributes:
         ratios: by parameter, the factor on its variance.
-        before: the data of these contractions, back to which gradients have to be followed.
+        data: the data of these contractions, back to which gradients have to be followed.
     """
 
     def __init__(self, weights: PlannedWeights, left: Collection[str], target: float) -> None:
@@ -312,7 +312,7 @@ class _Chooser:
             for use in weights.uses
             if use.parameter in weights.decisions and use.kind not in ("embedding", "recurrent")
         }
-        self.before = frozenset(data for name, data in self.uses.values() if name not in left)
+        self.data = frozenset(data for name, data in self.uses.values() if name not in left)
 
     def __call__(self, call: Adjoint, sent: Sent) -> Sent:
         """Scale the gradient that a weighted node sends to its data to second moment ``target``, and keep the ratio."""

@@ -119,14 +119,19 @@ def share_of_ones(example: torch.Tensor) -> float | None:
     """Return the share of ones in an example that holds zeros and ones and nothing else, as masks do that are given as
     floats; None of others, and where all are alike.
     """
-    if not is_held(example) or type(example) is not torch.Tensor or example.numel() < 2:
-        return None
-    flat = dense(example.detach()).flatten()
-    head = flat[:64]
-    if not bool(((head == 0) | (head == 1)).all()) or not bool(((flat == 0) | (flat == 1)).all()):
+    flat = _looked_at(example)
+    if flat is None or not bool(((flat == 0) | (flat == 1)).all()):
         return None
     share = float(flat.double().mean())
     return share if 0.0 < share < 1.0 else None
+
+
+def _looked_at(example: torch.Tensor) -> torch.Tensor | None:
+    """Return elements from all over an example, 1-D; None of one that this process does not hold, or of one number."""
+    if not is_held(example) or type(example) is not torch.Tensor or example.numel() < 2:
+        return None
+    flat = dense(example.detach()).flatten()
+    return flat[:: -(-flat.numel() // LOOKED_AT)]
 
 
 def in_words(graph: Graph, descriptors: Mapping[int, Input]) -> str:
@@ -288,10 +293,9 @@ def _unlike(graph: Graph, value: int) -> str:
 
 def _figures(example: torch.Tensor, shape: tuple[int, ...]) -> _Figures | None:
     """Return what an example is like; None of one that holds one number, or none that this process has."""
-    if not is_held(example) or type(example) is not torch.Tensor or example.numel() < 2:
+    flat = _looked_at(example)
+    if flat is None:
         return None
-    flat = dense(example.detach()).flatten()
-    flat = flat[:: -(-flat.numel() // LOOKED_AT)]
     if not flat.is_complex():
         flat = flat.to(torch.float64)
     if bool((flat == flat[0]).all()):
