@@ -146,9 +146,9 @@ def _imported(name: str) -> Any:
     """
     import random
 
-    from wellposed.collection import paused_collection
+    from wellposed.collection import kept_for_good
 
-    with paused_collection():
+    with kept_for_good():
         from wellposed.forks import importing
 
         with importing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -20,6 +21,22 @@ def array_of(tensor: torch.Tensor, dtype: torch.dtype = torch.float64) -> npt.ND
     copy = tensor.detach().to("cpu", dtype, copy=True)
     array: npt.NDArray[Any] = copy.numpy()
     return array
+
+
+def distinct(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the different numbers of an array, in order. NumPy's own `unique` and `median` load masked arrays."""
+    ordered = np.sort(array, axis=None)
+    first = np.ones(ordered.shape, dtype=bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    numbers: npt.NDArray[Any] = ordered[first]
+    return numbers
+
+
+def median(array: npt.ArrayLike) -> float:
+    """Return the median of all elements."""
+    ordered = np.sort(array, axis=None)
+    middle = len(ordered) // 2
+    return float((ordered[middle] + ordered[~middle]) / 2.0)
 
 
 def only_number(values: torch.Tensor) -> float | complex | None:

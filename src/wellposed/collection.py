@@ -38,6 +38,21 @@ def paused_collection() -> Iterator[None]:
             del _paused[-1:]
 
 
+@contextmanager
+def kept_for_good() -> Iterator[None]:
+    """Pause garbage collection while what lives to the end of the process is made, and count it as old afterwards.
+
+    Frozen and thawed, all objects are of the oldest generation without being looked at: the next collection of young
+    ones would go through all that was made, and a whole collection would follow it. Where a caller has frozen objects
+    himself, they stay frozen, and the others young.
+    """
+    with paused_collection():
+        yield
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
+
+
 _paused: list[bool] = []
 """Blocks without garbage collection."""
 

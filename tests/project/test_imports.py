@@ -102,3 +102,18 @@ def test_first_use_of_a_plan_collects_no_garbage_and_loads_no_tables(collects):
         "assert 'rich' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("froze", [True, False])
+def test_what_is_imported_is_old_and_what_a_caller_froze_stays_frozen(froze):
+    code = (
+        "import gc, sys, torch, wellposed\n"
+        f"gc.freeze() if {froze} else None\n"
+        "wellposed.plan; made = wellposed.methods\n"
+        "young = gc.get_objects(0) + gc.get_objects(1)\n"
+        f"assert {froze} or not any(one is vars(made) for one in young)\n"
+        f"assert bool(gc.get_freeze_count()) is {froze}\n"
+        "sys.exit('numpy.ma' in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -206,6 +206,21 @@ def test_operators_bound_their_outputs() -> None:
     assert [tuple(found[out]) for out in graph.outputs] == expected
 
 
+def test_indices_are_not_bounded_by_the_values_beside_them() -> None:
+    """Of what a maximum returns the values lie where its operands do, and the indices anywhere."""
+
+    class Largest(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            values, indices = torch.sigmoid(x).max(-1)
+            return values, indices * x[:, 0]
+
+    graph = wp.trace(Largest(), torch.randn(8, 8))
+    maximum = next(node for node in graph if len(node.outputs) > 1)
+    found = bounds(graph)
+    assert tuple(found[maximum.outputs[0]]) == (0.0, 1.0)
+    assert maximum.outputs[1] not in found
+
+
 class Corners(nn.Module):
     """Boxes looked up corner by corner: some numbers are the same row of the same table."""
 

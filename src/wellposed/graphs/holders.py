@@ -29,20 +29,16 @@ _PROBE = 0
 
 
 class Young:
-    """The objects that were made since garbage was collected last, and the tensors among them that a pass used.
+    """The objects of some ids, which live as long as this, and the tensors among them that a pass used."""
 
-    Attributes:
-        ids: those of the objects, which live as long as this.
-    """
-
-    def __init__(self, used: Sequence[ref[Tensor]]) -> None:
+    def __init__(self, used: Sequence[ref[Tensor]], ids: set[int]) -> None:
         self._used: Sequence[ref[Tensor]] = used
-        self._objects: list[Any] = gc.get_objects(0)
-        self.ids: set[int] = set(map(id, self._objects))
+        self._objects: list[Any] = [each for each in gc.get_objects() if id(each) in ids]
+        self._ids: set[int] = set(map(id, self._objects))
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors."""
-        return [tensor for each in self._used if (tensor := each()) is not None and id(tensor) in self.ids]
+        return [tensor for each in self._used if (tensor := each()) is not None and id(tensor) in self._ids]
 
     def holding(self) -> tuple[Holding, Counter[int]]:
         """Return what leads to tensors among the objects, and how often the objects refer to each.
@@ -84,7 +80,7 @@ class Young:
         if not held:
             return False
         holders = gc.get_referrers(*held[:_MOST_AT_ONCE])
-        own = set(map(id, gc.get_objects(0))) - self.ids | {id(self._objects), *holding}
+        own = set(map(id, gc.get_objects(0))) - self._ids | {id(self._objects), *holding}
         old = [each for each in holders if id(each) not in own and not isinstance(each, FrameType)]
         return sum(let_go(each, holding, guessed) for each in old) > 0
 

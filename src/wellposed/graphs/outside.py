@@ -74,21 +74,25 @@ class Outside:
         Returns:
             Those that are held nevertheless, and the attributes whose earlier values were guessed.
         """
-        if not any(each() is not None for each in used):
+        if not _alive(used):
             return [], []
-        young = Young(used)
-        if id(self._mark) not in young.ids:  # the forward collected garbage: what is old cannot be told
-            return [tensor for each in used if (tensor := each()) is not None and tensor.is_inference()], []
+        ids = set(map(id, gc.get_objects(0)))  # of what has been made since, by the pass and by what it imported
+        if id(self._mark) not in ids:  # the forward collected garbage: what is old cannot be told
+            return [tensor for tensor in _alive(used) if tensor.is_inference()], []
+        gc.collect(0)  # most often cycles alone have held the tensors
+        if not any(id(tensor) in ids for tensor in _alive(used)):
+            return [], []
+        young = Young(used, ids)
         if young.tensors():
             self._put_back(young.holding()[0])
         guessed: list[str] = []
         for _ in range(_ROUNDS):
             if not young.tensors() or not young.take_out(guessed):
                 break
-        ids, held = young.ids, bool(young.held()[1])
+        held = bool(young.held()[1])
         del young  # which holds what nothing else does
-        gc.collect(0)
-        return [tensor for each in used if (tensor := each()) is not None and id(tensor) in ids and held], guessed
+        gc.collect(1)
+        return [tensor for tensor in _alive(used) if id(tensor) in ids and held], guessed
 
     def _put_back(self, holding: Holding) -> None:
         """Give the places whose earlier values are known these again, where they hold what is of the pass."""
@@ -116,6 +120,11 @@ def _put_names_back(owner: Any, before: dict[str, Any], holding: Holding) -> Non
             set_name(owner, name, before[name])
         elif name not in before and id(value) in holding:
             set_name(owner, name, ABSENT)
+
+
+def _alive(used: Sequence[ref[Tensor]]) -> list[Tensor]:
+    """Return the tensors that are still there."""
+    return [tensor for each in used if (tensor := each()) is not None]
 
 
 def with_remarks(graph: Graph, held: list[Tensor], guessed: list[str], values: Mapping[int, int]) -> Graph:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wellposed.arrays import array_of
+from wellposed.arrays import array_of, median
 
 Floats = npt.NDArray[np.float64]
 
@@ -123,7 +123,7 @@ def _is_of_low_rank(matrix: Tensor, tolerance: float) -> bool:
         return False
     if not _ends_early(corner, tolerance):
         return False
-    corner = corner - np.median(corner)
+    corner = corner - median(corner)
     for axis in (1, 0) * 4:
         sizes = np.sqrt((corner**2).mean(axis, keepdims=True))
         if not sizes.all():  # rows of zeros: nothing of draws, and counted elsewhere

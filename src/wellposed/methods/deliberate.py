@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
-import numpy as np
 from torch import Tensor
 
-from wellposed.arrays import array_of
+from wellposed.arrays import array_of, median
 from wellposed.errors import OptionError, PlanError, joined, listed
 from wellposed.graphs import Graph, Parameter
 from wellposed.methods.arrangements import has_one_sign
@@ -285,8 +284,8 @@ class _Reader:
         sizes = {name: size for name, size in self.sizes.items() if size > 0.0}
         scaled = {name: size * self.use_of[name].fan_in ** 0.5 for name, size in sizes.items()}
         alone = len(sizes) < _SIBLINGS
-        usual = math.inf if alone else float(np.median(list(sizes.values())))
-        usual_scaled = _OWN if alone else float(np.median(list(scaled.values())))
+        usual = math.inf if alone else median(list(sizes.values()))
+        usual_scaled = _OWN if alone else median(list(scaled.values()))
         for name, size in sizes.items():
             beside = size < SMALL * usual and scaled[name] < SMALL * usual_scaled
             if beside and not alone:

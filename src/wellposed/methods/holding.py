@@ -119,6 +119,7 @@ class Held:
         states = [run.state(value) for value in product.factors]
         aim, count = self.scores[product], sum(value in {side.value for side in sides} for value in product.factors)
         moment = product.constant**2 * _of_scalar_products(product.length, *states)
+        self.sharp.pop(node.index, None)  # of an earlier pass
         if product.shared and LARGE * aim < moment < math.inf:
             self.sharp[node.index] = moment
         for side in sides:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wellposed.arrays import array_of, only_number
+from wellposed.arrays import array_of, distinct, only_number
 from wellposed.graphs import Graph
 from wellposed.methods.arrangements import arrangement_of
 from wellposed.structure.roles import Role
@@ -191,7 +191,7 @@ def _first_block(values: Tensor, groups: int) -> Tensor | None:
 
 def _of_few(head: Floats, coarse: bool) -> Found | None:
     """Return, by the first elements, the pattern of few different numbers or of similar neighbours; else None."""
-    numbers = np.unique(head)
+    numbers = distinct(head)
     if coarse:  # numbers that rounding makes of draws lie as close to each other as numbers of their type can
         apart = float(np.diff(numbers).min()) > _ROUNDING * float(np.abs(numbers).max())
         few = len(numbers) <= FEW and len(head) >= 8 * FEW and apart
@@ -232,7 +232,7 @@ def levels_of(values: Tensor, fan_in: int | None = None) -> str | None:
     runs = np.diff(starts, append=count)
     if count >= (4 if half else 2) and 4 * (count - len(runs)) >= count - 1:
         return _blocks(array, starts, runs)
-    different = np.unique(array)
+    different = distinct(array)
     if len(different) <= min(FEW, count // 8):
         return f"{len(different)} different numbers"
     beyond = count < 8 and fan_in is not None and float(np.abs(array).min()) * fan_in**0.5 >= BEYOND

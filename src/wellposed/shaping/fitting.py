@@ -121,7 +121,7 @@ def fitted(
     slope = local = None
     made: dict[str, Shaped] = {}
     now = graph
-    signals: Sequence[Signal] = propagate(graph, weights=plan(graph)) if places else ()
+    signals: Sequence[Signal] = propagate(graph, weights=plan(graph, rehearse=False)) if places else ()
     before = _similarity_at_the_end(signals, places)
     try:
         for _ in range(_ROUNDS if places else 0):
@@ -134,7 +134,7 @@ def fitted(
             for place in places:
                 place.put_(made.get(place.name))
             now = again()
-            signals = propagate(now, weights=plan(now))
+            signals = propagate(now, weights=plan(now, rehearse=False))
         after = _similarity_at_the_end(signals, places)
     except BaseException:
         for place in places:

@@ -324,8 +324,8 @@ def _other_size(graph: Graph, value: int, taken: Input, seen: _Figures) -> Itera
         yield f"holds infinities or NaN in {seen.infinite:.2g} of its elements"
     level = taken.mean**2 + taken.var
     ratio = seen.square / level
-    larger, smaller = (UNDONE, UNDONE) if _is_undone(graph, value) else (LARGER, SMALLER)
-    if seen.independent and not smaller**-2 <= ratio <= larger**2:
+    apart = seen.independent and not SMALLER**-2 <= ratio <= LARGER**2
+    if apart and (not UNDONE**-2 <= ratio <= UNDONE**2 or not _is_undone(graph, value)):
         tail = gamma_below if ratio < 1.0 else gamma_above  # of chi square
         if tail(0.5 * seen.independent, 0.5 * seen.independent * ratio) < CHANCE:
             yield f"has root mean square {math.sqrt(seen.square):.3g} where {math.sqrt(level):.3g} is assumed"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from wellposed.arrays import distinct
 from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.distributions.state import FunctionOf, Link, Marginal, Scaled, State
 from wellposed.signals.integration import kernels
@@ -22,7 +23,7 @@ MOST_LEVELS, LOOKED_AT_FIRST = 8, 256
 
 def levels_of(data: Array) -> tuple[tuple[float, float], ...] | None:
     """Return the distinct values of elements with their shares, if they are few among many elements; else None."""
-    if len(np.unique(data.ravel()[:LOOKED_AT_FIRST])) > MOST_LEVELS or data.size <= MOST_LEVELS * MOST_LEVELS:
+    if len(distinct(data.ravel()[:LOOKED_AT_FIRST])) > MOST_LEVELS or data.size <= MOST_LEVELS * MOST_LEVELS:
         return None
     values, counts = np.unique(data, return_counts=True)
     if len(values) > MOST_LEVELS:

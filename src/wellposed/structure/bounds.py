@@ -30,7 +30,7 @@ def bounds(graph: Graph) -> dict[int, Bounds]:
     for node in graph.nodes:
         if node.outputs and graph.values[node.outputs[0]].is_signal:
             result = _bounds_of_results(graph, node, found)
-            found.update(dict.fromkeys(node.outputs, result))
+            found.update((value, result) for value in node.outputs if graph.values[value].is_signal)  # no indices
     return found
 
 

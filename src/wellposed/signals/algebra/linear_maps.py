@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from wellposed.arrays import distinct
 from wellposed.signals.distributions.layout import Layout
 from wellposed.signals.distributions.marginals import one_signed, sign_of
 from wellposed.signals.distributions.moments import Moments
@@ -228,7 +229,7 @@ def _correlation_of_differences(table: Array, at: int, count: int) -> Array:
     """Return the correlation kernel of differences c_i - c_j along the atoms of i and j (length 2 each), from the
     covariances ``table`` of c (size, size): averages over pairs that share i, that share j, and that share neither.
     """
-    some = np.unique(np.linspace(0, len(table) - 1, min(len(table), MOST_ENDS)).astype(np.int64))
+    some = distinct(np.linspace(0, len(table) - 1, min(len(table), MOST_ENDS)).astype(np.int64))
     i, j = (some[part] for part in np.tril_indices(len(some), -1))
     covariance = table[np.ix_(i, i)] + table[np.ix_(j, j)] - table[np.ix_(i, j)] - table[np.ix_(j, i)]
     std = np.sqrt(np.maximum(np.diagonal(covariance), 1e-300))
@@ -285,7 +286,7 @@ def from_sources(corr: Array, dim: int, source: Indices) -> Array:
     for lag in range(lags - 1):
         count(lag, np.abs(source[lag:] - source[: total - lag]), 1.0 / (total - lag))
     # the last entry stands for all that are farther: every displacement of a short axis, some of a long one
-    far = np.unique(np.linspace(lags - 1, total - 1, min(total - lags + 1, 512)).astype(np.int64))
+    far = distinct(np.linspace(lags - 1, total - 1, min(total - lags + 1, 512)).astype(np.int64))
     pairs = float((total - far).sum())
     for lag in far:
         count(lags - 1, np.abs(source[lag:] - source[: total - lag]), 1.0 / pairs)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wellposed.arrays import distinct
 from wellposed.signals.algebra.tokens import varying
 from wellposed.signals.distributions.attention import EVEN, Law, Logits, Tokens
 from wellposed.signals.distributions.mixtures import gamma_nodes
@@ -228,8 +229,8 @@ def choices(keys: tuple[float, ...], sigma2: float) -> tuple[Array, Array]:
 
 def typical_keys(keys: Array) -> Array:
     """Return the numbers of keys, without repetition, from which those of all queries are interpolated."""
-    unique = np.unique(keys)
-    return np.unique(np.round(np.geomspace(unique[0], unique[-1], 12), 3)) if unique.size > 12 else unique
+    unique = distinct(keys)
+    return distinct(np.round(np.geomspace(unique[0], unique[-1], 12), 3)) if unique.size > 12 else unique
 
 
 def interpolated(keys: Array, law: Logits) -> tuple[Array, Array, Array]:

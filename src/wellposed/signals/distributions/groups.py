@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wellposed.arrays import distinct
 from wellposed.signals.distributions.layout import Dims
 from wellposed.signals.integration import kernels
 from wellposed.signals.integration.kernels import Array
@@ -73,7 +74,7 @@ def grouped(mean: Array, std: Array) -> Groups:
     found = None
     # a few tell most often
     few = len(set(joined[:FIRST].tolist())) <= MOST
-    if few and (joined.size <= SEEN or len(np.unique(joined[:SEEN])) <= MOST):
+    if few and (joined.size <= SEEN or len(distinct(joined[:SEEN])) <= MOST):
         groups, *told = np.unique(joined, return_inverse=True, return_counts=True)
         found = told if len(groups) <= MOST else None
     inverse, counts = found or _binned(rows, scales)

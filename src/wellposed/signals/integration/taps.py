@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from wellposed.arrays import distinct
 from wellposed.signals.integration import kernels, windows
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.integration.windows import Axis, Indices
@@ -101,7 +102,7 @@ def _table(first: Taps, second: Taps, length: int, lags: int) -> Array:
     size, positions = len(first.index), first.size
     rows = np.zeros((lags, length))
     pairs = np.zeros(lags)
-    far = np.unique(np.linspace(lags - 1, size - 1, min(size - lags + 1, FAR)).astype(np.int64))
+    far = distinct(np.linspace(lags - 1, size - 1, min(size - lags + 1, FAR)).astype(np.int64))
     many = size * first.index.shape[1] * second.index.shape[1] > positions * positions
     apart = np.abs(np.subtract.outer(np.arange(positions), np.arange(positions))) if many else np.zeros(0, np.int64)
     whole_of = [(taps.matrix() if many else None) for taps in (first, second)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
+from wellposed.arrays import distinct
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.elementwise_products import multiply
 from wellposed.signals.algebra.operands import operand
@@ -91,6 +91,6 @@ def disjunction(call: Call, x: Any, y: Any) -> State | None:
 def of_several(call: Call, x: Any, *_: Any, **_options: Any) -> State | None:
     """Any or all of conditions that hold for certain, or for certain do not: steps that are padded by one number."""
     c = _condition(x)
-    if c is None or c.var.any() or len(np.unique(c.mean)) != 1:
+    if c is None or c.var.any() or len(distinct(c.mean)) != 1:
         return None
     return make_state(call.shape(), c.pooled_mean, 0.0)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from wellposed.arrays import array_of
+from wellposed.arrays import array_of, distinct
 from wellposed.graphs import Graph, Node
 from wellposed.operators.facts import facts_of
 from wellposed.operators.steps import Cut
@@ -321,7 +321,7 @@ def _by_pair(corr: Array, atom: int, places: Indices, once: bool) -> bool:
     """Whether the kernel of picked elements is by pair: where some elements are picked twice, or it was before."""
     if not kernels.LEAST <= places.size <= kernels.MOST:
         return False
-    return bool(kernels.positions(corr.shape[atom])) or (not once and np.unique(places).size < places.size)
+    return bool(kernels.positions(corr.shape[atom])) or (not once and distinct(places).size < places.size)
 
 
 def _picked(call: Call, x: State) -> State:
