@@ -9,7 +9,6 @@ from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
-from scipy import special
 from torch import nn
 
 from wellposed import methods
@@ -92,6 +91,8 @@ class Contest(Shown):
             return math.nan
         if variance == 0.0:
             return 1.0 if one.mean == other.mean else 0.0
+        from scipy import special  # slow to import
+
         freedom = variance**2 / sum(e.variance**2 / (len(e.losses) - 1) for e in (one, other))
         return float(2 * special.stdtr(freedom, -abs(one.mean - other.mean) / math.sqrt(variance)))
 

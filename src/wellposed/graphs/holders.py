@@ -29,11 +29,15 @@ _PROBE = 0
 
 
 class Young:
-    """The objects of some ids, which live as long as this, and the tensors among them that a pass used."""
+    """The objects of some ids, which live as long as this, and the tensors among them that a pass used.
+
+    Garbage was collected once since they were made, so that they are no longer of the youngest generation, and what
+    else has the id of one that was collected is.
+    """
 
     def __init__(self, used: Sequence[ref[Tensor]], ids: set[int]) -> None:
         self._used: Sequence[ref[Tensor]] = used
-        self._objects: list[Any] = [each for each in gc.get_objects() if id(each) in ids]
+        self._objects: list[Any] = next(filter(None, (_of_generation(at, ids) for at in (1, 2))), [])
         self._ids: set[int] = set(map(id, self._objects))
 
     def tensors(self) -> list[Tensor]:
@@ -83,6 +87,11 @@ class Young:
         own = set(map(id, gc.get_objects(0))) - self._ids | {id(self._objects), *holding}
         old = [each for each in holders if id(each) not in own and not isinstance(each, FrameType)]
         return sum(let_go(each, holding, guessed) for each in old) > 0
+
+
+def _of_generation(at: int, ids: set[int]) -> list[Any]:
+    """Return the objects of a generation that have some ids."""
+    return [each for each in gc.get_objects(at) if id(each) in ids]
 
 
 def let_go(holder: Any, holding: Holding, guessed: list[str]) -> bool:

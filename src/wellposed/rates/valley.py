@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 Curve = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
@@ -128,6 +127,8 @@ def change(
         confidence: probability with which the interval is to cover the true difference.
         resolution: standard deviation of what all columns share.
     """
+    from scipy import special  # slow to import
+
     rows, columns = values.shape
     left = values - values.mean(1, keepdims=True) - values.mean(0, keepdims=True) + values.mean()
     freedom = (rows - 1) * (columns - 1)
