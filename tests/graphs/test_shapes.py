@@ -58,7 +58,7 @@ PLAIN: list[tuple[Any, tuple[Any, ...]]] = [
     (aten.rsub.Scalar, (m(2, 3, 4).transpose(0, 1), 1, 2)),
     (aten.maximum.default, (m(2, 3, 4), m(3, 1))),
     (aten.minimum.default, (m(4), m(2, 3, 4).transpose(0, 1))),
-    (aten.where.self, (m(3, 1, dtype=torch.bool), m(2, 3, 4), m(()))),
+    (aten.where.self, (m(3, 1, dtype=torch.bool), m(2, 3, 4), torch.empty((), device="meta"))),
     (aten.clamp.default, (m(2, 3, 4), 0.0)),
     (aten.clamp.default, (m(2, 3, 4), None, 1)),
     (aten.masked_fill.Scalar, (m(2, 3, 4), m(3, 4, dtype=torch.bool), -math.inf)),
@@ -183,16 +183,17 @@ sys.exit("torch._dynamo" in sys.modules)  # its import takes seconds
 
 
 @pytest.mark.parametrize("groups", [4, 2])
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("transposed", ["", "query, keys, values", "features of the query", "features of the keys"])
 @pytest.mark.parametrize("mask", [None, (5, 7), (2, 1, 5, 7)])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_attention_lies_as_the_kernel_on_cpu_leaves_it(
-    groups: int, transposed: bool, mask: Any, dropout: float
-) -> None:
+def test_attention_lies_as_the_kernel_on_cpu_leaves_it(groups: int, transposed: str, mask: Any, dropout: float) -> None:
     shapes = ((2, 4, 5, 8), (2, groups, 7, 8), (2, groups, 7, 8))
     tensors = [torch.randn(*shape) for shape in shapes]
-    if transposed:
+    if transposed == "query, keys, values":
         tensors = [torch.randn(b, n, h, w).transpose(1, 2) for b, h, n, w in shapes]
+    elif transposed:
+        place = ("features of the query", "features of the keys").index(transposed)
+        tensors[place] = tensors[place].mT.contiguous().mT
     rest: list[Any] = [None if mask is None else torch.ones(mask, dtype=torch.bool), dropout]
     options = {"enable_gqa": groups != 4}
     real = aten.scaled_dot_product_attention.default(*tensors, *rest, **options)

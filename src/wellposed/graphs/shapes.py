@@ -265,8 +265,8 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor | None:
-    """The result lies in memory as the query does, as the fused kernels leave it, or dense where these do not run, as
-    with dropout.
+    """The result lies in memory as the query does, as the fused kernels leave it, or dense where these do not run: with
+    dropout, and where features do not lie side by side.
     """
     if not _are_heads(query, key, value) or not 0.0 <= dropout < 1.0:
         return None
@@ -276,9 +276,9 @@ def _attention(
     known = groups == heads or _GROUPED_AS_QUERY
     if not known or heads % groups or (key.shape, value.shape[:-1]) != ((batch, groups, keys, width), key.shape[:-1]):
         return None
-    if mask is not None and (is_causal or not _masks(mask, (batch, heads, length, keys), query.dtype)):
+    if mask is not None and not _masks(mask, is_causal, (batch, heads, length, keys), query.dtype):
         return None
-    if dropout or made != width:
+    if dropout or made != width or any(tensor.stride(-1) != 1 for tensor in (query, key, value)):
         return torch.empty((batch, heads, length, made), dtype=query.dtype, device=META)
     return of_elements(query) if is_dense(query) else None
 
@@ -289,9 +289,9 @@ def _are_heads(*tensors: Tensor) -> bool:
     return dtype.is_floating_point and all(tensor.dim() == 4 and tensor.dtype == dtype for tensor in tensors)
 
 
-def _masks(mask: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
-    """Whether a mask of booleans, or of numbers to add, broadcasts to scores of a shape and dtype."""
-    if mask.dim() > len(shape) or mask.dtype not in (torch.bool, dtype):
+def _masks(mask: Tensor, is_causal: bool, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
+    """Whether a mask of booleans, or of numbers to add, broadcasts to scores of a shape and dtype, and is the only one."""
+    if is_causal or mask.dim() > len(shape) or mask.dtype not in (torch.bool, dtype):
         return False
     return all(size in (1, full) for size, full in zip(reversed(mask.shape), reversed(shape), strict=False))
 
