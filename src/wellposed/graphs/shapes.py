@@ -290,7 +290,7 @@ def _are_heads(*tensors: Tensor) -> bool:
 
 
 def _masks(mask: Tensor, is_causal: bool, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
-    """Whether a mask of booleans, or of numbers to add, is the only one and broadcasts to scores of a shape and dtype."""
+    """Whether a mask of booleans, or of numbers to add, is the only one and broadcasts to scores of this shape."""
     if is_causal or mask.dim() > len(shape) or mask.dtype not in (torch.bool, dtype):
         return False
     return all(size in (1, full) for size, full in zip(reversed(mask.shape), reversed(shape), strict=False))
