@@ -29,7 +29,7 @@ def cut(call: Call, x: State, step: Cut, *, follows: bool = True) -> State:
         links = _links_of_part(call, x, step) if follows else ()
         part = select(x, step.axis, step.start, step.stop, step.step, drop=step.drop)
         whole = call.run.memo.setdefault(("pooled", x.serial, x.axes), pooled(x))
-        part = _with_less_averaged(call, x, _with_own_root(call, x, part, step.axis))
+        part = _with_less_averaged(call, x, part)
         if links and not part.links and part is not x:
             part = part.amended(links=links)
         call.run.memo[key] = _as_linear_map(whole, part, step)
@@ -86,13 +86,6 @@ def _as_linear_map(whole: State, part: State, step: Cut) -> State:
         return part
     rows = np.eye(whole.lengths[at[0]])[step.start : step.stop : step.step]
     return part.amended(origin=LinearMap(whole, at[0], rows)) if step.drop or len(rows) > 1 else part
-
-
-def _with_own_root(call: Call, whole: State, part: State, axis: int) -> State:
-    """Return ``part`` with a root of its own, if elements along the axis that it is cut from are uncorrelated."""
-    if part is whole or not whole.roots or _is_correlated(whole, axis):
-        return part
-    return part.amended(roots=part.roots | call.root())
 
 
 def _with_less_averaged(call: Call, whole: State, part: State) -> State:

@@ -97,21 +97,9 @@ def product_of_signals(call: Call, left: State, right: State, product: Product) 
 
 def _weights_first(left: State, right: State, product: Product) -> tuple[State, State, Product]:
     """Return a product with the weights of a softmax on the left, where one factor is such."""
-    left, right = _as_weights(left, product.left_axes, product), _as_weights(right, product.right_axes, product)
     if left.known_as(Softmax) is None and right.known_as(Softmax) is not None:  # values times weights, transposed
         return right, left, product.swapped()
     return left, right, product
-
-
-def _as_weights(x: State, axes: tuple[str, ...], product: Product) -> State:
-    """Return x without its `Softmax` where that normalised along an axis of the result: weights over slots or experts
-    that are summed over tokens are no attention.
-    """
-    softmax = x.known_as(Softmax)
-    if softmax is None or softmax.atom is None or softmax.queries.ndim != len(x.lengths):
-        return x
-    label = next((label for label, atoms in zip(axes, x.axes, strict=True) if atoms == (softmax.atom,)), None)
-    return x.amended(attention=()) if label is not None and label in product.out_axes else x
 
 
 def _products_of_elements(call: Call, left: State, right: State, indices: ProductIndices) -> tuple[Array, float]:
