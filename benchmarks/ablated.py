@@ -1,4 +1,5 @@
-"""The mechanisms that `ablation.py` switches off: those of rules; fields of a state are in `ablated_fields.py`.
+"""The mechanisms that `ablation.py` switches off: those of rules; fields of a state are in `ablated_fields.py`,
+and what is for kinds of nets in `ablated_kinds.py`.
 
 An entry has a name, what the mechanism is, the switches, and, after ``serves=``, functions that only serve it.
 """
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ablated_fields import BY_FIELDS
+from ablated_kinds import BY_KINDS
 from switches import Answer, Entry, Mechanism, no, none
 from wellposed.signals.algebra import (
     affine,
@@ -302,7 +304,7 @@ def _rules() -> dict[str, Mechanism]:
     return found
 
 
-MECHANISMS = BY_FIELDS | _rules()
+MECHANISMS = BY_FIELDS | _rules() | BY_KINDS
 AT_ONCE = (
     "finite_width_correlation", "equal_norm_inverse_dim", "local_scales", "local_scale_sources",
     "channel_norm_correction", "margin", "padded", "inverse_dims, residual_dims", "linear_map", "beyond",
