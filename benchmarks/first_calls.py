@@ -43,6 +43,11 @@ FIRST = (
     "start = now(); import wellposed as wp; wp.plan; loaded = now(); wp.plan(model, x); first = now(); "
     "wp.plan(model, x); print(loaded - start, first - loaded, now() - first)"
 )
+ALONE = (
+    "import time, torch; from torch import nn; torch.set_num_threads(1); import wellposed as wp; wp.trace; "
+    "net = nn.Sequential(nn.Linear(64, 64), nn.ELU(), nn.Linear(64, 64)); now = time.process_time; start = now(); "
+    "wp.trace(net, torch.zeros(2, 64)); print(now() - start)"
+)
 KERAS = (
     "import time, torch; torch.set_num_threads(1); import keras; net = keras.applications.{}; "
     "net(weights=None); start = time.process_time(); net(weights=None); print(time.process_time() - start)"
@@ -71,6 +76,7 @@ def first_calls(repeats: int) -> list[dict[str, Any]]:
     rows = [
         row("first use of wp.plan, beyond torch", loaded),
         row("first plan of ResNet-18, beyond a later one", first - later, "≤ 0.1 s"),
+        row("first trace of layers and an ELU, no library of models loaded", *printed(ALONE, repeats)),
     ]
     program = [sys.executable, "-c"]
     built = min(run([*program, BUILT])[0] for _ in range(repeats))
