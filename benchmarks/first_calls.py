@@ -48,6 +48,7 @@ ALONE = (
     "net = nn.Sequential(nn.Linear(64, 64), nn.ELU(), nn.Linear(64, 64)); now = time.process_time; start = now(); "
     "wp.trace(net, torch.zeros(2, 64)); print(now() - start)"
 )
+COMPILER = "import time, torch; start = time.process_time(); import torch._dynamo; print(time.process_time() - start)"
 KERAS = (
     "import time, torch; torch.set_num_threads(1); import keras; net = keras.applications.{}; "
     "net(weights=None); start = time.process_time(); net(weights=None); print(time.process_time() - start)"
@@ -77,6 +78,7 @@ def first_calls(repeats: int) -> list[dict[str, Any]]:
         row("first use of wp.plan, beyond torch", loaded),
         row("first plan of ResNet-18, beyond a later one", first - later, "≤ 0.1 s"),
         row("first trace of layers and an ELU, no library of models loaded", *printed(ALONE, repeats)),
+        row("import of PyTorch's compiler, which such a trace does without", *printed(COMPILER, repeats)),
     ]
     program = [sys.executable, "-c"]
     built = min(run([*program, BUILT])[0] for _ in range(repeats))

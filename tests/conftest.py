@@ -55,7 +55,7 @@ def pytest_collection():
     """Keep the garbage collector from what collection makes: modules and cases that live as long as the session.
 
     It would walk through all of them again and again, which takes a quarter of a collection, and time in every test.
-    Tests make few cycles, and run beside libraries of a million objects: seldom collected, they take 7 % less time.
+    Tests make few cycles, and run beside libraries of a million objects: garbage is collected seldom.
     """
     gc.disable()
     try:

@@ -90,6 +90,10 @@ def test_importing_wellposed_does_not_import_torch():
     assert done.returncode == 0
 
 
+def run_alone(code):
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("collects", [True, False])
 def test_first_use_of_a_plan_collects_no_garbage_and_loads_no_tables(collects):
@@ -101,7 +105,7 @@ def test_first_use_of_a_plan_collects_no_garbage_and_loads_no_tables(collects):
         f"assert gc.isenabled() is {collects} and len(runs) < 1000, len(runs)\n"  # 200,000, were it not paused
         "assert 'rich' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_alone(code)
 
 
 @pytest.mark.slow
@@ -116,4 +120,4 @@ def test_what_is_imported_is_old_and_what_a_caller_froze_stays_frozen(froze):
         f"assert bool(gc.get_freeze_count()) is {froze}\n"
         "sys.exit('numpy.ma' in sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_alone(code)

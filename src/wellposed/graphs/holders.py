@@ -37,8 +37,8 @@ class Young:
 
     def __init__(self, used: Sequence[ref[Tensor]], ids: set[int]) -> None:
         self._used: Sequence[ref[Tensor]] = used
-        self._objects: list[Any] = next(filter(None, (_of_generation(at, ids) for at in (1, 2))), [])
-        self._ids: set[int] = set(map(id, self._objects))
+        self._ids: set[int] = ids
+        self._objects: list[Any] = _of_generation(1, ids) or _of_generation(2, ids)
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors."""
@@ -84,7 +84,7 @@ class Young:
         if not held:
             return False
         holders = gc.get_referrers(*held[:_MOST_AT_ONCE])
-        own = set(map(id, gc.get_objects(0))) - self._ids | {id(self._objects), *holding}
+        own = set(map(id, gc.get_objects(0))) | {id(self._objects), *holding}
         old = [each for each in holders if id(each) not in own and not isinstance(each, FrameType)]
         return sum(let_go(each, holding, guessed) for each in old) > 0
 

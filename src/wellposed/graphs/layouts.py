@@ -90,7 +90,7 @@ def agree(x: Tensor, y: Tensor) -> bool:
     return all(a == b or a == 1 or b == 1 for a, b in sizes)
 
 
-def broadcasts(small: Tensor, large: Tensor) -> bool:
-    """Whether ``small`` broadcasts to the shape of ``large``."""
-    sizes = zip(reversed(large.shape), reversed(small.shape), strict=False)
-    return small.dim() <= large.dim() and all(b in (1, a) for a, b in sizes)
+def broadcasts(x: Tensor, shape: Sequence[int]) -> bool:
+    """Whether a tensor broadcasts to a shape."""
+    sizes = zip(reversed(x.shape), reversed(shape), strict=False)
+    return x.dim() <= len(shape) and all(size in (1, full) for size, full in sizes)

@@ -40,7 +40,7 @@ def _in_place(x: Tensor, *rest: Any, **_: Any) -> Tensor | None:
 def _joins(x: Tensor, other: Any) -> bool:
     """Whether a number, or a tensor of its dtype, joins the elements of a tensor in place."""
     if isinstance(other, Tensor):
-        return other.dtype == x.dtype and broadcasts(other, x)
+        return other.dtype == x.dtype and broadcasts(other, x.shape)
     return not isinstance(other, complex)
 
 
@@ -152,7 +152,7 @@ def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Tensor | None:
 def _masked_fill(x: Tensor, mask: Tensor, value: Any) -> Tensor | None:
     """Elements of a contiguous tensor that a mask replaces by a number."""
     plain = x.is_contiguous() and x.is_floating_point() and mask.dtype == torch.bool and mask.dim() > 0
-    joins = plain and broadcasts(mask, x) and not isinstance(value, complex)
+    joins = plain and broadcasts(mask, x.shape) and not isinstance(value, complex)
     return torch.empty(x.shape, dtype=x.dtype, device=META) if joins else None
 
 
@@ -291,9 +291,7 @@ def _are_heads(*tensors: Tensor) -> bool:
 
 def _masks(mask: Tensor, is_causal: bool, shape: tuple[int, ...], dtype: torch.dtype) -> bool:
     """Whether a mask of booleans, or of numbers to add, is the only one and broadcasts to scores of this shape."""
-    if is_causal or mask.dim() > len(shape) or mask.dtype not in (torch.bool, dtype):
-        return False
-    return all(size in (1, full) for size, full in zip(reversed(mask.shape), reversed(shape), strict=False))
+    return not is_causal and mask.dtype in (torch.bool, dtype) and broadcasts(mask, shape)
 
 
 _FUNCTIONS = (

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from wellposed.signals.integration.special import ndtri, student_quantile
+
 Curve = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
 SHARE = 0.1
@@ -127,14 +129,12 @@ def change(
         confidence: probability with which the interval is to cover the true difference.
         resolution: standard deviation of what all columns share.
     """
-    from scipy import special  # slow to import
-
     rows, columns = values.shape
     left = values - values.mean(1, keepdims=True) - values.mean(0, keepdims=True) + values.mean()
     freedom = (rows - 1) * (columns - 1)
     error = math.sqrt(float((left**2).sum()) / freedom * 2 / columns)
-    tail = (1 + confidence) / 2
-    room = math.hypot(float(special.stdtrit(freedom, tail)) * error, float(special.ndtri(tail)) * resolution)
+    wide = student_quantile(freedom, 1.0 - confidence), float(ndtri((1.0 + confidence) / 2.0))
+    room = math.hypot(wide[0] * error, wide[1] * resolution)
     difference = float(values[-1].mean() - values[0].mean())
     return difference, (difference - room, difference + room)
 
