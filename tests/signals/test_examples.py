@@ -344,6 +344,43 @@ def test_padding_that_an_example_has_is_drawn_as_often_as_other_rows() -> None:
     assert measured["rsqrt"].second_moment > 1e3
 
 
+class Unmasked(nn.Module):
+    """Averages, sums, or maxima of the words of padded texts, which no mask shuts the padding out of."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.out = way, nn.Linear(48, 4)
+        bag = {"mode": way.removeprefix("bag of ")} if way.startswith("bag of ") else {}
+        self.table = (nn.EmbeddingBag if bag else nn.Embedding)(400, 48, padding_idx=0, **bag)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        rows = self.table(tokens)
+        return self.out({"sum": torch.sum, "max": torch.amax}.get(self.way, lambda rows, _: rows)(rows, 1))
+
+
+@pytest.mark.parametrize("way", ["sum", "max", "bag of sum", "bag of mean", "bag of max"])
+def test_padding_stays_where_an_example_has_it(way: str) -> None:
+    """Half of the tokens are padding: without it a sum would be twice as large in its second moment."""
+    tokens = torch.randint(1, 400, (32, 16)) * (torch.arange(16) < torch.arange(32)[:, None] % 16 + 1)
+    model = Unmasked(way)
+    graph = wp.trace(model, tokens)
+    assert wp.check(graph, plan=wp.plan(graph)).ok
+    predicted = wp.propagate(graph, weights=wp.plan(graph))["out"].second_moment
+    found = []
+    for seed in range(24):
+        wp.plan(graph, seed=seed).apply_(model)
+        drawn = torch.randint(1, 400, tokens.shape) * (tokens > 0)
+        found.append(model(drawn).detach().square().mean())
+    measured = torch.stack(found)
+    assert abs(predicted - measured.mean()) < 4.0 * measured.std() / math.sqrt(len(found))
+
+
+def test_an_example_of_padding_alone_is_a_placeholder() -> None:
+    model = Unmasked("bag of mean")
+    signals = wp.propagate(wp.trace(model, torch.zeros(32, 16, dtype=torch.int64)), weights="current")
+    assert signals["table"].second_moment > 0.0
+
+
 def test_a_row_of_padding_that_was_drawn_with_the_others_is_one_of_them() -> None:
     """Of its 4 rows of 64 numbers tokens find 3: by chance their mean square is off by √(2 / 192 − 2 / 256)."""
     model = nn.Sequential(nn.Embedding(4, 64, padding_idx=0), nn.Linear(64, 4))

@@ -47,6 +47,9 @@ ENOUGH = 144
 mean that counts, is six standard errors then."""
 ONE_SIGNED = 20
 """Independent elements of one sign from which their mean counts. Chosen: two to this power is beyond `CHANCE`."""
+PADDED = 1.0 / 16.0
+"""Share of an example's tokens from which its padding stays where it is. Chosen: less moves no second moment by a tenth
+of an octave."""
 LOOKED_AT = 1 << 20
 """Most elements that are looked at, evenly spaced. Chosen, for speed."""
 AMOUNTS = 3.0**-0.125, 1.0 - 3.0**-0.25
@@ -184,10 +187,31 @@ def absent_paddings(graph: Graph, value: int) -> list[int]:
     example = graph.example.get(value)
     if example is None or example.is_meta:
         return []
-    nodes = [graph.nodes[index] for index in graph.users().get(value, ())]
-    rows = [named_arguments(node).get("padding_idx") for node in nodes if facts_of(node.op).looks_up]
-    known = {row for row in rows if isinstance(row, int) and row >= 0}
-    return sorted(row for row in known if not bool((example == row).any()))
+    return sorted(row for row in _padding_rows(graph, value) if not bool((example == row).any()))
+
+
+def shown_paddings(graph: Graph, value: int) -> list[int]:
+    """Return, sorted, the padding rows of the embeddings that read an input where its example holds them among others
+    more often than by chance: there they stay.
+    """
+    example = graph.example.get(value)
+    if example is None or example.is_meta or not example.numel():
+        return []
+    shares = {row: float((example == row).double().mean()) for row in _padding_rows(graph, value)}
+    return sorted(row for row, share in shares.items() if PADDED <= share < 1.0)
+
+
+def _padding_rows(graph: Graph, value: int) -> set[int]:
+    """Return the rows that embeddings which read a value, at once or through views, reserve for padding."""
+    users, rows, todo = graph.users(), set[int](), [value]
+    while todo:
+        for node in (graph.nodes[index] for index in users.get(todo.pop(), ())):
+            if facts_of(node.op).looks_up:
+                row = named_arguments(node).get("padding_idx")
+                rows.update([row] if isinstance(row, int) and row >= 0 else [])
+            elif is_view(node.op):
+                todo.extend(node.outputs)
+    return rows
 
 
 def compared_with_numbers(graph: Graph, value: int) -> list[Node]:

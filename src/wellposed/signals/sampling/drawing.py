@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 
 from wellposed.errors import InputError
 from wellposed.graphs import Graph
-from wellposed.signals.examples import absent_paddings, compared_with_numbers, is_rounded, meets_itself, rows_indexed
+from wellposed.signals.examples import (
+    absent_paddings,
+    compared_with_numbers,
+    is_rounded,
+    meets_itself,
+    rows_indexed,
+    shown_paddings,
+)
 from wellposed.signals.inputs import Input
 
 
@@ -18,8 +26,8 @@ def draw_inputs(graph: Graph, descriptors: Mapping[int, Input], generator: torch
 
     These keep the example's values: inputs described as given, numbers that become integers in the model, and tokens
     whose parts depend on one another (the corners of a box). Tokens that a model compares with a number keep the
-    example's values where the comparison would change: a mask of padding stays the example's. Padding tokens that the
-    example lacks are not drawn.
+    example's values where the comparison would change: a mask of padding stays the example's. So does the padding of a
+    table, and padding tokens that the example lacks are not drawn.
 
     Raises:
         InputError: an input that keeps its values has none (it is on meta).
@@ -62,11 +70,14 @@ def _rows(graph: Graph, value: int, vocabulary: int) -> torch.Tensor:
 
 
 def _with_padding(graph: Graph, value: int, tokens: torch.Tensor) -> torch.Tensor:
-    """Return drawn tokens, with the example's where a comparison of the drawn ones gives another result."""
+    """Return drawn tokens, with the example's where a comparison of the drawn ones gives another result, and where the
+    example, or the draw alone, is the padding of a table.
+    """
     example = graph.example[value]
     if example.is_meta or example.shape != tokens.shape:
         return tokens
-    for node in compared_with_numbers(graph, value):
-        other = node.op(example, node.args[1]) != node.op(tokens, node.args[1])
-        tokens = torch.where(other, example.to(tokens), tokens)
+    compared = [partial(node.op, other=node.args[1]) for node in compared_with_numbers(graph, value)]
+    padded = [partial(torch.eq, other=row) for row in shown_paddings(graph, value)]
+    for holds in (*compared, *padded):
+        tokens = torch.where(holds(example) != holds(tokens), example.to(tokens), tokens)
     return tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import Any
 
@@ -16,11 +17,11 @@ from wellposed.operators.views import view_of
 from wellposed.signals.algebra.operands import operand
 from wellposed.signals.algebra.weighted import scaled_weight
 from wellposed.signals.context.arguments import state_of
-from wellposed.signals.context.call import Call, Unknown
+from wellposed.signals.context.call import Call
 from wellposed.signals.distributions.making import make_state
 from wellposed.signals.distributions.state import Marginal, State
 from wellposed.signals.distributions.views import pooled
-from wellposed.signals.examples import absent_paddings, compared_with_numbers
+from wellposed.signals.examples import absent_paddings, compared_with_numbers, shown_paddings
 from wellposed.signals.integration.kernels import Array
 from wellposed.signals.registry import overloads, rule
 from wellposed.signals.sampling.constant_folding import numbers
@@ -147,7 +148,8 @@ def _empty_rows(call: Call) -> list[int]:
 
 def _padding_factors(call: Call, rows: int) -> Array | None:
     """Return, by position, 0 for padding and else rows / (rows - 1), a factor on the table's mean and variance, which
-    include the padding row. None where no such row is known, or the model does not mask padding that its example has.
+    include the padding row. None where no such row is known, or padding is drawn like other tokens: its row is not 0,
+    or the example holds it by chance, and the model does not mask it.
     """
     padding, tokens = _row_of_padding(call), call.value_of(1)
     example = None if tokens is None else call.graph.example.get(tokens)
@@ -156,7 +158,8 @@ def _padding_factors(call: Call, rows: int) -> Array | None:
     if padding in absent_paddings(call.graph, tokens):
         empty = _empty_rows(call)
         return np.full((1,) * sum(size != 1 for size in call.shape()), rows / (rows - 1)) if padding in empty else None
-    if not compared_with_numbers(call.graph, tokens):
+    stays = padding in shown_paddings(call.graph, tokens) and padding in _empty_rows(call)
+    if not stays and not compared_with_numbers(call.graph, tokens):
         return None
     if padding < 0:
         empty = _empty_rows(call)
@@ -251,12 +254,23 @@ def _probability_of_equal(shares: list[float]) -> float:
     return min(partial) if partial else 1.0
 
 
-def _bag_sizes(count: int, bags: int, offsets: Any) -> Array:
-    """Return how many rows are in each bag, array (bags,), or one number for all where ``offsets`` are not known."""
+def _bag_sizes(call: Call, bags: int, offsets: Any) -> Array:
+    """Return how many rows are in each bag, array (bags,), or one number for all where ``offsets`` are not known.
+    Padding that stays where the example has it is none of them.
+    """
+    index = call.value_of(1)
+    shape = (bags,) if index is None else call.graph.values[index].shape
+    tokens = None if index is None else token_input(call, index)
+    counted = np.ones(math.prod(shape))
+    if tokens is not None and (paddings := shown_paddings(call.graph, tokens)):
+        example = call.graph.example[tokens]
+        if example.numel() == counted.size:
+            counted = array_of(~torch.isin(example, torch.tensor(paddings))).astype(float).ravel()
     if not isinstance(offsets, torch.Tensor) or offsets.is_meta or not offsets.numel():
-        return np.array([max(count / max(bags, 1), 1.0)])
-    begins = array_of(offsets)
-    return np.diff(np.append(begins, float(count)))[:bags]
+        return np.array([max(counted.sum() / max(bags, 1), 1.0)])
+    ends = np.append(0.0, np.cumsum(counted))
+    sizes: Array = np.diff(ends[np.append(array_of(offsets, torch.int64), counted.size)])[:bags]
+    return sizes
 
 
 @rule(
@@ -274,24 +288,19 @@ def embedding_bag(
     sparse: bool = False,
     per_sample_weights: Any = None,
     *rest: Any,
-) -> State:
-    """Return sums (``mode`` 0), weighted or not, or means (1) of rows; maxima (2) count as means."""
+) -> State | None:
+    """Return sums (``mode`` 0), weighted or not, or means (1) of rows; maxima (2) are run on samples."""
+    if mode == 2:
+        return None
     shape = call.shape()
-    count = (
-        indices.numel()
-        if isinstance(indices, (torch.Tensor,))
-        else int(np.prod(indices.shape))
-        if isinstance(indices, Unknown)
-        else shape[0]
-    )
-    per_bag = max(count / max(shape[0], 1), 1.0)
-    if mode != 0 or per_sample_weights is None:
-        sizes = _bag_sizes(count, shape[0], offsets)
+    sizes = _bag_sizes(call, shape[0], offsets)
+    if mode == 1 or per_sample_weights is None:
         filled = np.maximum(sizes, 1.0)  # a bag of no rows is 0, as is the mean over it
         times = sizes if mode == 0 else sizes / filled
         var = weight.pooled_var * float((times**2 / filled).mean()) + weight.pooled_mean**2 * float(times.var())
         mean = weight.pooled_mean * float(times.mean())
         return make_state(shape, mean, var, roots=call.root(), gauss=True)
+    per_bag = float(sizes.mean())
     factors = operand(call, per_sample_weights)
     assert isinstance(factors, State)
     mean = per_bag * factors.pooled_mean * weight.pooled_mean
