@@ -15,8 +15,7 @@ import hashlib
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -79,8 +78,7 @@ _HUGE = 2.0**96
 """Scale beyond which numbers are drawn smaller first, as float32 does not hold what is met on the way to them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(NamedTuple):
     """The numbers of one parameter: uniform u in (-1, 1) as ``scale · f(width · u) + mean``, f = erf⁻¹ if gaussian."""
 
     key: int
@@ -113,7 +111,7 @@ class Stream:
             if self.scale <= _HUGE:
                 self._write_numbers(bits, out)
                 return
-            replace(self, scale=self.scale / _HUGE, mean=0.0)._write_numbers(bits, out)
+            self._replace(scale=self.scale / _HUGE, mean=0.0)._write_numbers(bits, out)
             np.multiply(out, np.float32(_HUGE), out=out)
             out += np.float32(self.mean)
 

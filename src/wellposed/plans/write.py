@@ -93,7 +93,8 @@ def write_(
     """
     resharded_(model)
     parameters = parameters_by_name(model)
-    left_out = unselected(_names_of_tensors(prescriptions), only, skip)
+    chosen = only is not None or skip is not None
+    left_out = unselected(_names_of_tensors(prescriptions), only, skip) if chosen else {}
     written = [p for p in prescriptions.values() if p.action == "write" and p.name not in left_out]
     check_names(prescriptions, parameters, model)
     check_ties(prescriptions, parameters)
