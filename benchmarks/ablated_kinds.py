@@ -17,9 +17,7 @@ from wellposed.signals.algebra import (
     causal_queries,
     complex_numbers,
     cuts,
-    elementwise_products,
     expert_dispatch,
-    gates_over_time,
     masked_scores,
     normalisation,
     pointwise,
@@ -125,9 +123,6 @@ def _kinds() -> dict[str, Mechanism]:
     def add(name: str, what: str, *parts: Answer | Entry, serves: tuple[Any, ...] = ()) -> None:
         found[name] = Mechanism(name, what, parts, serves)
 
-    again = Answer(gates_over_time, "squares_in_common", gives(0.0), something)
-    of_gates = gates_over_time, elementwise_products._with_common_squares
-    add("gates: again", "gates of a loop that multiplied its state before", again, serves=of_gates)
     of_twins = Dependence._of_twins, structure_twins, shared_weights.note_twins, shared_weights._described
     encoded = Entry(dependence, "WAYS", "what one encoder makes of two inputs")
     add("covariance: _of_twins", "what one encoder makes of two inputs", encoded, serves=of_twins)

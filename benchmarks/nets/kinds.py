@@ -165,8 +165,6 @@ OF_TIMES = (
     Kind("blocks: with times", "attention over the times of a loop", tokens.TimesAttended, normal((8, 12, 8))),
     Kind("draws: cells", "an LSTM's cell that is called step by step",
          partial(joint.Loop, "LSTMCell"), normal((6, 16, 4), (16, 8))),
-    Kind("gates: again", "states of a written LSTM after 16 steps, weights of 256 features",
-         shared.Gates, normal((16, 16, 64))),
     Kind("spectra: by position", "the first outputs of a causal convolution by spectra",
          tokens.BySpectra, normal((8, 32, 8))),
     Kind("draws: _is_put_back", "even and odd places, each corrected by the other, and added",

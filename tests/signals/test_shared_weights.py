@@ -319,33 +319,6 @@ def test_a_bias_that_all_steps_have_in_common_is_common_to_samples() -> None:
         assert abs(predicted[name].similarity - measured[name].similarity) < 0.06
 
 
-class Gates(nn.Module):
-    """A cell of a long short-term memory, written out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.enter, self.back, self.out = nn.Linear(64, 1024), nn.Linear(256, 1024), nn.Linear(256, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what a head makes of the last state."""
-        h = c = x.new_zeros(len(x), 256)
-        for step in range(x.shape[1]):
-            i, f, g, o = (self.enter(x[:, step]) + self.back(h)).chunk(4, -1)
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-        return self.out(h)
-
-
-@pytest.mark.slow
-def test_a_state_is_large_where_its_gates_were_large_before() -> None:
-    """Gates of neighbouring steps are alike: 0.4 octaves of what they leave of the state, if they counted as apart."""
-    torch.manual_seed(0)
-    predicted, measured = both(Gates(), torch.randn(16, 16, 64))
-    for name in ("mul#25", "mul#46"):
-        error = math.log2(predicted[name].second_moment / measured[name].second_moment)
-        assert abs(error) < 0.25 + 3.0 * measured[name].log2_error, name
-
-
 class Apart(nn.Module):
     """The difference of what one encoder makes of two inputs."""
 
@@ -394,7 +367,6 @@ PRODUCTS = {
     "two gates": lambda g, v: g.sigmoid() * (g.sigmoid() * v.sigmoid()),
     "a gate and a number": lambda g, v: g.sigmoid() * (g.sigmoid() * v.sigmoid() + 1.0),
     "no gate": lambda g, v: g * (g * v.sigmoid() + 3.0),
-    "a gate and no mean": lambda g, v: g.sigmoid() * (g.sigmoid() * v.tanh()),
 }
 
 

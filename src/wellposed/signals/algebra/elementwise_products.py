@@ -10,7 +10,6 @@ import torch
 
 from wellposed.signals.algebra.affine import reciprocal_of, scaled
 from wellposed.signals.algebra.finite_width import finite_width_correlation_of_product, finite_width_covariance
-from wellposed.signals.algebra.gates_over_time import squares_in_common
 from wellposed.signals.algebra.local_scales import EVEN_SCALES, marginal_with, scales_by_factor, scales_of_product
 from wellposed.signals.algebra.operands import (
     Recogniser,
@@ -137,7 +136,7 @@ def _product_of_moments(call: Call, x: State, y: State) -> State:
         rho = kernels.average(c) / max(math.sqrt(kernels.average(p.var) * kernels.average(q.var)), 1e-300)
         kernel = kernels.total(kernel, cross**2, 2 * kernels.average(mean) * cross)
         mean, var = mean + c, var + c * c + 2 * p.mean * q.mean * c
-    kernel, var = _with_common_squares(call, (x, y), (p, q), mean, kernel, np.asarray(var), together)
+    kernel, var = _with_common_squares((p, q), kernel, np.asarray(var), together)
     finite_width = finite_width_correlation_of_product(call, (x, y), (p, q), layout, kernels.average(var))
     marginal_of, shape_is = _marginal_of_product(call, x, y, rho)
     by_factor = None
@@ -172,31 +171,16 @@ def _times_known(part: Aligned, covariance: Array, known: Array) -> Array:
 
 
 def _with_common_squares(
-    call: Call,
-    states: tuple[State, State],
-    aligned: tuple[Aligned, Aligned],
-    mean: Array,
-    kernel: Array,
-    var: Array,
-    together: Array,
+    aligned: tuple[Aligned, Aligned], kernel: Array, var: Array, together: Array
 ) -> tuple[Array, Array]:
-    """Return covariance kernel and variance of a product of mean ``mean``, corrected for the covariance of the squares
-    of its factors: that of their local scales (kernel ``together``), or of gates met again, whichever is larger.
+    """Return covariance kernel and variance of a product, corrected for the covariance of the squares of its factors:
+    that of their local scales (kernel ``together``).
     """
-    more = squares_in_common(call, *states)
-    if not (more or together.any()):
-        return kernel, np.maximum(var, 0.0)
-    p, q = aligned
-    squares = (p.var + p.mean**2) * (q.var + q.mean**2)
-    if abs(more) <= abs(float(together.ravel()[0])):
+    if together.any():
+        p, q = aligned
         kernel, others = kernels.common(kernel, together)
         kernel = kernel * (1.0 + others)
-        var = var + float(together.ravel()[0]) * squares
-    else:
-        added = (1.0 + more) * squares - mean**2 - var  # of which a covariance is a part already
-        kernel = kernel.copy()
-        kernel[(0,) * kernel.ndim] += kernels.average(added)
-        var = var + added
+        var = var + float(together.ravel()[0]) * (p.var + p.mean**2) * (q.var + q.mean**2)
     return kernel, np.maximum(var, 0.0)
 
 
