@@ -517,8 +517,8 @@ def test_rows_are_a_part_of_the_plan_its_file_its_draws_and_its_prediction(tmp_p
     assert torch.equal(wp.plans.draw(plan)["0.weight"], model[0].weight)
     assert not bool((TOKENS == 3).any())  # padding that no example has is not among what tokens find
     assert wp.propagate(wp.trace(model, TOKENS), weights=plan)["0"].var == pytest.approx(1.0)
-    padded = TOKENS.index_fill(1, torch.tensor([0]), 3)
-    assert wp.propagate(wp.trace(model, padded), weights=plan)["0"].var == pytest.approx(11 / 12)
+    padded = TOKENS.index_fill(1, torch.tensor([0]), 3)  # one token of six
+    assert wp.propagate(wp.trace(model, padded), weights=plan)["0"].var == pytest.approx(5 / 6)
     with torch.device("meta"):
         large = table()
     plan.apply_(large, materialize=True)

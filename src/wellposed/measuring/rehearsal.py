@@ -244,11 +244,13 @@ def _held(one: Comparison, share: float) -> Comparison:
 def _correction(one: Comparison, shown: Signal) -> Correction | None:
     """Return what a comparison says of the rule behind it; None where that is nothing.
 
-    Of what a rule takes for zeros, and of what all passes show as zeros, they tell nothing: it may be rare.
+    Of what a rule takes for zeros, and of what all passes show as zeros, they tell nothing: it may be rare. So it is
+    where a scattered value is larger than they show; where they show more, rare ones would only add to that.
     """
     if not math.isfinite(one.error) or not math.isfinite(shown.log2_std):
         return None
     seen = one.spread_measured if math.isfinite(one.spread_measured) else shown.log2_std
     spread = round(seen, 2) if one.spread_off else None
-    octaves = round(-one.error, 2) if one.off and max(seen, one.spread if spread is None else 0.0) <= SCATTERED else 0.0
+    rare = one.spread if spread is None and one.error > 0.0 else 0.0
+    octaves = round(-one.error, 2) if one.off and max(seen, rare) <= SCATTERED else 0.0
     return Correction(octaves, float(f"{shown.mean:.4g}"), spread) if octaves or spread is not None else None

@@ -15,6 +15,7 @@ from wellposed.errors import OptionError, PlanError
 from wellposed.graphs import Graph, trace
 from wellposed.graphs.keywords import split_keywords
 from wellposed.methods import autoinit, classic, complete_p, fixup, mup, steady, topology  # each registers its methods
+from wellposed.methods.codebooks import codebooks_in_place
 from wellposed.methods.copies import copies, words_on_copies, words_on_left_behind
 from wellposed.methods.deliberate import Choice, check_deliberate, warnings_of
 from wellposed.methods.deliberate import deliberate as on_purpose
@@ -32,6 +33,7 @@ from wellposed.options import DEFAULT_METHOD, check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied
 from wellposed.plans.alike import fingerprints, require_alike
 from wellposed.plans.held import KEPT, figures_of
+from wellposed.plans.plan import CORRECTIONS
 from wellposed.plans.write import write_
 from wellposed.ranks import exchanging
 from wellposed.signals.context.corrections import Correction
@@ -124,12 +126,13 @@ def plan(
     found = {} if method == "default" else on_purpose(graph, uses, kept, only is not None)  # it writes nothing
     kept |= {name: one.reason for name, one in found.items() if choices[one.kind] == "keep"} | dict(graph.kept)
     why = unscaled(graph, uses)
+    seen, on_codebooks = codebooks_in_place(graph, kept)
 
     standing: tuple[str, ...] = ()
 
     def made(corrections: Mapping[str, Correction]) -> tuple[Plan, bool]:
         """Return the plan that the method makes with some corrections, and whether it follows them."""
-        draft = draft_of(graph, Request(seed, kept, corrections), **options)
+        draft = draft_of(seen, Request(seed, kept, corrections), **options)
         nonlocal standing
         standing = standing if corrections else draft.standing
         prescriptions = _complete(graph, draft, kept, method, why, widths(graph, uses))
@@ -155,6 +158,7 @@ def plan(
                 *graph.remarks,
                 *draft.warnings,
                 *standing,
+                *filter(None, [on_codebooks if draft.coverage else ""]),
                 *implausible(graph, prescriptions),
                 *unfilled(graph, prescriptions),
                 *warning_of(without),
@@ -169,7 +173,11 @@ def plan(
         )
         return plan, draft.corrects
 
-    return rehearsed(graph, made, options.get("inputs"), rehearse)
+    plan = rehearsed(seen, made, options.get("inputs"), rehearse)
+    if seen is graph:
+        return plan
+    # what passes correct holds for codebooks in their place, not for the signals of the model as it is
+    return plan.model_copy(update={"figures": {name: of for name, of in plan.figures.items() if name != CORRECTIONS}})
 
 
 _OWN = tuple(p.name for p in inspect.signature(plan).parameters.values() if p.kind is p.KEYWORD_ONLY)

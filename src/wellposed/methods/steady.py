@@ -6,6 +6,7 @@ shows: constants before functions, readouts, tables before norms, recurrent laye
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
@@ -31,6 +32,7 @@ from wellposed.options import check_choice, check_positive
 from wellposed.plans import Drawn, Prescription, RandomDistribution
 from wellposed.signals import Input
 from wellposed.structure.argument_factors import argument_factors, bending_functions, entered, frequencies
+from wellposed.structure.meetings import codebooks
 from wellposed.structure.own_functions import is_periodic
 from wellposed.structure.scale_free import scale_free
 from wellposed.structure.scored_products import scored_products
@@ -64,7 +66,7 @@ def steady(
 ) -> Draft:
     """Give the arguments of functions variance ν, hold residual streams as they begin, and start with small outputs.
 
-    Weights are scaled as by ``autoinit`` (Algorithm 1), but for nine parts:
+    Weights are scaled as by ``autoinit`` (Algorithm 1), but for ten parts:
 
     - *functions*: where a constant stands between a weight and the function that follows, as the frequency of
       ``sin(30 * linear(x))``, the argument of the function has variance ν, and biases become as much smaller as
@@ -87,6 +89,7 @@ def steady(
     - *tables*: rows that are looked up have variance ``table`` times ν where norms undo their size, as steps of one
       size turn small rows further, and where they are scores: no weight comes between them and fewer than eight numbers
       that leave the model.
+    - *codebooks*: rows that are picked as the nearest to a signal have variance ν, as it has.
     - *recurrent layers*: what they make of their inputs has variance ν, and the weights from step to step are
       orthogonal, where ``autoinit`` keeps the model's own.
     - *residual branches*: the parameters at the end of each branch are 0 where the stream is carried on as it is. They
@@ -118,7 +121,8 @@ def steady(
     if readout is None and bending is None and _makes_values(graph) and any(bending_functions(graph).values()):
         readout = OF_KINKS
     factors = argument_factors(graph)
-    aims, kept = _aims(graph, factors, readout, bending), _own_sizes(graph, uses)
+    aims = _aims(graph, factors, readout, bending)
+    kept = _own_sizes(graph, uses) | _codebooks(graph, target_variance)
     rows = dict.fromkeys(_undone_tables(graph, uses) | _scores(graph), table)
     scales = {name: size for name, (size, _) in kept.items()} | _orthogonal_sizes(graph)
     scores = score_aims(graph, request, target_variance, readout)
@@ -288,6 +292,12 @@ def _with_phases(
             whole = factors[value] ** 2 * ((weight.signal_after or 0.0) + bias.std**2)
             found[weight.name] = f"; with the phases of its bias that has E[x²] = {whole:.3g}"
     return found
+
+
+def _codebooks(graph: Graph, target_variance: float) -> dict[str, tuple[float, str]]:
+    """Return, by name, the standard deviations of codebooks, with the reason."""
+    size = math.sqrt(target_variance), "codebook: its rows are as large as what they quantise"
+    return {name: size for name, parameter in graph.parameters.items() if parameter.value in codebooks(graph)}
 
 
 def _own_sizes(graph: Graph, uses: Sequence[Contraction]) -> dict[str, tuple[float, str]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 
-from wellposed.graphs import Graph, Node, Ref
+import torch
+
+from wellposed.graphs import Graph, Node, Ref, Value
 from wellposed.graphs.graph import once
 from wellposed.operators.facts import facts_of
 from wellposed.operators.product import is_product
@@ -33,7 +35,7 @@ class Uses:
         far: dict[int, int] = {}
         groups: dict[object, int] = {}
         for node in graph.nodes:
-            near, before = _of_all(direct, node), _of_all(far, node)
+            near, before = _any(direct, node.inputs), _any(far, node.inputs)
             if node.index in weight_at:
                 near = bits.get(node.index, 0)
             if node.index in bits:
@@ -68,8 +70,9 @@ class Uses:
         return any(holds(a, b) for a, b in shared)
 
 
-def _of_all(behind: Bits, node: Node) -> int:
-    return reduce(or_, (behind.get(value, 0) for value in node.inputs), 0)
+def _any(sets: Bits, values: Iterable[int]) -> int:
+    """Return the union of the sets of some values."""
+    return reduce(or_, (sets.get(value, 0) for value in values), 0)
 
 
 @once
@@ -80,7 +83,7 @@ def fed_back(graph: Graph) -> frozenset[int]:
     behind: dict[int, int] = {}
     found = set[int]()
     for node in graph.nodes:
-        own, before = _of_all(names, node), 0
+        own, before = _any(names, node.inputs), 0
         for value in node.inputs:
             if value in fixed:
                 own |= behind.get(value, 0)
@@ -114,7 +117,7 @@ def picks_beyond_weights(graph: Graph, weighted: Collection[int]) -> Mapping[int
     every = dict(plain)
     found: dict[int, frozenset[int]] = {}
     for node in graph.nodes:
-        before, alone = _of_all(every, node), _of_all(plain, node)
+        before, alone = _any(every, node.inputs), _any(plain, node.inputs)
         if facts_of(node.op).indexed:
             indices = {value for value in node.inputs if not graph.values[value].is_signal} & plain.keys()
             picked = reduce(or_, (every.get(v, 0) for v in node.inputs if v not in plain), 0)
@@ -134,12 +137,12 @@ def powers_of_inputs(graph: Graph, weighted: Collection[int]) -> frozenset[int]:
     multiplied: dict[int, int] = {}
     found = set[int]()
     for node in graph.nodes:
-        before, own = _of_all(multiplied, node), 0
+        before, own = _any(multiplied, node.inputs), 0
         free = [value for value in node.inputs if value not in graph.known]
         if node.index in weighted:
             pass
         elif is_product(node.op) and not facts_of(node.op).elementwise:
-            own = _of_all(plain, node)
+            own = _any(plain, node.inputs)
             found |= {node.index} if own & before else set()
         elif len(free) == 1 and free[0] in plain:
             plain |= dict.fromkeys(node.outputs, plain[free[0]])
@@ -165,6 +168,75 @@ def codebook_picks(graph: Graph) -> Mapping[int, frozenset[int]]:
             by = _union(of for value, of in sources.items() if not graph.values[value].is_signal)
             found |= {node.index: picked & by} if picked & by else {}
     return found
+
+
+@once
+def codebooks(graph: Graph) -> frozenset[int]:
+    """Return the buffers and parameters whose rows are picked by an index that depends on them, as that of the nearest
+    row does: looked up, or multiplied by numbers that are made of the index (one-hot rows).
+
+    Tables that also make what leaves the model are none (a decoder that goes on with the likeliest token scores it by
+    its own embedding).
+    """
+    if not any(map(partial(_is_found_index, graph), graph.values)):
+        return frozenset()
+    tables = [value.id for value in graph.values if value.kind in ("buffer", "parameter") and len(value.shape) > 1]
+    picks = _Picks(graph, {table: 1 << i for i, table in enumerate(tables)})
+    for node in graph.nodes:
+        picks.read(node)
+    found = picks.found & ~_any(picks.met, graph.outputs)
+    return frozenset(table for i, table in enumerate(tables) if found >> i & 1)
+
+
+class _Picks:
+    """Which tables are picked from by indices that depend on them: one pass over a graph, with sets of tables as bits.
+
+    Attributes:
+        all: by value, the tables that it depends on.
+        alone: the same of values that are made of nothing else.
+        by: by value, the tables that an integer behind it was found with.
+        met: by value, the tables that met other signals in it, with no integer in between.
+        found: those that are picked from by an index that depends on them.
+    """
+
+    def __init__(self, graph: Graph, tables: Mapping[int, int]) -> None:
+        self.graph = graph
+        self.all, self.alone = dict(tables), dict(tables)
+        self.by: dict[int, int] = {}
+        self.met: dict[int, int] = {}
+        self.found = 0
+
+    def read(self, node: Node) -> None:
+        """Note what a node makes of tables."""
+        sources = _any(self.all, node.inputs)
+        if not sources:
+            return
+        picked, pure = self._picked(node), all(value in self.alone for value in node.inputs)
+        self.found |= picked
+        indexed = _any(self.by, node.inputs)
+        met = 0 if pure else _any(self.met, node.inputs) | (_any(self.alone, node.inputs) & ~picked)
+        for out in node.outputs:
+            signal = self.graph.values[out].is_signal
+            self.all[out] = sources
+            self.by[out], self.met[out] = (indexed, met) if signal else (indexed | sources, 0)
+            if pure:
+                self.alone[out] = sources
+
+    def _picked(self, node: Node) -> int:
+        """Return the tables whose rows a node picks by an index that depends on them."""
+        facts = facts_of(node.op)
+        if not (facts.indexed or facts.looks_up or is_product(node.op)):
+            return 0
+        others = ([other for other in node.inputs if other != value] for value in node.inputs)
+        each = zip(node.inputs, others, strict=True)
+        return reduce(or_, (self.alone.get(value, 0) & _any(self.by, rest) for value, rest in each), 0)
+
+
+def _is_found_index(graph: Graph, value: Value) -> bool:
+    """Whether a value is made of integers that are found among signals, and read: most graphs have none."""
+    if value.is_followed or value.dtype == torch.bool or value.node is None or value.id in graph.known:
+        return False
+    return any(graph.values[v].is_signal for v in graph.nodes[value.node].inputs) and bool(graph.users().get(value.id))
 
 
 def _picks_by_parameters(graph: Graph) -> bool:

@@ -188,7 +188,8 @@ def _condition(call: Call, rule: Rule) -> State | None:
         args = tuple(a.state if _is_condition(a) else a for a in args)
         if not (args and isinstance(args[0], State)):
             return None
-    if call.node.inputs and not any(isinstance(a, State) or _is_condition(a) for a in args):
+    followed = any(isinstance(a, State | Unknown) if rule.conditions else isinstance(a, State) for a in args)
+    if call.node.inputs and not followed:
         return None
     result = rule.function(call, *args, **{key: resolve(call.run, a) for key, a in call.node.kwargs.items()})
     if not isinstance(result, State):

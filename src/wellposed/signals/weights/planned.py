@@ -173,7 +173,7 @@ class PlannedWeights(Weights):
         uses = self.contractions.get(name, [])
         if self.roles[name] != "weight" or all(use.kind != "embedding" for use in uses):
             return None
-        return math.sqrt(self.target / next(use.fan_in for use in uses if use.kind != "embedding"))
+        return self.scales.get(name) or math.sqrt(self.target / next(u.fan_in for u in uses if u.kind != "embedding"))
 
     def _scale_of_table(self, name: str) -> float:
         """Return the scale with which a table's rows, times the factors behind them, have the target variance.

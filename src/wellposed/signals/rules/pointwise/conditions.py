@@ -55,6 +55,13 @@ def compare(call: Call, x: Any, y: Any) -> State | None:
     return apply_pointwise(call, difference, Pointwise((name, level), lambda t: test(t, level).to(t.dtype)))
 
 
+@rule(overloads("one_hot.default"), tag="approximate", source="definition", tensors=True, conditions=True)
+def one_hot(call: Call, index: Any, classes: int = -1) -> State:
+    """An index that is not known, written as a 1 among zeros: each place is as likely."""
+    share = 1.0 / call.shape()[-1]
+    return make_state(call.shape(), share, share - share**2, roots=call.root())
+
+
 def _condition(value: Any) -> State | None:
     return value.state if isinstance(value, Unknown) else None
 
