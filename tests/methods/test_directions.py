@@ -15,6 +15,9 @@ import wellposed as wp
 from wellposed.errors import OptionError
 from wellposed.methods import directions
 from wellposed.operators.contraction import contractions
+from wellposed.signals.distributions.functions import Pointwise
+from wellposed.signals.passes.forward import run_pass
+from wellposed.signals.weights.planned import PlannedWeights
 
 WHITE = wp.Input.white()
 X = torch.zeros(32, 48)
@@ -228,21 +231,164 @@ def test_layers_before_a_factor_keep_the_forward_choice() -> None:
     assert plans[0]["expand.weight"].std == pytest.approx(plans[1]["expand.weight"].std)
 
 
-@pytest.mark.parametrize(("end", "once"), [(nn.Identity(), True), (nn.Tanh(), False)])
-def test_weights_that_change_no_derivative_need_one_pass(
-    end: nn.Module, once: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passes, run = itertools.count(1), directions.gradients_of
-    times: list[int] = []
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One entry for each pass back that a plan makes."""
+    run, made = directions.gradients_of, list[None]()
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        times.append(next(passes))
+        made.append(None)
         return run(*args, **kwargs)
 
     monkeypatch.setattr(directions, "gradients_of", counted)
+    return made
+
+
+@pytest.mark.parametrize(("end", "once"), [(nn.Identity(), True), (nn.Tanh(), False)])
+def test_weights_that_change_no_derivative_need_one_pass(end: nn.Module, once: bool, passes: list[None]) -> None:
     model = nn.Sequential(nn.Linear(48, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 9), end)
     wp.plan(model, X, direction="backward", inputs=WHITE, method="autoinit")
-    assert (times == [1]) is once
+    assert (len(passes) == 1) is once
+
+
+class Tokens(nn.Module):
+    """Blocks behind norms on a stream that begins with a table, which is the readout too."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.table, self.places = nn.Embedding(60, 32), nn.Embedding(8, 32)
+        self.up, self.down = (nn.ModuleList(nn.Linear(*widths) for _ in range(3)) for widths in ((32, 128), (128, 32)))
+        self.norms, self.activation = nn.ModuleList(nn.LayerNorm(32) for _ in range(4)), activation
+
+    def forward(self, indices: Tensor) -> Tensor:
+        x = self.table(indices) + self.places.weight
+        for norm, up, down in zip(self.norms, self.up, self.down, strict=False):
+            x = x + functional.dropout(down(self.activation(up(norm(x)))), 0.1)
+        return functional.linear(self.norms[3](x), self.table.weight)
+
+
+class Pictures(nn.Module):
+    """Blocks with closed scales whose norms stand behind their first convolution, on streams that begin with norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.down, self.head = nn.Conv2d(3, 16, 4, 4), nn.Conv2d(16, 32, 2, 2), nn.Linear(32, 10)
+        widths = (16, 16, 32, 32)
+        self.mix = nn.ModuleList(nn.Conv2d(w, w, 3, padding=1, groups=w) for w in widths)
+        self.up = nn.ModuleList(nn.Conv2d(w, 4 * w, 1) for w in widths)
+        self.shut = nn.ModuleList(nn.Conv2d(4 * w, w, 1) for w in widths)
+        self.scales = nn.ParameterList(torch.full((w, 1, 1), 1e-6) for w in widths)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.normed(self.stem(x))
+        for at, (mix, up, shut, scale) in enumerate(zip(self.mix, self.up, self.shut, self.scales, strict=True)):
+            x = self.down(self.normed(x)) if at == 2 else x
+            x = x + scale * shut(functional.gelu(up(self.normed(mix(x)))))
+        return self.head(self.normed(x).mean((2, 3)))
+
+    def normed(self, x: Tensor) -> Tensor:
+        return functional.layer_norm(x.movedim(1, -1), x.shape[1:2]).movedim(-1, 1)
+
+
+class Written(nn.Module):
+    """The GELU of GPT-2, of several operators."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+@pytest.mark.parametrize(
+    ("model", "example", "sought"),
+    [
+        (Tokens(nn.GELU()), torch.arange(8)[None], set()),
+        (Tokens(Written()), torch.arange(8)[None], set()),
+        (Pictures(), torch.zeros(2, 3, 32, 32), {"head.weight"}),
+    ],
+    ids=["tokens", "written", "pictures"],
+)
+def test_stacks_of_blocks_that_norms_read_need_one_pass(
+    model: nn.Module, example: Tensor, sought: set[str], passes: list[None]
+) -> None:
+    graph = wp.trace(model, example)
+    plan = wp.plan(graph, direction="backward", method="autoinit")
+    assert len(passes) == 1
+    assert not plan.warnings
+    forward = wp.plan(graph, method="autoinit").prescriptions
+    drawn = {name for name, one in plan.prescriptions.items() if hasattr(one, "std")}
+    assert {name for name in drawn if plan.prescriptions[name].std != forward[name].std} == sought
+    assert all("a norm takes its scale out" in plan.prescriptions[f"up.{at}.weight"].reason for at in range(3))
+
+
+@pytest.mark.slow
+def test_behind_functions_that_saturate_scales_are_sought() -> None:
+    """What tanh makes follows the scale of its argument where that is small alone."""
+    reasons = [one.reason for one in wp.plan(
+        Tokens(nn.Tanh()), torch.arange(8)[None], direction="backward", method="autoinit"
+    ).prescriptions.values() if one.name.startswith("up")]  # fmt: skip
+    assert reasons
+    assert not any("a norm takes" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    ("function", "straight"),
+    [
+        *((function, True) for function in ("relu", "gelu", "silu", "mish", "elu", "hardswish", "leaky_relu")),
+        *((function, False) for function in ("tanh", "softplus", "sigmoid", "sin", "relu6", "square")),
+    ],
+)
+def test_functions_that_are_linear_at_both_ends_hide_the_scale_of_their_argument(function: str, straight: bool) -> None:
+    """A weight of σ, before f and a weight that follows its signal, scales the gradient by σ² E f'² / E f²."""
+    call = getattr(functional, function, None) or getattr(torch, function)
+    assert directions._is_straight(Pointwise((function,), call)) is straight
+    z = torch.linspace(-9.0, 9.0, 20001, dtype=torch.float64)
+    shares, scaled = torch.exp(-z * z / 2.0), []
+    for std in (1e-3, 0.03, 0.3, 1.0, 3.0, 30.0, 1e3):
+        x = (std * z).requires_grad_()
+        y = call(x)
+        (slope,) = torch.autograd.grad(y.sum(), x)
+        scaled.append(float(std**2 * (shares * slope**2).sum() / (shares * y.detach() ** 2).sum()))
+    assert (min(scaled) > 0.99 and max(scaled) < 1.15) is straight
+
+
+def test_weights_that_are_seen_elsewhere_too_are_sought() -> None:
+    """A norm reads one of a weight's results, and the loss the other."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.both, self.norm = nn.Linear(48, 48), nn.LayerNorm(48)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.both(self.norm(self.both(x)))
+
+    plan = wp.plan(Twice(), X, direction="backward", inputs=WHITE, method="autoinit")
+    assert plan.prescriptions["both.weight"].std == pytest.approx(48**-0.5)
+    assert "Σ E[g²]" in plan.prescriptions["both.weight"].reason
+
+
+def test_gradients_are_followed_to_no_data_that_parameters_alone_make() -> None:
+    class Biased(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.head, self.first, self.second = (nn.Linear(48, 48) for _ in range(4))
+            self.register_buffer("places", torch.randn(1, 48))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.stem(x) + self.second(torch.tanh(self.first(self.places))))
+
+    graph = wp.trace(Biased(), X)
+    data = {use.parameter: use.data for use in contractions(graph)}
+    met: list[int] = []
+
+    def note(call: Any, sent: Any) -> Any:
+        met.append(call.node.index)
+        return sent
+
+    run = run_pass(graph, PlannedWeights(graph), inputs=WHITE, keep=True)[1]
+    directions.gradients_of(run, until={data["second.weight"]}, adjust=note)
+    assert not met
+    directions.gradients_of(run, until={data["head.weight"]}, adjust=note)
+    assert len(met) == 1
 
 
 def test_functions_that_a_model_writes_out_are_no_products() -> None:

@@ -17,18 +17,22 @@ import numpy as np
 
 from wellposed.errors import listed
 from wellposed.graphs import Graph, Node
+from wellposed.graphs.graph import once
+from wellposed.operators.arithmetic import factors_of, is_homogeneous
 from wellposed.operators.contraction import contractions
 from wellposed.operators.facts import facts_of
 from wellposed.operators.norms import NORMS
 from wellposed.operators.product import is_product
 from wellposed.operators.scale_parameters import parameter_values
+from wellposed.operators.schema import ref_of
 from wellposed.operators.views import is_view
 from wellposed.signals.algebra.gradient_terms import Adjoint, second_moment
 from wellposed.signals.context.call import Pass
+from wellposed.signals.distributions.functions import Pointwise
 from wellposed.signals.passes.backward import Sent, gradients_of
 from wellposed.signals.weights.planned import PlannedWeights
 from wellposed.structure.branches import branches
-from wellposed.structure.scale_free import scale_free
+from wellposed.structure.scale_free import absorbing
 
 ROUNDS, ROUND = 3, 12
 """Times that scales are sought, each without those that did not settle before, and passes of each. Chosen for cost."""
@@ -38,10 +42,10 @@ LONGEST = math.log(100.0)
 """Largest step of the logarithm of a variance. Chosen."""
 SETTLED = 1e-3
 """Distance of the logarithm of a gradient's second moment from the target at which scales have settled. Chosen."""
+ENDS = np.array([1e-3, 1e3])
+"""Small and large arguments at which a function is asked whether it is linear. Chosen."""
 FAR = 0.1
 """Distance of those that are left first: what they do to the gradient may unsettle the others. Chosen."""
-UNMOVED = 0.05
-"""Share of the distance to the target below which the gradient counts as not following its weight's scale."""
 
 RunPass = Callable[[PlannedWeights], Pass]
 """Runs a forward pass that keeps its states."""
@@ -108,10 +112,10 @@ def balanced(
     A backward pass chooses each scale as it comes to it, the last contraction first. What activations and norms do to
     the gradient depends on the signals, and so on all scales: passes are repeated until the scales settle, each from
     what the last ones show (Anderson 1965). Weights after which all is linear change no derivative, and have settled
-    after one pass. Three kinds are left to the forward choice: those whose scale a norm takes out again, by the graph's
-    structure or by a gradient that stays as it was from pass to pass; those of gates, queries, keys and values, as the
-    gradient of a product's factor is as large as the other factor, which would answer (`_factors`), with those that
-    meet them alone (`_before`); and those that have not settled after `ROUND` passes, of which a warning tells.
+    after one pass. Three kinds are left to the forward choice: those whose scale norms take out again (`_undone`);
+    those of gates, queries, keys and values, as the gradient of a product's factor is as large as the other factor,
+    which would answer (`_factors`), with those that meet them alone (`_before`); and those that have not settled after
+    `ROUND` passes, of which a warning tells.
 
     Args:
         graph: from `wellposed.trace`.
@@ -119,29 +123,27 @@ def balanced(
         run: runs it.
         target: second moment of the gradients, in units of the cotangents' (1 at every output).
     """
-    factors = _factors(graph)
-    left = _Left(set(_normalised(graph)), factors, _before(graph, factors), [])
-    answering = _answering(graph)
+    weights = weights_of({})
+    passed = run(weights)
+    left, answering = _left_by(passed), _answering(graph)
+    forward = {name: decision.scale for name, decision in weights.decisions.items()}
     logs: dict[str, float] = {}
-    forward: dict[str, float] = {}
     told: tuple[str, ...] = ()
     steps = _Steps()
     for number in range(1, ROUNDS * ROUND + 1):
-        weights = weights_of({name: math.exp(log / 2) for name, log in logs.items()})
-        passed = run(weights)
         chooser = _Chooser(weights, left.all, target)
         told = gradients_of(passed, until=chooser.data, adjust=chooser).warnings
-        forward = forward or {name: decision.scale for name, decision in weights.decisions.items()}
         off = {name: math.log(ratio) for name, ratio in chooser.ratios.items()}
         logs = {name: logs.get(name, 2 * math.log(weights.decisions[name].scale)) for name in off}
         if all(abs(distance) < SETTLED for name, distance in off.items() if name in answering):
             logs = {name: log + off[name] for name, log in logs.items()}
             break
-        left.absorbed |= steps.unmoved(off)
-        logs = steps.next(left.without(logs), off)
+        logs = steps.next(logs, off)
         if number % ROUND == 0:
             left.leave(off)
             logs, steps = left.without(logs), _Steps()
+        weights = weights_of({name: math.exp(log / 2) for name, log in logs.items()})
+        passed = run(weights)
     return _balance(logs, off, forward, left, told)
 
 
@@ -158,18 +160,18 @@ def _balance(
 
 @dataclass(slots=True)
 class _Left:
-    """Weights that are left to the forward choice: ``absorbed`` by norms, ``factors`` of products, those ``before``
-    such factors, or ``adrift``.
+    """Weights that are left to the forward choice: ``factors`` of products, those ``before`` such factors, those whose
+    scale is ``undone``, or ``adrift``.
     """
 
-    absorbed: set[str]
+    undone: frozenset[str]
     factors: frozenset[str]
     before: frozenset[str]
     adrift: list[str]
 
     @property
     def all(self) -> frozenset[str]:
-        return frozenset([*self.absorbed, *self.factors, *self.before, *self.adrift])
+        return frozenset([*self.undone, *self.factors, *self.before, *self.adrift])
 
     def without(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return ``logs`` without the weights that are left."""
@@ -187,7 +189,7 @@ class _Left:
             dict.fromkeys(self.adrift, f"no scale settles that the gradient asks for: {kept}")
             | dict.fromkeys(self.before, f"what it enters follows its scale, and takes it out of the gradient: {kept}")
             | dict.fromkeys(self.factors, f"a factor of a product, whose gradient the other factor sets: {kept}")
-            | dict.fromkeys(self.absorbed, f"a norm takes its scale out of the gradient again: as forward, {kept}")
+            | dict.fromkeys(self.undone, f"a norm takes its scale out of the gradient again: as forward, {kept}")
         )
 
 
@@ -196,36 +198,25 @@ class _Steps:
 
     def __init__(self) -> None:
         self.seen: list[tuple[dict[str, float], dict[str, float]]] = []
-        self.stuck: dict[str, int] = {}
-
-    def unmoved(self, off: Mapping[str, float]) -> set[str]:
-        """Return the weights whose distance has stayed, in two passes, as it was before their scale changed."""
-        before = self.seen[-1][1] if self.seen else {}
-        for name, distance in off.items():
-            stays = name in before and abs(distance - before[name]) < UNMOVED * abs(distance)
-            self.stuck[name] = self.stuck.get(name, 0) + 1 if stays and abs(distance) > SETTLED else 0
-        return {name for name, times in self.stuck.items() if times >= 2}
 
     def next(self, at: dict[str, float], off: Mapping[str, float]) -> dict[str, float]:
         """Return the logarithms of the variances that are tried next, given those tried and their distances."""
         self.seen = [one for one in self.seen[-DEPTH:] if one[0].keys() == at.keys()]
-        self.seen.append((at, {name: off[name] for name in at}))
+        self.seen.append((at, dict(off)))
         x, f = (np.array([list(one[part].values()) for one in self.seen]) for part in (0, 1))
         step = f[-1]
         if len(self.seen) > 1:
             dx, df = np.diff(x, axis=0), np.diff(f, axis=0)
             share = np.linalg.lstsq(df.T, f[-1], rcond=1e-6)[0]
             step = f[-1] - share @ (dx + df)
-        if off.keys() != at.keys():  # the others were found to be left alone: distances will be of other scales
-            self.seen = []
         return dict(zip(at, (x[-1] + step.clip(-LONGEST, LONGEST)).tolist(), strict=True))
 
 
-def _normalised(graph: Graph) -> set[str]:
-    """Return the weights whose scale a norm takes out, alone or with others: the gradient of a stream that only norms
-    read depends on each weight's share of it, and no scales bring all of these to the target.
-    """
-    return {name for group in scale_free(graph) for name in group if graph.parameters[name].tensor.ndim > 1}
+def _left_by(run: Pass) -> _Left:
+    """Return the weights that are left to the forward choice, whatever scales are tried."""
+    factors = _factors(run.graph)
+    before = _before(run.graph, factors)
+    return _Left(_undone(run, factors | before) - factors - before, factors, before, [])
 
 
 def _answering(graph: Graph) -> frozenset[str]:
@@ -247,7 +238,7 @@ def _factors(graph: Graph) -> frozenset[str]:
     """Return the weights whose results multiply other signals before a weight or a norm meets the product."""
     steps, fixed = branches(graph).steps, parameter_values(graph)
     weighted = {use.node: use.parameter for use in contractions(graph)}
-    source = _sources(graph, weighted)
+    source = _sources(graph)
     marked: set[int] = set()
     found: set[str] = set()
     for node in reversed(graph.nodes):
@@ -267,16 +258,71 @@ def _before(graph: Graph, factors: Collection[str]) -> frozenset[str]:
     """Return the weights whose results only ``factors`` meet, such as first layers of gates: the scale of a factor
     adapts to its signal, which cancels theirs.
     """
-    weighted = {use.node: use.parameter for use in contractions(graph)}
-    found: set[str] = set()
-    others = set(graph.outputs)  # values that anything else reads
-    for node in (one for one in reversed(graph.nodes) if one.index not in graph.dead_nodes):
-        name, alone = weighted.get(node.index), others.isdisjoint(node.outputs)
-        if name and alone:
-            found.add(name)
-        if not (name in factors or name in found or (alone and name is None and node.op not in NORMS)):
-            others.update(node.inputs)
-    return frozenset(found - set(factors))
+    ends = {use.node for use in contractions(graph) if use.parameter in factors}
+    return _meeting(graph, ends, lambda node: node.op not in NORMS, lambda value: True) - set(factors)
+
+
+def _undone(run: Pass, left: Collection[str]) -> frozenset[str]:
+    """Return the weights whose scale is taken out of the gradient by all that meets their results: by norms, or by
+    weights that are ``left`` or found here, whose scales adapt to what they meet.
+
+    Sums may lie between: the gradient depends on a weight's share of what the norm reads, and no scales bring all that
+    add to a stream to the target. So may functions f that are linear for small and for large arguments: the gradient
+    goes by σ² E f'² / E f², which for GELU lies between 1 and 1.08 at every standard deviation σ of the argument.
+    """
+    graph, source, norms = run.graph, _sources(run.graph), absorbing(run.graph)
+    signals = {value.id for value in graph.values if value.is_signal} - parameter_values(graph)
+    made_by = {value: node for node in graph.nodes for value in node.outputs}
+
+    def scales(node: Node) -> bool:
+        """Whether a node makes c times its result of c times the one signal that it reads."""
+        return is_homogeneous(node) or [power for one, power in factors_of(node) if ref_of(one) in signals] == [1.0]
+
+    def follows(value: int) -> bool:
+        """Whether a value follows the scale of its source, where that is small and where it is large."""
+        start = source[value]
+        while value != start and ((node := made_by[value]).index in norms or scales(node)):
+            value = next(one for one in node.inputs if source[one] == start)
+        state = run.states.get(value)
+        function = None if state is None else state.function
+        return value == start or (function is not None and _is_straight(function.fn))
+
+    ends = norms | {use.node for use in contractions(graph) if use.parameter in left}
+    return _meeting(graph, ends, lambda node: scales(node) or bool(facts_of(node.op).merges), follows)
+
+
+def _is_straight(function: Pointwise) -> bool:
+    """Whether a function is linear at both `ENDS`, for either sign or one: f(2 x) = 2 f(x), to a tenth."""
+    sizes = np.abs(function(np.outer([1.0, 2.0, -1.0, -2.0], ENDS).ravel())).reshape(2, 2, -1).max(axis=0)
+    return bool(np.allclose(sizes[1], 2.0 * sizes[0], rtol=0.1, atol=0.0))
+
+
+def _meeting(
+    graph: Graph, ends: Collection[int], passes: Callable[[Node], bool], follows: Callable[[int], bool]
+) -> frozenset[str]:
+    """Return the weights whose results nothing meets but the nodes ``ends`` (indices) and other such weights.
+
+    ``passes`` tells whether a result may pass a node on the way to them, and ``follows`` whether it may be met as the
+    value (id) that an elementwise function makes of it.
+    """
+    weighted = {use.node: use.parameter for use in contractions(graph) if use.kind != "recurrent"}
+    source = _sources(graph)
+    seen = {source[value] for value in graph.outputs}  # values that anything else reads
+    found: dict[str, bool] = {}  # whether that holds of all uses
+    for node in _joints(graph):
+        name, alone = weighted.get(node.index), seen.isdisjoint(node.outputs)
+        if name:
+            alone = found[name] = alone and found.get(name, True)
+        met = node.index in ends or (alone and bool(name or passes(node)))
+        seen.update(source[value] for value in node.inputs if not (met and follows(value)))
+    return frozenset(filter(found.get, found))
+
+
+def _joints(graph: Graph) -> list[Node]:
+    """Return the nodes before an output that make no elementwise function of one value, the last first."""
+    source, dead = _sources(graph), frozenset(graph.dead_nodes)
+    alive = [node for node in reversed(graph.nodes) if node.index not in dead]
+    return [node for node in alive if source[node.outputs[0]] == node.outputs[0]]
 
 
 def _multiplies(node: Node, sources: Collection[int]) -> bool:
@@ -285,8 +331,10 @@ def _multiplies(node: Node, sources: Collection[int]) -> bool:
     return facts.gated or (len(sources) > 1 and bool(facts.powers or facts.attends or is_product(node.op)))
 
 
-def _sources(graph: Graph, weighted: Collection[int]) -> dict[int, int]:
+@once
+def _sources(graph: Graph) -> Mapping[int, int]:
     """Return, by value id, the value that it is an elementwise function of; itself where it depends on several."""
+    weighted = {use.node for use in contractions(graph)}
     source = {value.id: value.id for value in graph.values}
     for node in graph.nodes:
         of = {source[value] for value in node.inputs if graph.values[value].is_signal}
@@ -307,10 +355,11 @@ class _Chooser:
         self.target = target
         self.ratios: dict[str, float] = {}
         self.left = left
+        others = {use.parameter for use in weights.uses if use.kind in ("embedding", "recurrent")}  # tables that score
         self.uses = {
             use.node: (use.parameter, use.data)
             for use in weights.uses
-            if use.parameter in weights.decisions and use.kind not in ("embedding", "recurrent")
+            if use.parameter in weights.decisions.keys() - others
         }
         self.data = frozenset(data for name, data in self.uses.values() if name not in left)
 

@@ -37,7 +37,7 @@ def scale_free(graph: Graph) -> tuple[frozenset[str], ...]:
     before these, with the biases on the way. Each weight is in one group. Batch norms count in training mode. A
     parameter that is used elsewhere too, or a signal that the scale would reach otherwise, leaves the group out.
     """
-    inside = _absorbing(graph)
+    inside = absorbing(graph)
     fixed, dead = parameter_values(graph), frozenset(graph.dead_nodes)
     groups: list[frozenset[str]] = []
     weights: set[str] = set()
@@ -163,7 +163,8 @@ def _degree_of_sum(graph: Graph, node: Node, degrees: Collection[int], found: Se
     return found[0] if len(found) > 1 or beside_known else None
 
 
-def _absorbing(graph: Graph) -> frozenset[int]:
+@once
+def absorbing(graph: Graph) -> frozenset[int]:
     """Return the nodes that may read a scaled value: norms, their inner nodes, and nodes that lead only to these."""
     absorbing = set(_beside(graph))
     for node in graph.nodes:

@@ -158,8 +158,10 @@ class _Backward:
         self.adjust = adjust
         self.told = until is None
         self.untold: dict[int, tuple[Adjoint, list[Term]]] = {}
-        wanted = differentiable(run.graph, cotangents)
-        self.wanted = wanted if until is None else wanted.intersection(behind(run.graph, until)) - run.weights.fixed
+        self.wanted = differentiable(run.graph, cotangents)
+        if until is not None:
+            wanted = self.wanted - run.weights.fixed
+            self.wanted = wanted.intersection(behind(run.graph, wanted.intersection(until)))
         self.terms: dict[int, list[Term]] = {}
         self.tags: dict[int, Tag] = {}
         self.states: dict[int, State] = {}
