@@ -226,7 +226,7 @@ def sample(case: Case) -> list[torch.Tensor]:
             weights = {name: values[d] for name, values in drawn.items()}
             made = tensors(case.function(*(x[d] for x in inputs), **weights))
             followed = [t.clone() for t in made if t.is_floating_point() or t.is_complex()]
-            rows.append(followed or [t for t in made if t.dtype == torch.bool])
+            rows.append(followed or made)
     return [_real(torch.stack(column)) for column in zip(*rows, strict=True)]
 
 
@@ -238,9 +238,8 @@ def _real(column: torch.Tensor) -> torch.Tensor:
 
 
 def outputs_of(graph: Graph) -> list[int]:
-    """The outputs that are followed: real and complex numbers, or else conditions."""
-    signals = [v for v in graph.outputs if graph.values[v].is_followed]
-    return signals or [v for v in graph.outputs if graph.values[v].dtype == torch.bool]
+    """The outputs that are followed: real and complex numbers, or else conditions and indices."""
+    return [v for v in graph.outputs if graph.values[v].is_followed] or list(graph.outputs)
 
 
 def last_node(case: Case, graph: Graph, op: torch._ops.OpOverload | None = None) -> Node:

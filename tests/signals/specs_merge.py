@@ -228,6 +228,17 @@ def _conditions() -> Iterator[Spec]:
                 Case(f"{name} of strangers", lambda x, y, op=op: op(x > 0.4, y < 0.0), (FIELD, OTHER)),
             ],
         )
+    yield (
+        aten.one_hot.default,
+        [
+            Case(
+                "index at random",
+                lambda x: aten.one_hot(torch.randint(6, (64,)), 6),
+                (Source((4, 6)),),
+                flat="every place is as likely, and one place does not tell of another",
+            )
+        ],
+    )
     for name in ("any", "all"):
         packet = getattr(aten, name)
         yield packet.default, [Case(f"{name} of certain ones", lambda x, p=packet: p.default(x != 0.0), (FIELD,))]
