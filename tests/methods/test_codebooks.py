@@ -29,8 +29,15 @@ class Quantised(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         z = self.encoder(x)
+        if self.pick == "by parts":
+            parts, books = z.unflatten(-1, (4, -1)), self.book.unflatten(-1, (4, -1)).movedim(1, 0)
+            index = torch.cdist(parts.movedim(1, 0), books).argmin(-1)
+            rows = torch.cat([books[part][index[part]] for part in range(4)], -1)
+            return self.decoder(z + (rows - z).detach())
         index = torch.cdist(z, self.book).argmin(-1)
-        if self.pick == "looked up":
+        if self.pick == "normalised":
+            rows = F.normalize(self.book, dim=-1)[index]
+        elif self.pick == "looked up":
             rows = F.embedding(index, self.book)
         elif self.pick == "indexed":
             rows = self.book[index]
@@ -42,7 +49,7 @@ class Quantised(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["buffer", "frozen"])
-@pytest.mark.parametrize("pick", ["looked up", "indexed", "gathered", "one-hot"])
+@pytest.mark.parametrize("pick", ["looked up", "indexed", "gathered", "one-hot", "by parts"])
 def test_what_follows_a_small_codebook_is_planned_for_rows_of_size_1(pick: str, kind: str) -> None:
     """For the rows as they are the first weight would be a hundred times as large."""
     model, x = Quantised(pick, kind=kind), torch.randn(64, 24)
@@ -106,6 +113,12 @@ def test_an_embedding_whose_scores_leave_the_model_is_no_codebook() -> None:
     graph = wp.trace(Greedy(), torch.randint(50, (32,)))
     assert not codebooks(graph)
     assert wp.plan(graph).prescriptions["table.weight"].std < 0.5
+
+
+def test_rows_that_are_normalised_need_no_size() -> None:
+    plan = wp.plan(Quantised("normalised"), torch.randn(64, 24))
+    assert not any("codebook" in warning for warning in plan.warnings)
+    assert plan.prescriptions["decoder.0.weight"].std == pytest.approx(1.0, rel=0.2)  # of rows of length 1
 
 
 class Looked(nn.Module):

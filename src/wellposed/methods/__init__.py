@@ -22,7 +22,7 @@ from wellposed.methods.deliberate import deliberate as on_purpose
 from wellposed.methods.options import Draft, Request, find_method, method, methods, options_of
 from wellposed.methods.plausible import implausible, unfilled
 from wellposed.methods.readouts import tied_widths
-from wellposed.methods.rehearsing import rehearsed
+from wellposed.methods.rehearsing import corrected_for, rehearsed
 from wellposed.methods.roles import left_alone, weight_norm_directions
 from wellposed.methods.selection import Patterns, not_selected, selected_rows
 from wellposed.methods.unmet import like_siblings, words_on_unmet, zeros_under
@@ -33,7 +33,6 @@ from wellposed.options import DEFAULT_METHOD, check_integer
 from wellposed.plans import Drawn, Kept, Plan, Prescription, Tied
 from wellposed.plans.alike import fingerprints, require_alike
 from wellposed.plans.held import KEPT, figures_of
-from wellposed.plans.plan import CORRECTIONS
 from wellposed.plans.write import write_
 from wellposed.ranks import exchanging
 from wellposed.signals.context.corrections import Correction
@@ -173,11 +172,8 @@ def plan(
         )
         return plan, draft.corrects
 
-    plan = rehearsed(seen, made, options.get("inputs"), rehearse)
-    if seen is graph:
-        return plan
-    # what passes correct holds for codebooks in their place, not for the signals of the model as it is
-    return plan.model_copy(update={"figures": {name: of for name, of in plan.figures.items() if name != CORRECTIONS}})
+    planned = rehearsed(seen, made, options.get("inputs"), rehearse)
+    return planned if seen is graph else corrected_for(graph, planned, options.get("inputs"))
 
 
 _OWN = tuple(p.name for p in inspect.signature(plan).parameters.values() if p.kind is p.KEYWORD_ONLY)

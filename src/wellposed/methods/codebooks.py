@@ -29,7 +29,7 @@ def codebooks_in_place(graph: Graph, kept: Collection[str]) -> tuple[Graph, str]
     own tensors are left as they are.
     """
     small: dict[int, torch.Tensor] = {}
-    for value in codebooks(graph):
+    for value in sorted(codebooks(graph)):
         table = _table(graph, value, kept)
         size = 0.0 if table is None else float(table.double().square().mean().sqrt())
         if table is not None and 0.0 < size < SMALLEST:

@@ -50,6 +50,17 @@ def rehearsed(graph: Graph, made: Making, inputs: Described, rehearse: bool | No
     return _with(plan, rehearsal, corrections)
 
 
+def corrected_for(graph: Graph, plan: Plan, inputs: Described) -> Plan:
+    """Return a plan that was made for another graph, with the corrections that real passes of this one ask for in place
+    of its own; as it is where it was not rehearsed.
+    """
+    if REHEARSAL not in plan.figures:
+        return plan
+    kept = {name: of for name, of in plan.figures.items() if name != CORRECTIONS}
+    plain, rehearsal = plan.model_copy(update={"figures": kept}), Rehearsal(graph, inputs)
+    return _with(plain, rehearsal, rehearsal.contradicted(plain, {}) or {})
+
+
 def _words_on(found: Mapping[str, Correction], corrections: Mapping[str, Correction]) -> str:
     """Return a warning that real passes contradict the last plan too."""
     names = [name for name in dict.fromkeys((*found, *corrections)) if found.get(name) != corrections.get(name)]

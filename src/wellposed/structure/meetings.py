@@ -13,6 +13,7 @@ from wellposed.graphs.graph import once
 from wellposed.operators.facts import facts_of
 from wellposed.operators.product import is_product
 from wellposed.operators.scale_parameters import parameter_values
+from wellposed.operators.views import is_view
 from wellposed.structure.repeated import Same
 
 Bits = Mapping[int, int]
@@ -175,8 +176,9 @@ def codebooks(graph: Graph) -> frozenset[int]:
     """Return the buffers and parameters whose rows are picked by an index that depends on them, as that of the nearest
     row does: looked up, or multiplied by numbers that are made of the index (one-hot rows).
 
-    Tables that also make what leaves the model are none (a decoder that goes on with the likeliest token scores it by
-    its own embedding).
+    Rows that are normalised, or mapped by a weight, before they are picked have that size, and do not count. Nor do
+    tables that also make what leaves the model (a decoder that goes on with the likeliest token scores it by its own
+    embedding).
     """
     if not any(map(partial(_is_found_index, graph), graph.values)):
         return frozenset()
@@ -194,6 +196,7 @@ class _Picks:
     Attributes:
         all: by value, the tables that it depends on.
         alone: the same of values that are made of nothing else.
+        same: the table that a value is, or is a view of.
         by: by value, the tables that an integer behind it was found with.
         met: by value, the tables that met other signals in it, with no integer in between.
         found: those that are picked from by an index that depends on them.
@@ -201,7 +204,7 @@ class _Picks:
 
     def __init__(self, graph: Graph, tables: Mapping[int, int]) -> None:
         self.graph = graph
-        self.all, self.alone = dict(tables), dict(tables)
+        self.all, self.alone, self.same = dict(tables), dict(tables), dict(tables)
         self.by: dict[int, int] = {}
         self.met: dict[int, int] = {}
         self.found = 0
@@ -221,6 +224,8 @@ class _Picks:
             self.by[out], self.met[out] = (indexed, met) if signal else (indexed | sources, 0)
             if pure:
                 self.alone[out] = sources
+            if is_view(node.op) and node.inputs[0] in self.same:
+                self.same[out] = self.same[node.inputs[0]]
 
     def _picked(self, node: Node) -> int:
         """Return the tables whose rows a node picks by an index that depends on them."""
@@ -229,7 +234,7 @@ class _Picks:
             return 0
         others = ([other for other in node.inputs if other != value] for value in node.inputs)
         each = zip(node.inputs, others, strict=True)
-        return reduce(or_, (self.alone.get(value, 0) & _any(self.by, rest) for value, rest in each), 0)
+        return reduce(or_, (self.same.get(value, 0) & _any(self.by, rest) for value, rest in each), 0)
 
 
 def _is_found_index(graph: Graph, value: Value) -> bool:
