@@ -175,3 +175,23 @@ def test_scales_in_a_narrow_loop_hardly_depend_on_the_batch() -> None:
     few, many = ([scale(samples) for samples in batches] for batches in ((4, 5, 6, 7), (64, 65, 66, 67)))
     error = math.sqrt((statistics.variance(few) + statistics.variance(many)) / 4)
     assert abs(statistics.mean(few) - statistics.mean(many)) < 4.0 * error
+
+
+class Biased(nn.Module):
+    """Attention of few features in five layers, to whose scores one table of biases is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(12, 12))
+        self.layers = nn.ModuleList(nn.Linear(16, 48) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            q, k, v = layer(x).chunk(3, -1)
+            x = x + (q @ k.transpose(1, 2) / 4.0 + self.bias).softmax(-1) @ v
+        return x
+
+
+def test_a_parameter_that_is_added_in_every_layer_makes_no_loop() -> None:
+    signals = wp.propagate(wp.trace(Biased(), torch.randn(8, 12, 16)))
+    assert not any(signal.tag == "sampled" for signal in signals)

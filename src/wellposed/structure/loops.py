@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 from wellposed.graphs import Graph, Node
 from wellposed.graphs.operators import traits
+from wellposed.operators.facts import facts_of
 from wellposed.operators.scale_parameters import parameter_values
 from wellposed.structure.meetings import fed_back
 
@@ -28,7 +29,8 @@ def narrow_loop(graph: Graph, weight_at: Mapping[int, int], repeated: Collection
     ``weight_at`` gives the weight (value id) of each node that meets one; ``repeated`` are the nodes whose weight other
     nodes meet too.
     """
-    core = fed_back(graph)
+    # what is added (one bias of scores in every layer) makes nothing of what it has made
+    core = {at for at in fed_back(graph) if facts_of(graph.nodes[at].op).merges != "sum"}
     if len(core) < LEAST_FED_BACK:
         return frozenset()
     before = _before(graph, core)
