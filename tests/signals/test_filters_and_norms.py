@@ -242,3 +242,30 @@ def test_means_over_long_windows_vary_by_the_share_of_one_element(window: int, l
     """Of white elements it is 1 / window, whatever number of displacements lie within a window (144 is a square)."""
     graph = wp.trace(nn.AvgPool1d(window, stride=1), torch.zeros(2, 2, length))
     assert [signal.second_moment for signal in wp.propagate(graph)][-1] == pytest.approx(1 / window)
+
+
+class Identity(nn.Module):
+    """A signal, and what a weight that the model sets to a multiple of the identity makes of it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first = kind, nn.Conv2d(3, 16, 3)
+        side, dilation = {"by one tap": (1, 1), "dilated": (3, 2)}.get(kind, (3, 1))
+        self.second = nn.Conv2d(16, 16, side, padding="same", dilation=dilation)
+        self.dense = nn.Linear(16, 16, bias=False)
+        nn.init.dirac_(self.second.weight)
+        with torch.no_grad():
+            self.dense.weight.copy_(-0.5 * torch.eye(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).tanh()
+        if self.kind == "dense":
+            return x.movedim(1, -1) + self.dense(x.movedim(1, -1))
+        return x + self.second(x)
+
+
+@pytest.mark.parametrize("kind", ["by one tap", "by nine", "dilated", "dense"])
+def test_a_known_identity_makes_the_signal_itself(kind: str) -> None:
+    """Beside an independent signal the sum would have half of the second moment, or five times that of x − x / 2."""
+    predicted, measured = last(Identity(kind), torch.randn(8, 3, 14, 14), 24)
+    assert_by_chance(predicted, measured)

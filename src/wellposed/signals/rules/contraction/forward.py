@@ -75,7 +75,11 @@ def contract(call: Call, *args: Any, **kwargs: Any) -> State | None:
 
 def _of_weight(call: Call, data: State, weight: State, product: Product) -> State:
     """Return the product of a signal with a weight, without the bias."""
-    by_position = _known_map(call, data, weight, product) or through_known_filter(call, data, weight, product)
+    by_position = (
+        _times_identity(call, data, product)
+        or _known_map(call, data, weight, product)
+        or through_known_filter(call, data, weight, product)
+    )
     if by_position is not None:
         return by_position
     centred = _centred_bias(call, product, data)
@@ -112,6 +116,27 @@ def _of_centred_weight(call: Call, data: State, weight: State, product: Product,
         return multiply_weight(call, data, weight, product, centred=centred, pairs=pairs)
     data = unpaired(data, kernels.lag_cap(len(product.window.kernel)))
     return convolve(call, data, weight, product, product.window, centred=centred, pairs=pairs)
+
+
+def _times_identity(call: Call, data: State, product: Product) -> State | None:
+    """Return the multiple of a signal that a known identity makes of it, or a filter that takes each channel as it is;
+    None for other weights.
+    """
+    if call.independent or call.shape() != data.shape or product.groups != 1:
+        return None
+    known, window = numbers(call.run, product.right), product.window
+    if known is None or known.ndim != 2 + (0 if window is None else len(window.kernel)) or known.is_complex():
+        return None
+    values, size = dense(known), known.shape[0]
+    if window is not None:
+        sides = zip(window.kernel, window.padding, window.dilation, strict=True)
+        if any(step > 1 for step in window.stride) or any(around != (k // 2 * d,) * 2 for k, around, d in sides):
+            return None
+        values = values.flatten(2)[..., window.taps // 2]  # of odd sides the middle
+    factor = values.flatten()[0]
+    if known.shape[1] != size or int(known.count_nonzero()) != size or not bool((values.diag() == factor).all()):
+        return None
+    return linear(call, data, float(factor) * product.scale, 0.0)
 
 
 def _known_map(call: Call, data: State, weight: State, product: Product) -> State | None:
