@@ -67,6 +67,16 @@ def pytest_collection():
         gc.set_threshold(*SELDOM)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _old_objects_are_left_alone():
+    """Keep the garbage collector, and searches among its objects, from what the modules before have imported and made.
+
+    A process that has run many of them holds a million more objects, through which every search would go.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 STARTED = pytest.StashKey[float]()
 
 

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -56,11 +57,17 @@ def predicted(second: float, spread: float, wrong: float = 1.0) -> Signals:
     )
 
 
+@cache
+def truth(kind: str) -> tuple[float, float]:
+    """Return the second moment of a kind of node, and the spread of its logarithm over draws."""
+    many = KINDS[kind](np.random.default_rng(99), (1, 400_000))
+    return float(np.exp2(many).mean()), float(many.std())
+
+
 def looked_twice(kind: str, seed: int, wrong: float = 1.0) -> tuple[Verdict, Verdict]:
     """Return the verdict of a first look at independent nodes, and that of a second."""
     rng = np.random.default_rng(seed)
-    many = KINDS[kind](np.random.default_rng(99), (1, 400_000))
-    expected = predicted(float(np.exp2(many).mean()), float(many.std()), wrong)
+    expected = predicted(*truth(kind), wrong)
 
     def look(draws: int, before: Verdict | None = None) -> Verdict:
         seen = measured(KINDS[kind](rng, (NODES, draws)))

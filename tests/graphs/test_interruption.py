@@ -58,11 +58,15 @@ def run_until(use: Callable[[nn.Module], object], model: nn.Module, at: int | No
         count += 1
         if str(frame.f_globals.get("__name__")) in ("contextlib", "wellposed.alone", "wellposed.graphs.restore"):
             found.append(count)
+
+    def strike(frame: FrameType, event: str, _: object) -> None:
+        nonlocal count
+        count += 1
         if count == at:
             sys.setprofile(None)
             press()
 
-    sys.setprofile(note)
+    sys.setprofile(note if at is None else strike)
     try:
         use(model)
     finally:

@@ -197,11 +197,10 @@ def test_what_is_predicted_is_what_is_measured(name: str) -> None:
     What samples share behind causal attention is predicted too low, by up to a third; in the rate, .15 octaves.
     """
     build, example = MODELS[name]
-    drawn = []
+    drawn, plan = [], wp.plan(build(), example, method="autoinit")
     for seed in range(16):
         torch.manual_seed(seed)
-        net = build()
-        plan = wp.plan(net, example, method="autoinit").model_copy(update={"seed": seed})
+        net, plan = build(), plan.model_copy(update={"seed": seed})
         figures = relative(net, example, rule="kernel", plan=plan, seed=seed).figures
         drawn.append((figures["own"], figures["shared"]))
     told = relative(net, example, rule="kernel", plan=plan, predict=True).figures
@@ -398,6 +397,7 @@ def test_a_weight_that_is_used_elsewhere_keeps_its_scale() -> None:
     assert scale_free(graph) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("predict", [False, True])
 def test_scale_free_weights_count_for_a_part_of_the_kernel(predict: bool) -> None:
     """The stem's gradient is the largest part of the kernel of all parameters."""
