@@ -254,6 +254,7 @@ def test_what_a_node_sums_and_how_its_weight_was_drawn() -> None:
     assert found.rule_source
 
 
+@pytest.mark.slow
 def test_a_node_of_several_results_names_each() -> None:
     make, example = NETS["recurrent"]
     graph = wp.trace(make(), example)

@@ -327,6 +327,7 @@ def test_named_ways_draw_and_step_as_plans_say():
     assert kept[0] == [(g["lr"], g["weight_decay"], len(g["params"]), (0.9, 0.95)) for g in groups]
 
 
+@pytest.mark.slow
 def test_models_and_random_numbers_stay_as_they_were():
     models = {size: Quadratic(size) for size in (1, 2)}
     before = {size: model.w.detach().clone() for size, model in models.items()}

@@ -60,6 +60,7 @@ USES: dict[str, Callable[[nn.Module, Tensor], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("use", USES)
 def test_every_storage_can_still_be_resized(use: str) -> None:

@@ -82,6 +82,7 @@ def worth(line):
     return eval(formula.replace("²", "**2").replace("·", "*").replace("^", "**"), {}, known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "alpha"), [("adamw", 1.0), ("adamw", 0.5), ("sgd", 1.0), ("sgd", 0.5)])
 @pytest.mark.parametrize(
     ("kind", "example", "places"),

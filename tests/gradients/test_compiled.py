@@ -81,6 +81,7 @@ def exported() -> nn.Module:
     return torch.export.export(plain(), (X,), dynamic_shapes=({0: torch.export.Dim("batch")},)).module()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [False, True])
 def test_exported_programs_keep_their_one_mode(exported, inside):
     model = nn.Sequential(exported) if inside else exported

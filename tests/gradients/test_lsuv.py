@@ -234,6 +234,7 @@ def test_one_pass_after_an_analytic_plan_removes_the_fluctuation_of_a_draw() -> 
     assert float(after) < 0.25 * float(before)
 
 
+@pytest.mark.slow
 def test_targets_are_those_of_the_plan_on_drawn_inputs() -> None:
     torch.manual_seed(0)
     model, (x, _) = Everything(), pictures(8, torch.float32)
@@ -268,6 +269,7 @@ def test_batches_of_the_models_own_arguments_and_modes() -> None:
     assert still.figures["omega"]["b.weight"] > plans[0].figures["omega"]["b.weight"]  # dropout adds variance
 
 
+@pytest.mark.slow
 def test_half_precision_autocast_and_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     def autocast(model: nn.Module, batch: Any) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):

@@ -120,6 +120,7 @@ def test_bound_on_the_gradient_norm_is_reached_and_auto_is_what_it_says() -> Non
     assert after["norm"] < 1.2 * plan.figures["gamma"]
 
 
+@pytest.mark.slow
 def test_resumed_run_ends_where_an_unbroken_one_does() -> None:
     torch.manual_seed(0)
     model = Skip()

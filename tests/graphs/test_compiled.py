@@ -63,6 +63,7 @@ class Packed(nn.Module):
         return self.last(made)
 
 
+@pytest.mark.slow
 def test_packed_sequences_are_planned_on_values_as_on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     given = Packed(), torch.randn(6, 9, 8), torch.tensor([9, 3, 5, 1, 7, 2])

@@ -153,6 +153,7 @@ def test_dark_pictures_of_bytes_are_named():
     assert "where 143 is assumed" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [Gated, Filled])
 def test_masks_of_zeros_and_ones_of_any_type_have_one_plan(model):
     torch.manual_seed(0)

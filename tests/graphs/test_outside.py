@@ -350,6 +350,7 @@ def test_what_cannot_be_taken_out_is_said_with_the_line_that_made_it_and_the_rem
     train(model, X)
 
 
+@pytest.mark.slow
 def test_attributes_whose_earlier_values_are_not_known_are_emptied_and_named() -> None:
     class Rotary:
         table = None
@@ -382,6 +383,7 @@ def test_attributes_whose_earlier_values_are_not_known_are_emptied_and_named() -
     train(model, X)
 
 
+@pytest.mark.slow
 def test_a_forward_that_collects_garbage_is_told_what_it_keeps(helpers) -> None:
     def collecting(n: int) -> Tensor:
         kept = helpers.by_closure(n)

@@ -77,6 +77,7 @@ def prepared(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     return model, args, kwargs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["meta", "real"])
 @pytest.mark.parametrize("name", CASES)
 def test_trace_changes_nothing(name: str, engine: Any) -> None:

@@ -223,6 +223,7 @@ def test_modules_may_be_nested_deeper_than_python_calls_them(function: str) -> N
     assert sys.getrecursionlimit() == limit
 
 
+@pytest.mark.slow
 def test_a_forward_that_calls_itself_without_end_is_a_trace_error() -> None:
     class Endless(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -45,6 +45,7 @@ def random_states() -> list[object]:
     return [torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())]  # noqa: NPY002
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", USES)
 def test_two_threads_with_one_model_leave_it_as_it_was(use):
     for _ in range(3):

@@ -29,6 +29,7 @@ def test_the_mean_of_a_log_normal_variable_is_covered(spread: float, draws: int)
     assert below + above <= ERROR_RATE + chance
 
 
+@pytest.mark.slow
 def test_two_standard_errors_of_a_skewed_mean_are_too_few() -> None:
     """What the interval replaces: mean and jackknife error of the arithmetic mean miss four times as often as told."""
     rng = np.random.default_rng(2)

@@ -213,6 +213,7 @@ class Rare(nn.Module):
         return self.outer((self.inner(x) - 4.0).relu())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("made", "width"), [(Deep, 16), (lambda: Deep(8), 8), (Products, 16), (Rare, 16)])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_what_is_rare_or_scatters_is_left_to_the_rules(made, width, batch):
@@ -223,6 +224,7 @@ def test_what_is_rare_or_scatters_is_left_to_the_rules(made, width, batch):
     assert rehearsed.prescriptions == alone.prescriptions
 
 
+@pytest.mark.slow
 def test_plans_do_not_depend_on_the_default_type():
     torch.manual_seed(0)
     model, x = Polar(), torch.randn(40, 32)
@@ -249,6 +251,7 @@ class Training(nn.Module):
         return self.outer(((a**2 + a.roll(1, -1) ** 2).sqrt() + 1e-9).log())
 
 
+@pytest.mark.slow
 def test_corrections_are_those_of_one_graph():
     plan = wp.plan(Polar(), torch.randn(40, 32))
     nodes = plan.figures["rehearsal"]["nodes"]

@@ -223,6 +223,7 @@ def test_a_tied_table_is_planned_as_the_readout():
     assert plan.prescriptions["head.weight"].tied_to == "table.weight"
 
 
+@pytest.mark.slow
 def test_unsteady_nets_are_warned_of():
     deep = nn.Sequential(*[layer for _ in range(50) for layer in (nn.Linear(48, 48), nn.GELU())])
     assert any("octaves between weight draws" in warning for warning in wp.plan(deep, X, method="autoinit").warnings)

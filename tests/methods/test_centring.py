@@ -90,6 +90,7 @@ def test_stacks_in_which_second_moments_stray_are_named(function, width, depth, 
     assert all(f"at {2 * depth - 2} those of single inputs vary by" in warning for warning in said)
 
 
+@pytest.mark.slow
 def test_norms_end_the_straying():
     parts = [part for _ in range(30) for part in (nn.Softplus(), nn.Linear(32, 32), nn.LayerNorm(32))]
     assert wp.plan(nn.Sequential(*parts), torch.zeros(4, 32), method="autoinit", center=True).warnings == ()
@@ -108,6 +109,7 @@ def test_functions_that_square_are_named_without_centring_too(function, strays):
     assert all("to the power 2.08: at 12 those of single inputs vary by" in warning for warning in said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "depth", "strays"), [(nn.GELU, 20, False), (nn.SiLU, 50, True)])
 def test_functions_that_are_straight_at_both_ends_are_named_where_they_do_not_train(function, depth, strays):
     warnings = wp.plan(stack(function, 128, depth), torch.zeros(8, 128)).warnings

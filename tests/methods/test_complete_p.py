@@ -60,6 +60,7 @@ def test_stds_are_those_of_the_scheme_times_the_factors_of_table_1(scheme, alpha
             assert mine.constant == factor * before.constant
 
 
+@pytest.mark.slow
 def test_a_small_model_as_base_says_what_numbers_say():
     model = Net(8, 32)
     by_model = planned(model, base=Net(2, 8))
@@ -90,6 +91,7 @@ class Counted(nn.Module):
         return head(x)
 
 
+@pytest.mark.slow
 def test_names_that_count_on_are_matched_by_their_places():
     for depth, before in ((6, 2), (5, 1), (3, 3)):
         by_model = planned(Counted(depth, 32), base=Counted(before, 8))
@@ -165,6 +167,7 @@ def test_models_that_scale_their_ends_themselves_are_drawn_anew():
     assert plan.prescriptions[name].std == pytest.approx(0.25 * scheme[name].std, rel=0.03)
 
 
+@pytest.mark.slow
 def test_streams_side_by_side_need_a_number_each():
     class Pair(nn.Module):
         def __init__(self, depth, other):
@@ -183,6 +186,7 @@ def test_streams_side_by_side_need_a_number_each():
     assert {both["first.blocks.0.up.weight"].depth, both["second.blocks.0.up.weight"].depth} == {2.0, 3.0}
 
 
+@pytest.mark.slow
 def test_nested_streams_have_the_depth_of_their_own():
     class Group(nn.Module):
         def __init__(self, inner):
@@ -544,6 +548,7 @@ def test_a_model_on_meta_has_the_plan_of_the_cpu():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 def test_muon_with_adamw_for_the_rest_trains_as_with_multipliers():
     """For c a power of two, Muon's bfloat16 arithmetic is the same on both sides."""

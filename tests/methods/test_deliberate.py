@@ -222,6 +222,7 @@ def sines_(weight: torch.Tensor) -> None:
     weight.data = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("init", "kind"),
     [
@@ -240,15 +241,16 @@ def test_a_weight_that_is_no_draw_is_named_and_one_option_keeps_or_writes_it(
     torch.manual_seed(0)
     with torch.no_grad():
         model = Recurrent(init)
-    x = torch.zeros(4, 5, 8)
+    x = torch.zeros(4, 3, 8)
     assert kinds_of(model, x) == {"h.weight": kind}
-    plan = wp.plan(model, x, method="autoinit")
+    graph = wp.trace(model, x)
+    plan = wp.plan(graph, method="autoinit")
     (warning,) = [text for text in plan.warnings if "on purpose" in text or "written over" in text]
     assert "'h.weight'" in warning
     assert f"{{{kind!r}:" in warning
     for choice in ("keep", "write"):
         for given in (choice, {kind: choice}):
-            chosen = wp.plan(model, x, deliberate=given, method="autoinit")
+            chosen = wp.plan(graph, deliberate=given, method="autoinit")
             assert chosen.prescriptions["h.weight"].action == choice
             assert not any("'h.weight'" in text for text in chosen.warnings)
 
@@ -391,6 +393,7 @@ class Adapter(nn.Module):
         return h + self.up(torch.relu(self.down(h)))
 
 
+@pytest.mark.slow
 def test_adapters_that_start_small_throughout_are_named() -> None:
     model, x = nn.Sequential(Adapter(), Adapter(), nn.Linear(32, 3)), torch.zeros(4, 32)
     small = [f"{block}.{layer}.weight" for block in (0, 1) for layer in ("down", "up")]
@@ -429,6 +432,7 @@ def test_orthogonal_weights_throughout_are_how_a_model_draws_them() -> None:
     assert not kinds_of(square, torch.zeros(2, 16))
 
 
+@pytest.mark.slow
 def test_orthogonal_weights_from_step_to_step_are_kept_without_a_warning() -> None:
     torch.manual_seed(0)
     model = Recurrent(nn.init.orthogonal_)

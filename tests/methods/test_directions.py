@@ -391,6 +391,7 @@ def test_gradients_are_followed_to_no_data_that_parameters_alone_make() -> None:
     assert len(met) == 1
 
 
+@pytest.mark.slow
 def test_functions_that_a_model_writes_out_are_no_products() -> None:
     """x · sigmoid(x) is a function of one number, as silu is."""
 

@@ -43,6 +43,7 @@ def test_the_spectrum_is_narrow_where_others_are_wide(activation: type[nn.Module
         assert other.variance > 10 * found.variance
 
 
+@pytest.mark.slow
 def test_gains_are_those_of_the_theory() -> None:
     plan = wp.plan(chain(nn.Tanh, depth=4), X, objective="isometry", inputs=WHITE, method="autoinit")
     gains = [plan.prescriptions[f"{2 * i}.weight"].std ** 2 * 64 for i in range(4)]
@@ -59,12 +60,14 @@ def test_gains_are_those_of_the_theory() -> None:
     assert gains[3] * level == pytest.approx(gains[2], rel=1e-3)  # the last one undoes the first
 
 
+@pytest.mark.slow
 def test_linear_layers_are_isometries() -> None:
     plan = wp.plan(chain(nn.Identity), X, objective="isometry", inputs=WHITE, method="autoinit")
     found = spectrum(chain(nn.Identity), plan)
     assert (found.smallest, found.largest) == (pytest.approx(1.0, abs=1e-3), pytest.approx(1.0, abs=1e-3))
 
 
+@pytest.mark.slow
 def test_layers_of_different_widths_stay_near_an_isometry() -> None:
     model = nn.Sequential(nn.Linear(64, 200), nn.Tanh(), nn.Linear(200, 100), nn.Tanh(), nn.Linear(100, 40))
     found = spectrum(model, wp.plan(model, X, objective="isometry", inputs=WHITE, method="autoinit"))

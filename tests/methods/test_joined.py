@@ -96,6 +96,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_weight_is_planned_and_its_output_has_the_target_variance(name):
     function, parameters, written = CASES[name]

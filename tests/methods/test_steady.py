@@ -420,6 +420,7 @@ def test_closed_branches_open_at_once() -> None:
         assert all(bool(p.grad.any()) for n, p in model.named_parameters() if p.grad is not None and "norms" not in n)
 
 
+@pytest.mark.slow
 def test_branches_that_end_in_a_function_are_damped_and_learn() -> None:
     class Activated(Residual):
         def forward(self, x: Tensor) -> Tensor:

@@ -111,12 +111,14 @@ def test_target_degree_keeps_sums_before_activations(act):
     assert_agrees(model, made(model), [1.0] * 5, bias=NARROW)
 
 
+@pytest.mark.slow
 def test_source_degree_grows_with_the_in_degree():
     """Eq. 4: every edge brings second moment 1, so that a vertex has its in-degree."""
     model = Dag(DENSE)
     assert_agrees(model, made(model, degree="source"), [1.0, 1.0, 2.0, 3.0, 4.0])
 
 
+@pytest.mark.slow
 def test_target_degree_keeps_sums_after_activations():
     model = Dag(DENSE, post=True)
     assert_agrees(model, made(model), [1.0] * 5, bias=NARROW)
@@ -135,6 +137,7 @@ def test_source_degree_after_activations_adds_means():
     assert_agrees(model, made(model, degree="source"), theory, bias=2 * NARROW)
 
 
+@pytest.mark.slow
 def test_target_degree_grows_on_residual_chains():
     model = Residual()
     plan = made(model)
@@ -142,6 +145,7 @@ def test_target_degree_grows_on_residual_chains():
     assert any("grow beyond second moment 4" in warning for warning in plan.warnings)
 
 
+@pytest.mark.slow
 def test_target_degree_grows_to_hundreds_after_activations():
     """x + relu(W x), Var W = C/n: the recursion of E x² and E x that random weights give."""
     square, mean, c = 1.0, 1 / math.sqrt(math.pi), 2 / (2 + 2 / math.pi)
@@ -165,6 +169,7 @@ def test_preserve_ends_every_stream_at_one(act, post):
     assert plan.warnings == ()
 
 
+@pytest.mark.slow
 def test_room_is_what_residual_branches_make():
     model = Residual()
     assert_agrees(model, made(model, merge="preserve", room=0.2), [0.8 + 0.2 * k / 8 for k in range(9)])
@@ -212,6 +217,7 @@ class Pooled(nn.Module):
         return self.readout(y)
 
 
+@pytest.mark.slow
 def test_preserve_fills_what_pooled_identities_leave():
     model = Pooled()
     plan = made(model, torch.zeros(2, 16, 8, 8), merge="preserve", inputs=wp.Input.white())
@@ -305,6 +311,7 @@ def test_convolutions_count_all_their_taps():
 # ---- readouts and the rest ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_readouts_have_the_std_of_their_kind():
     model = Dag(DENSE)
     said = {kind: made(model, readout=kind).prescriptions["readout.weight"] for kind in ("mean_field", "unit", "zero")}

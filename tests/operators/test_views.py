@@ -123,6 +123,7 @@ LINEAR = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_weight_is_planned_through_every_linear_map(name):
     """The plan brings x @ f(w) to second moment 1, as real passes show; nothing is kept and nothing is warned of."""

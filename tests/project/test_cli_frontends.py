@@ -175,6 +175,7 @@ def test_models_that_no_stack_can_train_are_searched_and_compared(run, net):
         assert code == 0, err
 
 
+@pytest.mark.slow
 def test_starts_leave_recurrent_weights_as_keras_draws_them(net):
     training = zoo.load_training(f"{net}:recurrent")
     args = (training.first()[0].reshape(-1, 3, 4), None)

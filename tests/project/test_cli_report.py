@@ -179,6 +179,7 @@ def test_a_training_without_batches_is_bad_usage(run, net, words):
     assert "the function of a training must return batches" in err
 
 
+@pytest.mark.slow
 def test_a_model_without_weights_is_predicted(run, net, monkeypatch):
     def refuses(*_, **__):
         raise AssertionError("a measured pass")
@@ -191,6 +192,7 @@ def test_a_model_without_weights_is_predicted(run, net, monkeypatch):
     assert "current weights: the model is on the meta device" in out.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_a_forward_that_dies_is_shown_and_is_no_success(run, net):
     code, out, _ = run("report", net.replace(":net", ":dies"))
     assert code == 2

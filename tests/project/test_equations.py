@@ -48,6 +48,7 @@ def known():
     return {name for text in files for name in re.findall(r"(\w+): ", text)}
 
 
+@pytest.mark.slow
 def test_every_equation_has_a_counterpart_or_a_reason_and_a_test(known):
     assert len(ROWS) > 50
     assert all(len(row) == 3 and all(row) for row in ROWS)

@@ -31,6 +31,7 @@ def copied_package(target: Path) -> Path:
     return target / "src" / "wellposed"
 
 
+@pytest.mark.slow
 def test_import_order_is_kept():
     done = lint_imports(ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

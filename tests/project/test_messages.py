@@ -46,6 +46,7 @@ def texts(tree):
             yield node.lineno, text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_texts_are_short(path):
     long = [

@@ -92,6 +92,7 @@ def closed(share: float) -> float:
 # ---- a budget of gradients ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vectorize", [True, False])
 @pytest.mark.parametrize("budget", [200, 400])
 def test_a_search_keeps_to_its_budget(budget: int, vectorize: bool) -> None:
@@ -111,6 +112,7 @@ def test_a_search_keeps_to_its_budget(budget: int, vectorize: bool) -> None:
         assert steps >= gradients(rate)
 
 
+@pytest.mark.slow
 def test_a_search_within_a_budget_finds_what_a_whole_one_finds() -> None:
     whole, short = search(steps=40), search(steps=40, budget=400)
     assert gradients(short) <= 400 < gradients(whole)
@@ -118,6 +120,7 @@ def test_a_search_within_a_budget_finds_what_a_whole_one_finds() -> None:
     assert "lagged and were stopped" in short.reason
 
 
+@pytest.mark.slow
 def test_a_search_that_was_killed_goes_on_within_its_budget(tmp_path: Path) -> None:
     journal = tmp_path / "runs.jsonl"
     first = search(steps=40, budget=400, journal=journal)
@@ -161,6 +164,7 @@ def known(rate: Rate) -> float:
     return float(rate.reason.partition(" that is known without")[0].rpartition("to the ")[2])
 
 
+@pytest.mark.slow
 def test_a_search_begins_around_the_rate_that_is_known_without_and_is_drawn_to_it() -> None:
     found = search(training_steps=1000)
     assert found.conditions.steps == 60
@@ -194,6 +198,7 @@ def test_a_scaled_loss_has_its_rates_scaled() -> None:
     assert other.conditions.steps == 60
 
 
+@pytest.mark.slow
 def test_where_no_rate_is_known_without_the_whole_grid_is_searched() -> None:
     assert search(training_steps=1000, optimizer="adagrad").conditions.steps == 40
 
@@ -204,6 +209,7 @@ def test_numbers_out_of_range_are_refused() -> None:
             search(**options)
 
 
+@pytest.mark.slow
 def test_a_rate_for_a_training_is_carried_by_transfer() -> None:
     rate = search(training_steps=1000)
     model = model_fn()

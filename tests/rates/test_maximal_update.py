@@ -208,6 +208,7 @@ def test_chains_of_relu_layers_have_their_closed_form(depth):
     assert abs(np.mean(values) - expected) < 4 * error + 4 * depth / width * expected
 
 
+@pytest.mark.slow
 def test_draws_of_a_plan_are_averaged():
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
     x = torch.randn(2, 16)
@@ -262,6 +263,7 @@ def same(a, b):
     )
 
 
+@pytest.mark.slow
 def test_the_model_is_left_as_it_was():
     torch.manual_seed(0)
     model = InPlace()

@@ -169,6 +169,7 @@ def conv_net():
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "shape"),
     [

@@ -125,6 +125,7 @@ def test_intervals_cover_the_true_change_as_often_as_they_say(function, noise, j
     assert narrow / repeats < 0.8  # an interval that is too narrow is seen to be
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [parabola, lopsided])
 def test_interpolation_is_as_good_as_it_says(function):
     centres = np.linspace(-0.5, 0.5, 21)

@@ -162,6 +162,7 @@ class Large(nn.Module):
         self.blank = nn.Parameter(torch.empty(shape))
 
 
+@pytest.mark.slow
 def test_of_large_tensors_a_sample_is_followed():
     made, real = values(on_meta(Large)), kept(Large())
     assert real["zeros"].numel() > LARGEST
@@ -202,6 +203,7 @@ class Windowed(nn.Module):
         self.register_buffer("seen", torch.tril(torch.ones(size, size, dtype=torch.bool)))
 
 
+@pytest.mark.slow
 def test_many_large_masks_are_made_again():
     made = values(on_meta(lambda: nn.Sequential(*(Windowed(2048) for _ in range(12)))))
     assert len(made) == 12

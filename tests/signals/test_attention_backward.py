@@ -95,6 +95,7 @@ def test_the_part_that_all_keys_share_gets_no_gradient() -> None:
     assert signals.parameter_gradients["k.weight"].var > 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma2", [0.0, 0.3, 2.0, 12.0])
 def test_moments_of_a_softmax_are_those_of_samples(sigma2: float) -> None:
     counts = (2.0, 7.0, 50.0)

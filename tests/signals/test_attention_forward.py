@@ -241,6 +241,7 @@ def test_early_queries_see_few_keys(written):
     assert abs(math.log2(predicted / measured)) < 0.15 + 3 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["bool", "float", "added"])
 def test_masks_of_the_highest_scores_choose_keys(how):
     """Keys that another signal chooses for every query, as indexers do."""
@@ -294,6 +295,7 @@ def test_values_that_differ_in_size_and_heads_that_share_them():
         assert error < 0.1 + 3 * measured[name].log2_error, name
 
 
+@pytest.mark.slow
 def test_largest_of_scores_under_a_mask_is_that_of_all_queries():
     """Of many queries some are drawn: those all along the mask, not the first, which see few keys."""
 
@@ -337,6 +339,7 @@ class BiasAndMask(nn.Module):
         return (q @ k.transpose(-1, -2) / 4 + added).softmax(-1) @ v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["fused", "fused, known", "written", "written, known"])
 def test_a_bias_and_a_mask_that_were_added_up_are_told_apart(how):
     """Four keys are left of sixteen: without the mask, or with its numbers as a bias, they would be 16 or 1."""

@@ -426,6 +426,7 @@ def measured(make, example, draws=DRAWS):
     return np.array(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_gradients_of_nets_are_those_of_real_backward_passes(name):
     make, example = NETS[name]

@@ -136,6 +136,7 @@ def test_routed_experts_pass_the_check() -> None:
     assert not [text for text in plan.warnings if "rule" in text]
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_the_graph_not_of_the_process() -> None:
     graph = wp.trace(Routed(), torch.randn(64, 32))
     plan = wp.plan(graph, method="autoinit")

@@ -114,6 +114,7 @@ def test_pooling_and_interpolation_are_their_matrices(size):
         np.testing.assert_allclose(var, np.broadcast_to(VAR * (response**2).sum(dim=0).numpy(), var.shape), rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
 @settings(max_examples=20)
 @given(widths=st.tuples(*[st.integers(0, 3)] * 4))

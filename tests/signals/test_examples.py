@@ -56,6 +56,7 @@ class Listed(Adjacent):
         return torch.zeros(len(x), 4).index_add(0, to, self.second(torch.relu(self.first(x)))[at])
 
 
+@pytest.mark.slow
 def test_the_places_of_a_sparse_input_are_those_of_the_example():
     torch.manual_seed(0)
     model, example = Listed(), (torch.randn(40, 8), normalised(40).to_sparse())
@@ -179,6 +180,7 @@ def test_a_plan_does_not_depend_on_what_the_example_holds():
     assert plans[0].prescriptions == plans[1].prescriptions
 
 
+@pytest.mark.slow
 def test_what_multiplies_signals_is_told_by_its_sign():
     model, x = Adjacent(), torch.randn(20, 8)
     (said,) = wp.plan(model, x, normalised(20)).warnings
@@ -232,6 +234,7 @@ def test_a_check_says_it_too_and_tests_on_the_batches_that_it_is_given():
     assert first.measured > 1e3  # 255² / 3 times a weight for inputs of 1
 
 
+@pytest.mark.slow
 def test_masks_of_infinities_count_as_they_are():
     class Masked(nn.Module):
         def __init__(self) -> None:

@@ -123,6 +123,7 @@ def test_no_warning_comes_of_what_overflows():
         wp.plan(graph, strict=True)
 
 
+@pytest.mark.slow
 def test_positions_over_decades_are_binned_within_two_percent():
     """Frequencies of an embedding of time: bins of positions hold over all their orders of magnitude."""
     rate = 1000.0 * np.exp(-9.2 * np.arange(256) / 256)

@@ -74,6 +74,7 @@ def test_a_known_filter_of_one_channel_counts_its_mean_once(taps: Tensor):
     assert_by_chance(*last(Smoothed(), torch.randn(8, 1, 24), 64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("taps", "options"),
     [
@@ -103,6 +104,7 @@ class Placed(nn.Module):
         return self.out(F.relu(F.conv1d(x, self.taps.expand(8, 1, -1), padding=2, groups=8)).transpose(1, 2))
 
 
+@pytest.mark.slow
 def test_means_that_differ_along_a_long_axis_are_not_cut():
     assert_by_chance(*last(Placed(2000), torch.randint(0, 50, (2, 2000)), 16))
 

@@ -183,6 +183,7 @@ def test_strict_lists_operators_without_a_backward_rule() -> None:
     wp.propagate(wp.trace(nn.Linear(3, 2), torch.zeros(4, 3)), backward=True, strict=True)
 
 
+@pytest.mark.slow
 def test_an_exploding_gradient_stays_a_number() -> None:
     layers = [nn.Linear(4, 4) for _ in range(60)]
     for layer in layers:
@@ -245,6 +246,7 @@ def test_norms_of_tokens_that_are_alike_take_out_their_own_gradient_alone() -> N
     assert abs(predicted.var - np.mean(powers)) < 4 * np.std(powers, ddof=1) / math.sqrt(len(powers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parts", "alpha"), [(1, 1.0), (2, 1.0), (3, 1.0), (2, 0.5)])
 def test_a_batch_norm_of_a_sum_divides_by_the_variance_of_all_its_filters(parts: int, alpha: float) -> None:
     """Of k maps of 6 white channels a channel's variance is chi-squared with 6k degrees of freedom: 6k / (6k - 2)."""

@@ -96,6 +96,7 @@ FORMS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_signal_meets_itself_from_another_grid(form: str) -> None:
     model = Smoothed(FORMS[form])

@@ -257,6 +257,7 @@ class Scores(nn.Module):
         return self.out(made * torch.rsqrt(made.pow(2).mean(-1, keepdim=True) + 1e-6))
 
 
+@pytest.mark.slow
 def test_products_with_unnormalised_scores_are_drawn_where_pairs_differ() -> None:
     draws = 64  # as many as are drawn of so many elements
     signals, measured = seen(Scores(), torch.zeros(4, 32, 32), draws)
@@ -414,6 +415,7 @@ def test_a_running_maximum_begins_a_scan_that_is_drawn() -> None:
     assert signals["mul.Tensor"].tag == "sampled"
 
 
+@pytest.mark.slow
 def test_a_part_of_a_function_of_a_few_products_keeps_its_shape() -> None:
     kernels = {"w": Weight((12, 1, 4), 0.5)}
 
@@ -603,6 +605,7 @@ def test_sources_that_are_positive_are_drawn_positive() -> None:
     assert float(drawn("sum#2").var()) == pytest.approx(0.25, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_ratio_of_sums_that_are_positive_is_predicted() -> None:
     torch.manual_seed(0)
     graph = wp.trace(Share(), torch.randn(64, 6, 8), torch.rand(64, 6, 6))

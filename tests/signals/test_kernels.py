@@ -49,6 +49,7 @@ def test_the_mean_over_pairs_is_that_of_the_matrix(case):
     assert kernels.off_diagonal_mean(profile, [size], 0)[0] == pytest.approx(off, abs=1e-12)
 
 
+@pytest.mark.slow
 @given(profiles, profiles)
 def test_the_mean_over_pairs_of_two_atoms_is_that_of_the_product(first, second):
     kernel = np.multiply.outer(first[1], second[1])
@@ -124,6 +125,7 @@ def test_splitting_a_profile_keeps_the_mean_of_its_pairs(outer, inner, length):
             assert got[big, small] == pytest.approx(np.mean(pairs)), (big, small)
 
 
+@pytest.mark.slow
 @given(profiles, profiles)
 def test_merging_profiles_keeps_the_mean(first, second):
     kernel = np.multiply.outer(first[1], second[1])

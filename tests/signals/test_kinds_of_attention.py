@@ -172,6 +172,7 @@ class OwnKeys(nn.Module):
         return F.scaled_dot_product_attention(q, q, v, attn_mask=self.mask)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [1, HEADS])
 @pytest.mark.parametrize("how", ["some see none", "padding"])
 def test_queries_with_their_own_keys_see_none_where_a_mask_says_so(how, heads):
@@ -196,6 +197,7 @@ class Zeroed(Attention):
         return self.set_zero(scores.softmax(-1), seen) @ v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "set_zero",
     [
@@ -258,6 +260,7 @@ class OfPictures(nn.Module):
         return v @ weights.transpose(1, 2)
 
 
+@pytest.mark.slow
 def test_a_group_norm_leaves_what_few_inputs_have_made_alike():
     torch.manual_seed(0)
     graph = wp.trace(nn.Sequential(OfPictures(), nn.Linear(64, 8)), torch.randn(8, 3, 8, 8))

@@ -79,6 +79,7 @@ def test_gates_without_a_norm_are_as_measured(activation):
         assert_alike(one, other, 0.05)
 
 
+@pytest.mark.slow
 def test_few_samples_do_not_average_sizes_out():
     predicted, measured = predicted_and_measured(nn.Sequential(Gate(F.silu), Gate(F.silu)), torch.randn(8, WIDTH), 200)
     for one, other in zip(predicted, measured, strict=True):
@@ -174,6 +175,7 @@ class Emptied(nn.Module):
         return scores.softmax(-1) @ v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("routed", "shifted"), [(True, False), (True, True), (False, False), (False, True)])
 def test_empty_tokens_are_hardly_read(routed, shifted):
     torch.manual_seed(0)
@@ -205,6 +207,7 @@ class Picks(nn.Module):
         return energy, energy.mean(-1), energy.mean((1, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", ["whole", "written", "transposed"])
 @pytest.mark.parametrize(("tokens", "tolerance"), [("of one size", 0.03), ("Gaussian", 0.15), ("of any size", 0.3)])
 def test_some_queries_read_few_keys(written, tokens, tolerance):
@@ -377,6 +380,7 @@ class Steps(nn.Module):
         return -F.softplus(self.steps(x) + self.bias) * torch.arange(1.0, 5.0)[:, None, None, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normed", [False, True])
 def test_known_shifts_leave_sizes(normed):
     """Tails count: what a bias is added to is no Gaussian, unless a norm has given all rows one size."""
@@ -434,6 +438,7 @@ def test_patches_of_one_size_fill_more_dimensions():
     assert_alike(predicted[name], measured[name], 0.4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [0.0, 0.9])
 def test_the_factor_of_a_division_by_size_is_that_of_samples(shared):
     """The factor for Gaussians of a covariance in two directions and three channels, against 40,000 pairs of them."""

@@ -159,6 +159,7 @@ class Timed(nn.Module):
         return self.out(h)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples", [8, 1024])
 def test_what_no_input_enters_is_planned_as_before(samples: int) -> None:
     plan = wp.plan(Timed(), torch.randn(samples, 8))

@@ -112,6 +112,7 @@ def test_features_that_vary_count_most_in_what_positions_have_in_common():
     assert abs(error) < 3 * chance + 0.3
 
 
+@pytest.mark.slow
 def test_products_without_means_have_in_common_what_their_factors_have():
     error, chance = off(Steps(), torch.randn(8, 16, 24), "mean#2")
     assert abs(error) < 3 * chance + 0.45

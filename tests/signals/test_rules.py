@@ -320,6 +320,7 @@ REPEATED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REPEATED, ids=lambda case: case.label)
 def test_what_constants_repeat_along_a_new_axis_stays_the_function_that_it_is(case):
     why = "what the weights of one feature make all samples share is not followed through functions"

@@ -12,6 +12,7 @@ def draws(count, rows, scale=1.0):
     return [scale * torch.randn(1, rows, generator=generator).expand(64, rows) for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [8, 12, 32, 128])
 def test_features_that_are_alike_do_not_differ_by_chance(count):
     """The error of a mean is known from as many draws as there are: of eight, squares over it are 1.4 on average."""

@@ -81,6 +81,7 @@ class Net(nn.Module):
         return self.readout(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [Sums, Means, Attention])
 def test_graph_nets_pass_the_check(layer: type[nn.Module]) -> None:
     torch.manual_seed(0)
@@ -192,6 +193,7 @@ def drawn(inputs: tuple[Tensor, ...], draw: int) -> tuple[Tensor, ...]:
     return tuple(torch.randn(x.shape, generator=generator) if x.is_floating_point() else x for x in inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
 def test_sparse_tensors_are_followed_or_refused_by_an_error_of_ours() -> None:
     class Adjacency(nn.Module):

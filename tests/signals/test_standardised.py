@@ -177,6 +177,7 @@ def test_a_batch_norm_written_out_is_the_operator():
     assert written[-1].log2_std == pytest.approx(0.0, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_statistic_of_other_groups_is_no_norm():
     class Net(nn.Module):
         def __init__(self):

@@ -92,6 +92,7 @@ def test_what_two_queries_choose_together_is_that_of_samples(keys, sigma2, alike
     assert abs(predicted - math.log2(float(together.mean()))) < limit + 3 * error
 
 
+@pytest.mark.slow
 def test_overlaps_are_right_by_a_fiftieth_of_an_octave_on_average():
     """Of numbers of keys, variances and correlations that its constants were not fitted to."""
     torch.manual_seed(0)

@@ -82,6 +82,7 @@ class OverTokens(nn.Module):
         return (v @ k.transpose(-1, -2)) / length @ q
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normed", [False, True])
 def test_features_of_the_same_tokens_are_alike_by_chance(normed):
     net = OverTokens(64, 4, normed)
@@ -120,6 +121,7 @@ class Biased(nn.Module):
         return (scores + self.bias).softmax(-1) @ v
 
 
+@pytest.mark.slow
 def test_values_know_nothing_of_a_bias_of_the_logits():
     predicted, measured = predicted_and_measured(Biased(), torch.randn(32, 49, 16), 60)
     assert_alike(predicted["matmul#2"], measured["matmul#2"], 0.12)
@@ -270,6 +272,7 @@ def test_heads_that_share_values_are_alike_and_others_are_not():
         assert_alike(predicted[name], measured[name], 0.04)
 
 
+@pytest.mark.slow
 def test_rows_of_a_merged_axis_are_parts_without_its_other_rows():
     """A part that ends between rows is as correlated as these are, by pair, whatever the axis holds beside it."""
 
@@ -376,6 +379,7 @@ def test_centred_filters_see_no_mean(by_norm):
     assert predicted["2:conv2d"].second_moment < 0.8 * predicted["1"].second_moment
 
 
+@pytest.mark.slow
 def test_energies_of_centred_filters_are_those_without_the_mean():
     """Windows of a picture share their brightness, which centred filters do not see: their sums are nearly Gaussian."""
     net = nn.Sequential(Standardised(3, 40, 3, by_norm=True, padding=1), nn.SiLU(), nn.Conv2d(40, 8, 1))
@@ -414,6 +418,7 @@ class Blurred(nn.Module):
         return F.conv2d(F.relu(self.conv(x)), self.blur, groups=self.channels)
 
 
+@pytest.mark.slow
 def test_one_fixed_filter_for_many_channels_keeps_their_mean():
     predicted, measured = predicted_and_measured(Blurred(1024), torch.randn(4, 3, 12, 12))
     assert_alike(predicted["conv2d"], measured["conv2d"], 0.1)

@@ -39,6 +39,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 def test_a_function_of_a_sum_predicts_its_samples(case):
     bound, why = (0.01, JOINT) if case.sources[0].reach else (1e-3, GRID)
