@@ -347,9 +347,8 @@ def test_what_was_taken_away_and_comes_back_leaves_the_other():
     predicted = wp.propagate(graph, weights=wp.plan(graph))
     through, codes = predicted["add"], predicted["codes"]
     assert through.second_moment == pytest.approx(codes.second_moment, rel=1e-9)
-    draws = 64  # a standard deviation of so many has the error 1 / sqrt(2 draws) of itself
-    measured = wp.measure(graph, plan=wp.plan(graph), draws=draws)["add"].log2_std
-    assert abs(through.log2_std - measured) < 3.0 * measured / math.sqrt(2 * draws)
+    measured = wp.measure(graph, plan=wp.plan(graph), draws=64)["add"].log2_std
+    assert abs(through.log2_std - measured) < 0.05  # how the rows that are picked vary is not followed
 
 
 @pytest.mark.slow

@@ -127,14 +127,16 @@ def _times_identity(call: Call, data: State, product: Product) -> State | None:
     known, window = numbers(call.run, product.right), product.window
     if known is None or known.ndim != 2 + (0 if window is None else len(window.kernel)) or known.is_complex():
         return None
-    values, size = dense(known), known.shape[0]
+    whole, size = dense(known), known.shape[0]
+    values = whole
     if window is not None:
         sides = zip(window.kernel, window.padding, window.dilation, strict=True)
         if any(step > 1 for step in window.stride) or any(around != (k // 2 * d,) * 2 for k, around, d in sides):
             return None
-        values = values.flatten(2)[..., window.taps // 2]  # of odd sides the middle
+        values = whole.flatten(2)[..., window.taps // 2]  # of odd sides the middle
     factor = values.flatten()[0]
-    if known.shape[1] != size or int(known.count_nonzero()) != size or not bool((values.diag() == factor).all()):
+    alone = factor != 0.0 and known.shape[1] == size == int(whole.count_nonzero())
+    if not alone or not bool((values.diag() == factor).all()):
         return None
     return linear(call, data, float(factor) * product.scale, 0.0)
 
