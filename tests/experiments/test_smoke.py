@@ -33,7 +33,7 @@ def test_every_experiment_runs_at_its_smallest_scale(name, tmp_path):
     figure = blank()
     find(name).draw(from_plain(result.settings), result.rows, figure)
     assert figure.axes
-    figure.canvas.draw()
+    figure.draw_without_rendering()  # it lays out all that is drawn
     for legend in filter(None, [*figure.legends, *(panel.get_legend() for panel in figure.axes)]):
         assert all(figure.bbox.contains(*corner) for corner in legend.get_window_extent().corners())
 

@@ -15,7 +15,7 @@ from torch import nn
 import wellposed as wp
 from wellposed.zoo import import_library
 
-STEPS = 20
+STEPS = 10
 LR, DECAY, EPS = {"sgd": 0.01, "adamw": 2e-3, "adam": 2e-3, "rmsprop": 5e-4}, 0.1, 1e-6
 IDS = torch.randint(0, 60, (2, 6), generator=torch.Generator().manual_seed(0))
 
