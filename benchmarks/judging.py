@@ -73,8 +73,8 @@ class Case:
     told: bool = False
 
 
-def judge(case: Case, draws: int, account: Account) -> None:
-    """Fill in the row of a model."""
+def judge(case: Case, draws: int, account: Account, *, more: bool = True) -> None:
+    """Fill in the row of a model, over ``more`` draws where its passes scatter."""
     row = account.row
     torch.manual_seed(0)
     with account.stage("build"):
@@ -101,7 +101,7 @@ def judge(case: Case, draws: int, account: Account) -> None:
     with account.stage("measure"):
         measured = wp.measure(graph, plan=plan, draws=draws, inputs=case.batch)
         errors_seen = np.nan_to_num([one.log2_error for one in measured])  # NaN: zero in every draw
-        if percentile(errors_seen, 95) > CHANCE * row["bound"]:
+        if more and percentile(errors_seen, 95) > CHANCE * row["bound"]:
             draws *= MORE
             measured = wp.measure(graph, plan=plan, draws=draws, inputs=case.batch)
     row["draws"] = draws
@@ -299,7 +299,7 @@ def of_cases(make: Callable[[str], Case], options: argparse.Namespace) -> Fill:
 
     def fill(name: str, account: Account) -> None:
         case = make(name)
-        judge(case, options.draws, account)
+        judge(case, options.draws, account, more=not options.once)
         if options.everything:
             account.row["raw"] = raw_errors(case)
 
@@ -334,6 +334,7 @@ def arguments(doc: str | None, name: str, draws: int) -> argparse.ArgumentParser
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="models whose name fits a pattern")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     parser.add_argument("--draws", type=int, default=draws, help=f"weight and input draws (default {draws})")
+    parser.add_argument("--once", action="store_true", help="no more draws where passes scatter")
     parser.add_argument("--seconds", type=int, default=120, help="of processor time for one model (default 120)")
     parser.add_argument("--gigabytes", type=int, default=8, help="of address space for one model (default 8)")
     parser.add_argument("--again", action="store_true", help="also judge the models that the journal holds already")
