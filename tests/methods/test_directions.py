@@ -392,6 +392,19 @@ def test_gradients_are_followed_to_no_data_that_parameters_alone_make() -> None:
 
 
 @pytest.mark.slow
+def test_gradients_through_gelu_hardly_depend_on_the_size_of_its_argument() -> None:
+    """σ² E f'² / E f² lies between 1 and 1.08 for every standard deviation σ, by quadrature."""
+    z = torch.linspace(-9.0, 9.0, 20_001, dtype=torch.float64)
+    weight = torch.exp(-0.5 * z.square())
+    for std in torch.logspace(-3, 3, 61, dtype=torch.float64):
+        x = (std * z).requires_grad_()
+        made = functional.gelu(x)
+        (slope,) = torch.autograd.grad(made.sum(), x)
+        energy = (weight * made.detach().square()).sum()
+        share = float(std**2 * (weight * slope.square()).sum() / energy)
+        assert 1.0 <= share < 1.08
+
+
 def test_functions_that_a_model_writes_out_are_no_products() -> None:
     """x · sigmoid(x) is a function of one number, as silu is."""
 

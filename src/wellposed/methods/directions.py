@@ -292,9 +292,11 @@ def _undone(run: Pass, left: Collection[str]) -> frozenset[str]:
 
 
 def _is_straight(function: Pointwise) -> bool:
-    """Whether a function is linear at both `ENDS`, for either sign or one: f(2 x) = 2 f(x), to a tenth."""
+    """Whether a function is linear at both `ENDS`, for either sign or one: f(2 x) = 2 f(x), but for what a
+    curvature of order 1 adds at the small one.
+    """
     sizes = np.abs(function(np.outer([1.0, 2.0, -1.0, -2.0], ENDS).ravel())).reshape(2, 2, -1).max(axis=0)
-    return bool(np.allclose(sizes[1], 2.0 * sizes[0], rtol=0.1, atol=0.0))
+    return bool(np.allclose(sizes[1], 2.0 * sizes[0], rtol=10.0 * ENDS[0], atol=0.0))
 
 
 def _meeting(

@@ -153,9 +153,7 @@ class _Backward:
         until: Collection[int] | None,
         adjust: Callable[[Adjoint, Sent], Sent] | None,
     ) -> None:
-        self.graph = run.graph
-        self.run = run
-        self.adjust = adjust
+        self.graph, self.run, self.adjust = run.graph, run, adjust
         self.told = until is None
         self.untold: dict[int, tuple[Adjoint, list[Term]]] = {}
         self.wanted = differentiable(run.graph, cotangents)

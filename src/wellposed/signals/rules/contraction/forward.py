@@ -17,7 +17,7 @@ import torch
 from wellposed.arrays import array_of
 from wellposed.graphs import Ref
 from wellposed.graphs.run import dense
-from wellposed.operators.product import GROUPED, Product, describe
+from wellposed.operators.product import GROUPED, Product, Window, describe
 from wellposed.operators.scores import score_products
 from wellposed.signals.algebra.affine import linear
 from wellposed.signals.algebra.box_filters import filtered
@@ -124,21 +124,23 @@ def _times_identity(call: Call, data: State, product: Product) -> State | None:
     """
     if call.independent or call.shape() != data.shape or product.groups != 1:
         return None
-    known, window = numbers(call.run, product.right), product.window
-    if known is None or known.ndim != 2 + (0 if window is None else len(window.kernel)) or known.is_complex():
+    known = numbers(call.run, product.right)
+    if known is None or known.is_complex() or known.shape[:2] != known.shape[:1] * 2:
         return None
-    whole, size = dense(known), known.shape[0]
-    values = whole
-    if window is not None:
-        sides = zip(window.kernel, window.padding, window.dilation, strict=True)
-        if any(step > 1 for step in window.stride) or any(around != (k // 2 * d,) * 2 for k, around, d in sides):
-            return None
-        values = whole.flatten(2)[..., window.taps // 2]  # of odd sides the middle
-    factor = values.flatten()[0]
-    alone = factor != 0.0 and known.shape[1] == size == int(whole.count_nonzero())
-    if not alone or not bool((values.diag() == factor).all()):
+    whole = dense(known)
+    matrix = whole if product.window is None else _middle_tap(whole, product.window)
+    if matrix is None or matrix.ndim != 2 or not (factor := float(matrix[0, 0])):
         return None
-    return linear(call, data, float(factor) * product.scale, 0.0)
+    alone = int(whole.count_nonzero()) == len(matrix)
+    return linear(call, data, factor * product.scale, 0.0) if alone and bool((matrix.diag() == factor).all()) else None
+
+
+def _middle_tap(weight: torch.Tensor, window: Window) -> torch.Tensor | None:
+    """Return the middle tap of a filter that gives as many positions as it takes, (outputs, inputs); None of others."""
+    same = all(stride == 1 for stride in window.stride)
+    sides = zip(window.kernel, window.padding, window.dilation, strict=True)
+    same &= all(around == (k // 2 * d,) * 2 for k, around, d in sides)
+    return weight.flatten(2)[..., window.taps // 2] if same else None
 
 
 def _known_map(call: Call, data: State, weight: State, product: Product) -> State | None:
